@@ -1,0 +1,47 @@
+# `make train` and `make test` each set everything up from nothing: Python 3.11, git and make are all they need.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+NAME   ?= simulator
+
+.PHONY: help setup train test test-fast lint bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.dev  ## create .venv with everything, development tools included
+
+train: $(VENV)/.run  ## fly many worlds, print the statistics, leave a picture in runs/ (ARGS="env.num_envs=512 ...")
+	$(BIN)/navrl train $(ARGS)
+
+test: $(VENV)/.dev lint  ## lint, types and every test (ARGS="-k lidar")
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(VENV)/.dev  ## the tests that take seconds
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## run a benchmark beside its peers (NAME=simulator)
+	$(BIN)/navrl bench $(NAME) $(ARGS)
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing navrl into $(VENV) (a few minutes the first time)"
+	$(PIP) --editable '.[view]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing navrl and its development tools into $(VENV) (a few minutes the first time)"
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,34 @@
+"""NavRL: train a drone to fly to a goal among static and moving obstacles.
+
+The public names are imported when they are first used, so `import navrl` is quick and
+nobody loads a part that they do not use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "NavigationEnv": "navrl.sim.env",
+    "NavigationSettings": "navrl.sim.settings",
+}
+
+if TYPE_CHECKING:
+    from navrl.sim.env import NavigationEnv as NavigationEnv
+    from navrl.sim.settings import NavigationSettings as NavigationSettings
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its module the first time that somebody asks for it."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'navrl' has no attribute {name!r}; it offers {', '.join(sorted(_PUBLIC))}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,45 @@
+"""The command line: `navrl train | world | bench`. It parses, calls the library, and prints; nothing else prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from navrl import __version__
+from navrl.commands import COMMANDS
+from navrl.errors import NavrlError
+
+EPILOG = """examples:
+  navrl train                                        fly many unseen worlds, print the statistics, leave a picture
+  navrl train env.num_envs=256 env_dyn.num_obstacles=0
+  navrl world --png world.png                        look at a world from above
+  navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 1 a check failed, 2 a mistake in the input."""
+    parser = argparse.ArgumentParser(
+        prog="navrl",
+        description="Train a drone to fly to a goal among static and moving obstacles.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"navrl {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for command in COMMANDS:
+        command.register(subparsers)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except NavrlError as error:
+        print(f"navrl: {error}", file=sys.stderr)
+        return 2
+    except FileNotFoundError as error:
+        print(f"navrl: {error.filename}: no such file", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

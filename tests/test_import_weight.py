@@ -1,0 +1,41 @@
+"""Nobody pays for what they do not use: what an import loads, and how long `import navrl` takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"numba", "hydra", "omegaconf", "wandb", "mlflow", "trackio", "torchrl", "tensordict", "gymnasium", "mujoco",
+         "matplotlib", "PIL", "rich"}  # fmt: skip
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level packages that a fresh interpreter has loaded after a statement."""
+    program = f"import sys, json\n{statement}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_importing_navrl_loads_no_heavy_package():
+    assert loaded_by("import navrl") & (HEAVY | {"torch", "numpy"}) == set()
+
+
+def test_importing_the_command_line_loads_no_heavy_package():
+    assert loaded_by("import navrl.cli") & (HEAVY | {"torch", "numpy"}) == set()
+
+
+@pytest.mark.slow
+def test_the_simulator_needs_numba_and_torch_and_nothing_else_heavy():
+    assert loaded_by("from navrl import NavigationEnv") & HEAVY == {"numba"}
+
+
+def test_importing_navrl_takes_less_than_a_tenth_of_a_second_more_than_python_itself():
+    def fastest(program: str) -> float:
+        timed = f"import time; start = time.perf_counter(); {program}; print(time.perf_counter() - start)"
+        runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True) for _ in range(3)]
+        return min(float(done.stdout) for done in runs)
+
+    assert fastest("import navrl") < 0.1
