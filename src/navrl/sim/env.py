@@ -1,0 +1,442 @@
+"""NavigationEnv: thousands of drones that fly to goals among obstacles, stepped together on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from navrl.errors import ActionError, ConfigError, StateError
+from navrl.sim import kernel
+from navrl.sim.layout import (
+    ATTITUDE,
+    COUNTERS,
+    EPISODE,
+    FIELDS,
+    PARAMETERS,
+    POSITION,
+    STATISTICS,
+    TARGET,
+    VELOCITY,
+    WORLD,
+    Drones,
+    Lidar,
+    Moving,
+    Outputs,
+    Worlds,
+)  # fmt: skip
+from navrl.sim.lidar import make_tables
+from navrl.sim.settings import NavigationSettings
+from navrl.sim.simd import WIDTH
+from navrl.sim.task import FEATURES, NEAREST
+from navrl.sim.worlds import WorldPool, build_pool, draw_origins
+
+UNREASONABLE = 1e6  # m/s: no action may be beyond it
+STATE = 8  # numbers of the drone's own state in an observation
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """How an observation lies in its packed row: LiDAR, moving obstacles, state, direction, padding."""
+
+    azimuths: int
+    beams: int
+    observed: int
+    width: int
+
+    def split(self, packed: Tensor) -> dict[str, Tensor]:
+        """Return views into packed rows (..., width), by name; nothing is copied."""
+        rays, features = self.azimuths * self.beams, self.observed * FEATURES
+        lead = packed.shape[:-1]
+        return {
+            "state": packed[..., rays + features : rays + features + STATE],
+            "lidar": packed[..., :rays].unflatten(-1, (1, self.azimuths, self.beams)),
+            "direction": packed[..., rays + features + STATE : rays + features + STATE + 3].view(*lead, 1, 3),
+            "dynamic_obstacle": packed[..., rays : rays + features].unflatten(-1, (1, self.observed, FEATURES)),
+        }
+
+
+class Step:
+    """What a step gives. Rows of `final_packed` and `statistics` are valid where `done`."""
+
+    def __init__(self, layout: ObservationLayout, num_envs: int) -> None:
+        self.layout = layout
+        self.packed = torch.zeros(num_envs, layout.width)  # (N, width)
+        self.final_packed = torch.zeros(num_envs, layout.width)  # (N, width), the last observation of ended episodes
+        self.reward = torch.zeros(num_envs)  # (N,)
+        self.terminated = torch.zeros(num_envs, dtype=torch.bool)  # (N,) goal, collision or bounds
+        self.truncated = torch.zeros(num_envs, dtype=torch.bool)  # (N,) time-out
+        self.statistics = torch.zeros(num_envs, len(STATISTICS))  # (N, len(STATISTICS))
+        self.outputs = Outputs(
+            self.packed.numpy(),
+            self.final_packed.numpy(),
+            self.reward.numpy(),
+            self.terminated.numpy(),
+            self.truncated.numpy(),
+            self.statistics.numpy(),
+            layout.width,
+        )
+
+    @property
+    def observation(self) -> dict[str, Tensor]:
+        """The observation by name, as views into `packed`."""
+        return self.layout.split(self.packed)
+
+    @property
+    def final_observation(self) -> dict[str, Tensor]:
+        """The last observation of the episodes that ended in this step, as views into `final_packed`."""
+        return self.layout.split(self.final_packed)
+
+    @property
+    def done(self) -> Tensor:
+        """Where an episode ended, (N,)."""
+        return self.terminated | self.truncated
+
+    def episodes(self) -> dict[str, Tensor]:
+        """Return copies of the statistics of the episodes that ended in this step, by name, (number ended,)."""
+        rows = self.statistics[self.done]
+        return {name: rows[:, column] for column, name in enumerate(STATISTICS)}
+
+
+class NavigationEnv:
+    """A batch of drones, each flying to its goal in a world of the pool.
+
+    `step(action)` returns a new `Step`, safe to keep; `step(action, out=step)` fills one made by `make_step()`, with
+    nothing allocated or copied. With `auto_reset` an ended episode is followed at once by the next one: `observation` is
+    then the first of the new episode and `final_observation` the last of the old. Without it an ended drone stays where
+    it is until `reset(mask)`.
+
+    Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`. Equal seeds give equal bits, whatever
+    the number of threads; drone i lives the same life whatever the number of drones.
+    """
+
+    def __init__(self, settings: NavigationSettings | None = None, *, seed: int = 0, auto_reset: bool = True) -> None:
+        self.settings = copy.deepcopy(settings) if settings is not None else NavigationSettings()
+        self.settings.check()
+        self.auto_reset = auto_reset
+        self.num_envs = self.settings.env.num_envs
+        self._seed = _checked_seed(seed)
+        self.pool: WorldPool = build_pool(self.settings, self._seed)
+        self._record = _parameters(self.settings, self._seed, auto_reset)
+        tables = make_tables(self.settings.sensor)
+        self._lidar = Lidar(tables.azimuths, tables.beams, tables.count, tables.azimuths.shape[1], len(tables.beams))
+        self.layout = _observation_layout(self.settings, tables.count)
+        self._threads = self.settings.sim.num_threads or numba.get_num_threads()
+        self._threads = max(1, min(self._threads, -(-self.num_envs // WIDTH)))
+        self._scratch = np.zeros((self._threads, tables.scratch_size + NEAREST), np.float32)
+        self._process = os.getpid()
+        self._allocate()
+        self._begin_worlds()
+        self._started = False
+
+    # ------------------------------------------------------------------ flying
+
+    def reset(self, *, seed: int | None = None, mask: Tensor | NDArray[np.bool_] | None = None) -> dict[str, Tensor]:
+        """Begin new episodes, everywhere or where the mask holds; return the observation of all drones (new tensors).
+
+        With a seed, everything random begins anew: the moving obstacles, and every drone's stream.
+        """
+        chosen = self._mask(mask)
+        if seed is not None:
+            if mask is not None:
+                raise ConfigError("reset takes a seed or a mask, not both: a seed begins everything anew")
+            self._seed = _checked_seed(seed)
+            self._record["seed"] = self._seed
+            draw_origins(self.pool, self._seed)
+            self._drones.counters[:] = 0
+            self._drones.counters[:, WORLD] = np.arange(self.num_envs) % len(self.pool.worlds)
+            self._begin_worlds()
+        elif self._started:
+            self._drones.counters[chosen, EPISODE] += 1
+        self._started = True
+        kernel.reset_where(chosen, self._drones, self._worlds, self._record)
+        return self._observe()
+
+    def step(self, action: Tensor | NDArray[Any], *, out: Step | None = None) -> Step:
+        """Fly all drones for one decision: `action_repeat` simulated steps.
+
+        Raises:
+            ActionError: the action has the wrong shape or holds NaN or infinity; nothing has moved.
+        """
+        if not self._started:
+            self.reset()
+        actions = self._actions(action)
+        result = self.make_step() if out is None else self._checked_step(out)
+        half = 1 - self._half
+        arrays = (self._drones, self._worlds, self._moving, self._lidar, self._record, actions, result.outputs)
+        if self._threads == 1 or os.getpid() != self._process:  # a forked child must not enter its parent's threads
+            kernel.step_chunk(0, 1, *arrays, half, self._time, self._scratch, True)
+        else:
+            kernel.step_parallel(*arrays, half, self._time, self._scratch)
+        self._half = half
+        self._time += self.settings.env.action_repeat
+        return result
+
+    def make_step(self) -> Step:
+        """Return buffers for `step(action, out=...)`."""
+        return Step(self.layout, self.num_envs)
+
+    def place(
+        self, start: ArrayLike, target: ArrayLike, *, mask: Tensor | NDArray[np.bool_] | None = None,
+        velocity: ArrayLike | None = None, world: ArrayLike | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Begin episodes at given starts and targets, (N, 3) or (3,); return the observation of all drones.
+
+        The drones face their targets, at rest unless a velocity (world frame) is given.
+        """
+        chosen = self._mask(mask)
+        starts, targets = self._points("start", start), self._points("target", target)
+        velocities = None if velocity is None else self._points("velocity", velocity)
+        worlds = None if world is None else self._world_numbers(world)
+        if self._started:
+            self._drones.counters[chosen, EPISODE] += 1
+        else:
+            self.reset()
+        if worlds is not None:
+            self._drones.counters[chosen, WORLD] = worlds[chosen]
+        kernel.place_where(chosen, self._drones, self._record, starts, targets)
+        if velocities is not None:
+            rows = np.flatnonzero(chosen)
+            self._drones.state[rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = velocities[rows]
+        return self._observe()
+
+    def set_world_probabilities(self, probabilities: ArrayLike) -> None:
+        """Say how often each world of the pool is drawn at a reset: the hook for a curriculum over difficulties."""
+        chances = np.asarray(probabilities, np.float64)
+        number = len(self.pool.worlds)
+        if chances.shape != (number,) or not np.isfinite(chances).all() or chances.min() < 0 or chances.sum() <= 0:
+            raise ConfigError(
+                f"world probabilities of shape {chances.shape}; expected {number} numbers of at least 0, not all 0: "
+                "one for each world of the pool"
+            )
+        self._worlds.chances[:] = np.cumsum(chances / chances.sum())
+
+    # ------------------------------------------------------------------ looking
+
+    @property
+    def position(self) -> Tensor:
+        """Where the drones are, a copy, (N, 3)."""
+        return torch.from_numpy(self._blocks(POSITION, 3))
+
+    @property
+    def velocity(self) -> Tensor:
+        """World velocities in m/s, a copy, (N, 3)."""
+        return torch.from_numpy(self._blocks(VELOCITY, 3))
+
+    @property
+    def target(self) -> Tensor:
+        """Where the drones must go, a copy, (N, 3)."""
+        return torch.from_numpy(self._blocks(TARGET, 3))
+
+    @property
+    def yaw(self) -> Tensor:
+        """Headings in radians, counter-clockwise from +x, a copy, (N,)."""
+        w, x, y, z = torch.from_numpy(self._blocks(ATTITUDE, 4)).unbind(1)
+        return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+
+    @property
+    def world(self) -> Tensor:
+        """The world of each drone, a copy, (N,)."""
+        return torch.from_numpy(self._drones.counters[:, WORLD].astype(np.int64))
+
+    def obstacles(self, world: int) -> dict[str, Tensor]:
+        """Return where the moving obstacles of a world are now: position and velocity (D, 3), width (D,), tall (D,)."""
+        count = int(self.pool.moving_counts[world])
+        now = torch.from_numpy(self._moving.tracks[self._half, -1, world, ..., :count].copy())
+        sizes = torch.from_numpy(self.pool.moving_sizes[world, :, :count].copy())
+        return {"position": now[0].T, "velocity": now[1].T, "width": sizes[0], "tall": sizes[1] > 0}
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to continue bit for bit in an environment made with equal settings."""
+        arrays = {name: torch.from_numpy(array.copy()) for name, array in self._saved().items()}
+        scalars = {"half": self._half, "time": self._time, "seed": self._seed, "started": self._started}
+        return {**arrays, **scalars, "settings": self.settings.as_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state; a state that does not fit is refused before anything changes."""
+        saved = self._saved()
+        names = {*saved, "half", "time", "seed", "started", "settings"}
+        if set(state) != names:
+            missing, extra = sorted(names - set(state)), sorted(set(state) - names)
+            raise StateError(f"environment state lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
+        for group, values in self.settings.as_dict().items():
+            for key, ours in values.items():
+                theirs = state["settings"].get(group, {}).get(key)
+                if (group, key) != ("sim", "num_threads") and theirs != ours:
+                    raise StateError(
+                        f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}"
+                    )
+        for name, array in saved.items():
+            if tuple(state[name].shape) != array.shape:
+                raise StateError(f"{name} has shape {tuple(state[name].shape)} in the state; expected {array.shape}")
+        for name, array in saved.items():
+            array[...] = state[name].numpy()
+        self._half, self._time = int(state["half"]), int(state["time"])
+        self._seed, self._started = int(state["seed"]), bool(state["started"])
+        self._record["seed"] = self._seed
+
+    # ------------------------------------------------------------------ inside
+
+    def _allocate(self) -> None:
+        blocks, number = -(-self.num_envs // WIDTH), len(self.pool.worlds)
+        pool, shape = self.pool, self.pool.moving_origins.shape
+        substeps = self.settings.env.action_repeat
+        self._drones = Drones(
+            state=np.zeros((blocks, FIELDS, WIDTH), np.float32),
+            counters=np.zeros((self.num_envs, COUNTERS), np.int32),
+            running=np.zeros((self.num_envs, len(STATISTICS)), np.float32),
+            history=np.zeros((self.num_envs, self.settings.drone.delay + 1, 3), np.float32),
+        )
+        self._drones.counters[:, WORLD] = np.arange(self.num_envs) % number
+        self._drones.state[:, ATTITUDE] = 1.0  # so that the lanes beyond the last drone stay finite
+        self._no_action = np.zeros((self.num_envs, 3), np.float32)
+        self._worlds = Worlds(
+            pool.shapes, pool.near, pool.near_start, pool.points, pool.point_ranges,
+            np.cumsum(np.full(number, 1 / number)).astype(np.float32), number,
+        )  # fmt: skip
+        self._moving = Moving(
+            counts=pool.moving_counts,
+            sizes=pool.moving_sizes,
+            origins=pool.moving_origins,
+            positions=np.zeros(shape, np.float32),
+            velocities=np.zeros(shape, np.float32),
+            goals=np.zeros(shape, np.float32),
+            tracks=np.zeros((2, substeps, number, 2, 3, pool.padded_moving), np.float32),
+            padded=pool.padded_moving,
+        )
+
+    def _begin_worlds(self) -> None:
+        """Put the moving obstacles at their origins, and compute their first step ahead."""
+        self._moving.positions[:] = self._moving.origins
+        self._moving.velocities[:] = 0
+        self._moving.goals[:] = 0
+        self._moving.tracks[..., 0, :, :] = self.pool.moving_origins
+        self._moving.tracks[..., 1, :, :] = 0
+        kernel.begin_worlds(self._worlds, self._moving, self._record)
+        self._half, self._time = 0, self.settings.env.action_repeat
+
+    def _observe(self) -> dict[str, Tensor]:
+        """Return what all drones see now, in new tensors."""
+        step = self.make_step()
+        arrays = (self._drones, self._worlds, self._moving, self._lidar, self._record, self._no_action, step.outputs)
+        kernel.step_chunk(0, 1, *arrays, self._half, self._time, self._scratch, False)
+        return step.observation
+
+    def _saved(self) -> dict[str, NDArray[Any]]:
+        arrays = {name: getattr(self._drones, name) for name in Drones._fields}
+        arrays |= {
+            name: getattr(self._moving, name) for name in ("origins", "positions", "velocities", "goals", "tracks")
+        }
+        return {**arrays, "chances": self._worlds.chances}
+
+    def _blocks(self, field: int, size: int) -> NDArray[np.float32]:
+        """Return a copy of a field of all drones, (N, size), or (N,) for one."""
+        values = self._drones.state[:, field : field + size]
+        return np.ascontiguousarray(values.transpose(0, 2, 1).reshape(-1, size)[: self.num_envs])
+
+    def _actions(self, action: Tensor | NDArray[Any]) -> NDArray[np.float32]:
+        if isinstance(action, Tensor):
+            array = action.detach().to("cpu", torch.float32).contiguous().numpy()
+        else:
+            try:
+                array = np.ascontiguousarray(action, np.float32)
+            except (TypeError, ValueError) as error:
+                raise ActionError(f"actions of type {type(action).__name__} are no numbers: {error}") from error
+        if array.shape != (self.num_envs, 3):
+            raise ActionError(
+                f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity for each drone"
+            )
+        bad = kernel.first_bad_action(array, UNREASONABLE)
+        if bad >= 0:
+            raise ActionError(
+                f"the action of drone {bad} is {array[bad].tolist()}; expected finite velocities in m/s. "
+                "No drone has moved: mend the policy's output and step again"
+            )
+        return array
+
+    def _checked_step(self, out: Step) -> Step:
+        if out.packed.shape != (self.num_envs, self.layout.width):
+            raise ActionError(
+                f"out has buffers of shape {tuple(out.packed.shape)}; expected ({self.num_envs}, {self.layout.width}): "
+                "make them with make_step()"
+            )
+        return out
+
+    def _mask(self, mask: Tensor | NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        if mask is None:
+            return np.ones(self.num_envs, np.bool_)
+        array = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
+        if array.shape != (self.num_envs,) or array.dtype != np.bool_:
+            raise ActionError(
+                f"mask of shape {array.shape} and type {array.dtype}; expected ({self.num_envs},) and bool"
+            )
+        return array
+
+    def _points(self, name: str, values: ArrayLike) -> NDArray[np.float32]:
+        array = np.asarray(values, np.float32)
+        if array.shape not in ((3,), (self.num_envs, 3)) or not np.isfinite(array).all():
+            raise ActionError(
+                f"{name} of shape {array.shape}; expected finite numbers of shape (3,) or ({self.num_envs}, 3)"
+            )
+        return np.ascontiguousarray(np.broadcast_to(array, (self.num_envs, 3)))
+
+    def _world_numbers(self, values: ArrayLike) -> NDArray[np.int32]:
+        array = np.broadcast_to(np.asarray(values, np.int32), (self.num_envs,))
+        if array.min() < 0 or array.max() >= len(self.pool.worlds):
+            raise ActionError(f"worlds from {array.min()} to {array.max()}; expected 0 to {len(self.pool.worlds) - 1}")
+        return array
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= int(seed) < 2**63:
+        raise ConfigError(f"seed is {seed}; expected 0 to 2**63 - 1")
+    return int(seed)
+
+
+def _observation_layout(settings: NavigationSettings, azimuths: int) -> ObservationLayout:
+    beams, observed = settings.sensor.lidar_vbeams, settings.env.num_observed
+    used = azimuths * beams + observed * FEATURES + STATE + 3
+    spilled = -(-azimuths // WIDTH) * WIDTH * beams  # a scan is written in whole groups
+    return ObservationLayout(azimuths, beams, observed, -(-max(used, spilled) // WIDTH) * WIDTH)
+
+
+def _parameters(settings: NavigationSettings, seed: int, auto_reset: bool) -> NDArray[Any]:
+    env, moving, sensor, drone, reward, sim = (
+        settings.env, settings.env_dyn, settings.sensor, settings.drone, settings.reward, settings.sim,
+    )  # fmt: skip
+    scale = sim.dt if reward.per_second else 1.0
+    down = moving.local_range[1] if moving.asymmetric_goals else moving.local_range[2]
+    values = {
+        "dt": sim.dt, "gravity": sim.gravity, "keep": 1 - drone.damping * sim.dt,
+        "response": 1 - math.exp(-sim.dt / drone.time_constant), "reach": sensor.lidar_range,
+        "action_limit": env.action_limit, "goal_radius": env.goal_radius, "collision_radius": env.collision_radius,
+        "weight_progress": scale * reward.progress, "weight_alive": scale * reward.alive,
+        "weight_static": scale * reward.static, "weight_dynamic": scale * reward.dynamic,
+        "weight_smoothness": scale * reward.smoothness, "weight_height": scale * reward.height,
+        "reward_goal": reward.goal, "reward_collision": reward.collision, "log_reference": math.log(reward.log_reference), "log_reach": math.log(sensor.lidar_range),
+        "noise": sensor.noise, "dropout": sensor.dropout,
+        "mass_variation": drone.mass_variation, "thrust_variation": drone.thrust_variation, "wind": drone.wind,
+        "slowest": moving.vel_range[0], "fastest": moving.vel_range[1],
+        "range_x": moving.local_range[0], "range_y": moving.local_range[1],
+        "range_down": down, "range_up": 2 * moving.local_range[2] - down,
+        "seed": seed, "num_envs": env.num_envs, "max_steps": env.max_episode_length, "action_repeat": env.action_repeat,
+        "world_frame": env.action_frame == "world", "goal_ends": env.goal_ends_episode, "sphere": env.collision == "sphere",
+        "first_order": drone.model_name == "first_order", "observed": env.num_observed, "delay": drone.delay,
+        "change_world": env.change_world_at_reset, "eval_layout": env.layout == "navrl_eval",
+        "visible": moving.visible_to_lidar, "tick": max(1, int(2.0 / sim.dt)), "auto_reset": auto_reset,
+    }  # fmt: skip
+    record = np.zeros(1, PARAMETERS)
+    for name in PARAMETERS.names or ():
+        record[name] = values[name]
+    return record

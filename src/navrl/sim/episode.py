@@ -1,0 +1,170 @@
+"""How an episode begins: where a drone starts, where it must go, in which world, and what is random about the drone."""
+
+from __future__ import annotations
+
+import math
+
+from numba import float32, int64
+
+from navrl.sim.draws import RESET, uniform
+from navrl.sim.drone import MASS, MAX_THRUST
+from navrl.sim.layout import (
+    ACTIVE,
+    ATTITUDE,
+    COMMAND,
+    COUNTERS,
+    DELAY,
+    DIRECTION,
+    DISTANCE,
+    EPISODE,
+    FIELDS,
+    FLYING,
+    FORWARD,
+    HEIGHT_HIGH,
+    HEIGHT_LOW,
+    MASS_SCALE,
+    MIN_CLEARANCE,
+    OUTCOME,
+    POSITION,
+    STATISTICS,
+    STEP,
+    TARGET,
+    THROTTLE,
+    THRUST_SCALE,
+    WIND,
+    WORLD,
+    WORLD_NUMBER,
+)  # fmt: skip
+from navrl.sim.lidar import MISS
+from navrl.sim.simd import WIDTH, inner
+
+EDGE = 24.0  # m: starts and targets lie on the square with this half side
+LOWEST, HIGHEST = 0.5, 2.5  # m
+EVAL_WIDTH, EVAL_HEIGHT = 32.0, 2.0  # m, of the original's evaluation layout
+
+
+@inner
+def _edge_point(seed, drone, episode, first):  # type: ignore[no-untyped-def]
+    """Return a point on a random edge."""
+    side = min(int64(float32(4) * uniform(seed, RESET, drone, episode, first)), 3)
+    along = (float32(2) * uniform(seed, RESET, drone, episode, first + 1) - float32(1)) * float32(EDGE)
+    height = float32(LOWEST) + float32(HIGHEST - LOWEST) * uniform(seed, RESET, drone, episode, first + 2)
+    edge = float32(EDGE) if side % 2 == 0 else float32(-EDGE)
+    return (along, edge, height) if side < 2 else (edge, along, height)
+
+
+@inner
+def _given_point(points, first, number, draw):  # type: ignore[no-untyped-def]
+    row = first + min(int64(draw * float32(number)), number - 1)
+    return points[3 * row], points[3 * row + 1], points[3 * row + 2]
+
+
+@inner
+def _draw_world(chances, number, draw):  # type: ignore[no-untyped-def]
+    """Return the world whose share of the cumulated chances holds the draw."""
+    low, high = 0, number - 1
+    while low < high:
+        middle = (low + high) // 2
+        if draw < chances[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@inner
+def new_episode(drones, worlds, drone, parameters):  # type: ignore[no-untyped-def]
+    """Begin the next episode of a drone with everything drawn from its own random stream."""
+    episode, seed = drones.counters[drone * COUNTERS + EPISODE], parameters.seed
+    world = drones.counters[drone * COUNTERS + WORLD]
+    if parameters.change_world and episode > 0:
+        world = _draw_world(worlds.chances, worlds.number, uniform(seed, RESET, drone, episode, 6))
+        drones.counters[drone * COUNTERS + WORLD] = world
+    ranges = worlds.point_ranges
+    first_start, starts = ranges[4 * world], ranges[4 * world + 1]
+    first_goal, goals = ranges[4 * world + 2], ranges[4 * world + 3]
+    sx, sy, sz = _edge_point(seed, drone, episode, 0)
+    tx, ty, tz = _edge_point(seed, drone, episode, 3)
+    if parameters.eval_layout:
+        count = float32(parameters.num_envs)
+        sx, sy, sz = (float32(drone) / count - float32(0.5)) * float32(EVAL_WIDTH), float32(EDGE), float32(EVAL_HEIGHT)
+        across = float32(drone) / max(count - float32(1), float32(1)) - float32(0.5)
+        tx, ty, tz = across * float32(EVAL_WIDTH), float32(-EDGE), float32(EVAL_HEIGHT)
+    if starts > 0:
+        sx, sy, sz = _given_point(worlds.points, first_start, starts, uniform(seed, RESET, drone, episode, 0))
+    if goals > 0:
+        tx, ty, tz = _given_point(worlds.points, first_goal, goals, uniform(seed, RESET, drone, episode, 3))
+    begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters)
+
+
+@inner
+def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):  # type: ignore[no-untyped-def]
+    """Put a drone at rest at its start, level, facing its target, and clear its episode."""
+    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
+    for field in range(FIELDS):
+        state[base + field * WIDTH] = float32(0)
+    dx, dy, dz = tx - sx, ty - sy, tz - sz
+    horizontal = math.sqrt(dx * dx + dy * dy)
+    cosine, sine = float32(1), float32(0)  # a target straight above: the goal frame is the world's
+    if horizontal > float32(1e-6):
+        cosine, sine = dx / horizontal, dy / horizontal
+    half_cosine = math.sqrt(max((float32(1) + cosine) * float32(0.5), float32(0)))
+    half_sine = math.sqrt(max((float32(1) - cosine) * float32(0.5), float32(0)))
+    for axis, start, target in ((0, sx, tx), (1, sy, ty), (2, sz, tz)):
+        state[base + (POSITION + axis) * WIDTH] = start
+        state[base + (TARGET + axis) * WIDTH] = target
+        state[base + (DIRECTION + axis) * WIDTH] = target - start
+    state[base + ATTITUDE * WIDTH] = half_cosine
+    state[base + (ATTITUDE + 3) * WIDTH] = half_sine if sine >= float32(0) else -half_sine
+    state[base + FORWARD * WIDTH] = cosine
+    state[base + (FORWARD + 1) * WIDTH] = sine
+    state[base + HEIGHT_LOW * WIDTH] = min(sz, tz)
+    state[base + HEIGHT_HIGH * WIDTH] = max(sz, tz)
+    hover = math.sqrt(float32(MASS / (4 * MAX_THRUST)) * parameters.gravity)
+    for rotor in range(4):
+        state[base + (THROTTLE + rotor) * WIDTH] = hover
+    _vary(drones, drone, base, parameters)
+    state[base + ACTIVE * WIDTH] = float32(1)
+    drones.counters[drone * COUNTERS + STEP] = 0
+    drones.counters[drone * COUNTERS + OUTCOME] = FLYING
+    for number in range(3 * (parameters.delay + 1)):
+        drones.history[drone * 3 * (parameters.delay + 1) + number] = float32(0)
+    running = drone * len(STATISTICS)
+    for number in range(len(STATISTICS)):
+        drones.running[running + number] = float32(0)
+    drones.running[running + MIN_CLEARANCE] = float32(MISS)
+    drones.running[running + DISTANCE] = math.sqrt(dx * dx + dy * dy + dz * dz)
+    drones.running[running + WORLD_NUMBER] = drones.counters[drone * COUNTERS + WORLD]
+
+
+@inner
+def _vary(drones, drone, base, parameters):  # type: ignore[no-untyped-def]
+    """Draw what differs from episode to episode: mass, thrust, wind, delay."""
+    state, seed, episode = drones.state, parameters.seed, drones.counters[drone * COUNTERS + EPISODE]
+    one, two = float32(1), float32(2)
+    mass = one + parameters.mass_variation * (two * uniform(seed, RESET, drone, episode, 7) - one)
+    thrust = one + parameters.thrust_variation * (two * uniform(seed, RESET, drone, episode, 8) - one)
+    speed = parameters.wind * uniform(seed, RESET, drone, episode, 9)
+    bearing = two * float32(math.pi) * uniform(seed, RESET, drone, episode, 10)
+    state[base + MASS_SCALE * WIDTH] = mass
+    state[base + THRUST_SCALE * WIDTH] = thrust
+    state[base + WIND * WIDTH] = speed * math.cos(bearing)
+    state[base + (WIND + 1) * WIDTH] = speed * math.sin(bearing)
+    delay = int64(float32(parameters.delay + 1) * uniform(seed, RESET, drone, episode, 11))
+    drones.counters[drone * COUNTERS + DELAY] = min(delay, parameters.delay)
+
+
+@inner
+def set_command(drones, drone, vx, vy, vz, parameters):  # type: ignore[no-untyped-def]
+    """Give a drone its velocity command in the world frame, after its delay."""
+    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
+    if parameters.delay > 0:
+        length = parameters.delay + 1
+        step, delay = drones.counters[drone * COUNTERS + STEP], drones.counters[drone * COUNTERS + DELAY]
+        slot = 3 * (drone * length + step % length)
+        past = 3 * (drone * length + (step + length - delay) % length)
+        drones.history[slot], drones.history[slot + 1], drones.history[slot + 2] = vx, vy, vz
+        vx, vy, vz = drones.history[past], drones.history[past + 1], drones.history[past + 2]
+    state[base + COMMAND * WIDTH] = vx
+    state[base + (COMMAND + 1) * WIDTH] = vy
+    state[base + (COMMAND + 2) * WIDTH] = vz

@@ -1,0 +1,124 @@
+"""Where things are in the arrays that the kernel reads and writes, and the groups in which they are handed to it.
+
+Drones are kept in blocks of WIDTH, field by field, so that one instruction moves a whole block: element `lane` of
+field `f` of block `b` is `state[(b * FIELDS + f) * WIDTH + lane]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Fields of a drone; a vector takes as many fields as it has components.
+POSITION, ATTITUDE, VELOCITY, RATE, THROTTLE, PREVIOUS_VELOCITY = 0, 3, 7, 10, 13, 17
+TARGET, DIRECTION, FORWARD, HEIGHT_LOW, HEIGHT_HIGH = 20, 23, 26, 28, 29
+MASS_SCALE, THRUST_SCALE, WIND, COMMAND, ACTIVE = 30, 31, 32, 34, 37
+FIELDS = 38
+
+# Integers of a drone.
+STEP, EPISODE, WORLD, OUTCOME, DELAY = range(5)
+COUNTERS = 5
+
+# How an episode ends.
+FLYING, GOAL, STATIC_COLLISION, DYNAMIC_COLLISION, OUT_OF_BOUNDS, TIME_OUT = range(6)
+
+# Statistics of an episode. While it runs, some columns hold sums; they are made final when it ends.
+STATISTICS = (
+    "return", "length", "success_050", "success_100", "static_collision", "dynamic_collision", "out_of_bounds", "time_out",
+    "at_goal", "path_length", "mean_speed", "min_clearance", "time_to_goal", "distance", "world",
+    "reward_progress", "reward_alive", "reward_static", "reward_dynamic", "reward_smoothness", "reward_height",
+    "reward_goal", "reward_collision",
+)  # fmt: skip
+RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE = 0, 1, 2, 3, 4
+AT_GOAL, PATH_LENGTH, MEAN_SPEED, MIN_CLEARANCE, TIME_TO_GOAL, DISTANCE, WORLD_NUMBER, FIRST_REWARD = (
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+)
+REWARD_GOAL, REWARD_COLLISION = 21, 22
+
+# The numbers of the settings, as one record that compiled code reads by name.
+PARAMETERS = np.dtype(
+    [
+        (name, np.float32)
+        for name in (
+            "dt", "gravity", "keep", "response", "reach", "action_limit", "goal_radius", "collision_radius",
+            "weight_progress", "weight_alive", "weight_static", "weight_dynamic", "weight_smoothness", "weight_height",
+            "reward_goal", "reward_collision", "log_reference", "log_reach", "noise", "dropout",
+            "mass_variation", "thrust_variation", "wind", "slowest", "fastest", "range_x", "range_y", "range_down", "range_up",
+        )
+    ]
+    + [
+        (name, np.int64)
+        for name in (
+            "seed", "num_envs", "max_steps", "action_repeat", "world_frame", "goal_ends", "sphere", "first_order", "observed",
+            "delay", "change_world", "eval_layout", "visible", "tick", "auto_reset",
+        )
+    ],
+    align=True,
+)  # fmt: skip
+
+
+# The kernel takes arrays, and makes pointers of them (`simd.point_at`): each of these holds either.
+
+
+class Worlds(NamedTuple):
+    """The pool of worlds."""
+
+    shapes: Any  # (B, SHAPE) float32
+    near: Any  # (K,) int32
+    near_start: Any  # (W, CELLS + 1) int32
+    points: Any  # (P, 3) float32
+    point_ranges: Any  # (W, 4) int32
+    chances: Any  # (W,) float32, cumulated probabilities of being drawn at a reset
+    number: Any  # int, W
+
+
+class Moving(NamedTuple):
+    """The moving obstacles, and where they were at the steps that the drones are living through."""
+
+    counts: Any  # (W,) int32
+    sizes: Any  # (W, 2, D) float32: widths, then 1 for the tall ones
+    origins: Any  # (W, 3, D) float32, as the next three
+    positions: Any
+    velocities: Any
+    goals: Any
+    tracks: Any  # (2, K, W, 6, D) float32: positions, velocities; one half is read while the other is written
+    padded: Any  # int, D
+
+
+class Lidar(NamedTuple):
+    """The LiDAR's tables."""
+
+    azimuths: Any  # (2, P) float32: cosines, then sines
+    beams: Any  # (V, BEAM) float32
+    count: Any  # int, azimuths
+    padded: Any  # int, P: the azimuths filled up to whole groups
+    number: Any  # int, V: beams
+
+
+class Drones(NamedTuple):
+    """The drones and their episodes."""
+
+    state: Any  # (blocks, FIELDS, WIDTH) float32
+    counters: Any  # (N, COUNTERS) int32
+    running: Any  # (N, len(STATISTICS)) float32
+    history: Any  # (N, delay + 1, 3) float32, past commands
+
+
+class Outputs(NamedTuple):
+    """Where a step writes."""
+
+    observation: Any  # (N, row) float32
+    final_observation: Any  # (N, row) float32
+    reward: Any  # (N,) float32
+    terminated: Any  # (N,) bool
+    truncated: Any  # (N,) bool
+    finished: Any  # (N, len(STATISTICS)) float32
+    row: Any  # int

@@ -1,0 +1,296 @@
+"""Ray casting against boxes and upright cylinders, exact, and fast enough that nobody needs a GPU for it.
+
+The rays of one azimuth share a test in the plane; its beams differ only in their slope. An obstacle is met by the few
+azimuths that it subtends, so its angle is estimated first, and only the groups of neighbouring azimuths that it can
+reach are tested, a whole group at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numba import float32, int64
+from numpy.typing import NDArray
+
+from navrl.sim.settings import LidarSettings
+from navrl.sim.simd import (
+    WIDTH,
+    bits_of,
+    floor,
+    inner,
+    lane_numbers,
+    load,
+    log,
+    lowest_bit,
+    maximum,
+    minimum,
+    smallest,
+    splat,
+    sqrt,
+    store,
+    store_interleaved,
+    total,
+    where,
+)  # fmt: skip
+from navrl.sim.terrain import GROUND
+from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN, SHAPE
+
+MISS = 1e9  # m, no hit yet
+STEEP = 1e7  # stands for 1 / 0
+BEAM = 3  # numbers of a beam
+
+# A batch of shapes in the scratch, WIDTH floats a row: what `_gather` writes, then what `subtend` finds.
+X0, X1, Y0, Y1, Z0, Z1, CYLINDER, BEGIN, MET, SQUARED = (row * WIDTH for row in range(10))
+REACH = 10 * WIDTH  # then, for each group of azimuths, how far a shape may be to matter, squared
+BATCH = REACH + 64
+
+
+@dataclass(frozen=True)
+class LidarTables:
+    """The LiDAR's constants as the kernel reads them."""
+
+    azimuths: NDArray[np.float32]  # (2, P): cosines, then sines, of the azimuths, repeated to fill the last group
+    beams: NDArray[np.float32]  # (V, BEAM): 1 / slope, 1 / cosine, ground distance per metre of height (0: never)
+    count: int  # azimuths; P is this, rounded up to whole groups
+
+    @property
+    def scratch_size(self) -> int:
+        """Floats of scratch that a scan needs: directions (2 rows of P), the rays (V rows of P), a batch of shapes."""
+        return (2 + len(self.beams)) * self.azimuths.shape[1] + BATCH
+
+
+def make_tables(settings: LidarSettings) -> LidarTables:
+    """Return the tables of a LiDAR."""
+    count = round(360.0 / settings.lidar_hres)
+    padded = -(-count // WIDTH) * WIDTH
+    angles = 2 * np.pi * (np.arange(padded) % count) / count
+    low, high = settings.lidar_vfov
+    elevations = np.deg2rad(np.linspace(low, high, settings.lidar_vbeams))
+    slopes = np.tan(elevations)
+    level = np.abs(slopes) < 1e-7
+    inverse = np.where(level, STEEP, 1 / np.where(level, 1.0, slopes))
+    beams = np.stack([inverse, 1 / np.cos(elevations), np.where(slopes < -1e-7, -inverse, 0.0)], axis=1)
+    azimuths = np.stack([np.cos(angles), np.sin(angles)])
+    return LidarTables(azimuths.astype(np.float32), beams.astype(np.float32), count)
+
+
+@inner
+def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number, reach):  # type: ignore[no-untyped-def]
+    """Write the inverse directions of all azimuths for a yaw, and the horizontal distance to the ground of each beam."""
+    near_border = abs(x) + reach > float32(GROUND) or abs(y) + reach > float32(GROUND)
+    for base in range(0, padded, WIDTH):
+        cosines, sines = load(azimuths, base), load(azimuths, padded + base)
+        dx, dy = cosines * cosine - sines * sine, sines * cosine + cosines * sine
+        store(scratch, base, 1.0 / where(maximum(dx, -dx) > 1e-7, dx, 1e-7))
+        store(scratch, padded + base, 1.0 / where(maximum(dy, -dy) > 1e-7, dy, 1e-7))
+        for v in range(number):
+            row = (2 + v) * padded + base
+            ground = z * beams[v * BEAM + 2]
+            if beams[v * BEAM + 2] <= float32(0.0) or ground * beams[v * BEAM + 1] >= reach:
+                store(scratch, row, splat(MISS))
+            elif near_border:
+                hit_x, hit_y = dx * ground + x, dy * ground + y
+                outside = maximum(maximum(hit_x, -hit_x), maximum(hit_y, -hit_y)) > GROUND
+                store(scratch, row, where(outside, MISS, ground))
+            else:
+                store(scratch, row, splat(ground))
+
+
+@inner
+def _angle(y, x):  # type: ignore[no-untyped-def]
+    """Return atan2(y, x) of lanes to within 2e-3, which is enough to choose azimuths with a margin."""
+    ax, ay = maximum(x, -x), maximum(y, -y)
+    ratio = minimum(ax, ay) / maximum(maximum(ax, ay), 1e-12)
+    square = ratio * ratio
+    result = ((square * -0.0464964749 + 0.15931422) * square - 0.327622764) * square * ratio + ratio
+    result = where(ay > ax, 0.5 * math.pi - result, result)
+    result = where(x < 0.0, math.pi - result, result)
+    return where(y < 0.0, -result, result)
+
+
+@inner
+def _gather(scratch, batch, shapes, near, first, number):  # type: ignore[no-untyped-def]
+    """Copy shapes from the list into the batch, one row a coordinate."""
+    for lane in range(number):
+        k = near[first + lane]
+        for row in range(7):
+            scratch[batch + row * WIDTH + lane] = shapes[k * SHAPE + row]
+
+
+@inner
+def subtend(scratch, batch, number, x, y, z, cosine, sine, count, limit):  # type: ignore[no-untyped-def]
+    """Make the shapes of the batch relative to the LiDAR; find which azimuths can meet each of them.
+
+    Returns the bits of the shapes that can be met at all, of those beyond one group of azimuths, and the squared
+    distance of the nearest.
+    """
+    x0, x1 = load(scratch, batch + X0) - x, load(scratch, batch + X1) - x
+    y0, y1 = load(scratch, batch + Y0) - y, load(scratch, batch + Y1) - y
+    z0, z1 = load(scratch, batch + Z0) - z, load(scratch, batch + Z1) - z
+    store(scratch, batch + X0, x0)
+    store(scratch, batch + X1, x1)
+    store(scratch, batch + Y0, y0)
+    store(scratch, batch + Y1, y1)
+    store(scratch, batch + Z0, z0)
+    store(scratch, batch + Z1, z1)
+    gap_x, gap_y = maximum(maximum(x0, -x1), 0.0), maximum(maximum(y0, -y1), 0.0)
+    gap_z = maximum(maximum(z0, -z1), 0.0)
+    squared = where(lane_numbers() < float32(number), gap_x * gap_x + gap_y * gap_y, MISS)
+    centre_x, centre_y = (x0 + x1) * 0.5, (y0 + y1) * 0.5
+    radius = ((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) * 0.25
+    distance = centre_x * centre_x + centre_y * centre_y
+    sine_half = sqrt(radius / maximum(distance, 1e-12))
+    # s + 0.5709 s^3 is never less than asin(s); the rest is a margin for the estimate of the angle.
+    half = sine_half + sine_half * sine_half * sine_half * 0.5709 + 0.005
+    angle = _angle(centre_y * cosine - centre_x * sine, centre_x * cosine + centre_y * sine)
+    per_radian = float32(count) * float32(0.5 / math.pi)
+    begin = floor((angle - half) * per_radian) + 1.0
+    met = minimum(floor((angle + half) * per_radian) - begin + 1.0, float32(count))
+    begin = where(begin < 0.0, begin + float32(count), begin)
+    inside = distance <= radius  # within the circle around the shape: every azimuth may meet it
+    begin, met = where(inside, 0.0, begin), where(inside, float32(count), met)
+    met = where(squared > limit, 0.0, met)
+    end_of_group = minimum((floor(begin * (1.0 / WIDTH)) + 1.0) * float32(WIDTH), float32(count))
+    store(scratch, batch + BEGIN, begin)
+    store(scratch, batch + MET, met)
+    store(scratch, batch + SQUARED, squared)
+    gap_round = maximum(sqrt(distance) - (x1 - x0) * 0.5, 0.0)
+    surface = where(load(scratch, batch + CYLINDER) > 0.0, gap_round * gap_round, squared)
+    surface = where(squared >= MISS, MISS, surface + gap_z * gap_z)
+    return bits_of(met > 0.0), bits_of(begin + met > end_of_group), smallest(surface)
+
+
+@inner
+def _hit_group(scratch, base, batch, lane, beams, padded, number):  # type: ignore[no-untyped-def]
+    """Shorten the rays of one group of azimuths that meet a shape of the batch."""
+    x0, x1 = scratch[batch + X0 + lane], scratch[batch + X1 + lane]
+    y0, y1 = scratch[batch + Y0 + lane], scratch[batch + Y1 + lane]
+    z0, z1 = scratch[batch + Z0 + lane], scratch[batch + Z1 + lane]
+    inverse_x, inverse_y = load(scratch, base), load(scratch, padded + base)
+    if scratch[batch + CYLINDER + lane] > float32(0.0):
+        centre_x, centre_y, radius = (x0 + x1) * float32(0.5), (y0 + y1) * float32(0.5), (x1 - x0) * float32(0.5)
+        along = centre_x / inverse_x + centre_y / inverse_y
+        discriminant = along * along - (centre_x * centre_x + centre_y * centre_y - radius * radius)
+        half = sqrt(maximum(discriminant, 0.0))
+        entry, leave = maximum(along - half, 0.0), where(discriminant >= 0.0, along + half, -1.0)
+    else:
+        ax, bx, ay, by = x0 * inverse_x, x1 * inverse_x, y0 * inverse_y, y1 * inverse_y
+        entry = maximum(maximum(minimum(ax, bx), minimum(ay, by)), 0.0)
+        leave = minimum(maximum(ax, bx), maximum(ay, by))
+    for v in range(number):
+        row = (2 + v) * padded + base
+        first, second = z0 * beams[v * BEAM], z1 * beams[v * BEAM]
+        low, high = min(first, second), max(first, second)
+        inside = maximum(entry, low)
+        hit = where(inside <= minimum(leave, high), inside, MISS)
+        store(scratch, row, minimum(load(scratch, row), hit))
+
+
+@inner
+def cast_at_batch(scratch, batch, met, beyond, lidar):  # type: ignore[no-untyped-def]
+    """Shorten the rays that meet the shapes of the batch: first one group each, then the few shapes that need more."""
+    beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
+    while met:
+        lane = lowest_bit(met)
+        met &= met - 1
+        group = int64(scratch[batch + BEGIN + lane]) // WIDTH
+        if scratch[batch + SQUARED + lane] < scratch[batch + REACH + group]:
+            _hit_group(scratch, group * WIDTH, batch, lane, beams, padded, number)
+    while beyond:
+        lane = lowest_bit(beyond)
+        beyond &= beyond - 1
+        begin = int64(scratch[batch + BEGIN + lane])
+        end = min(begin // WIDTH * WIDTH + WIDTH, count)
+        left = int64(scratch[batch + MET + lane]) - (end - begin)
+        while left > 0:
+            base = end if end < count else int64(0)
+            _hit_group(scratch, base, batch, lane, beams, padded, number)
+            end = min(base + WIDTH, count)
+            left -= end - base
+
+
+@inner
+def _look_around(scratch, batch, beams, padded, number, reach):  # type: ignore[no-untyped-def]
+    """Note for each group how far its longest ray still goes along the ground, squared; return the farthest of all."""
+    farthest = float32(0.0)
+    for base in range(0, padded, WIDTH):
+        longest = splat(0.0)
+        for v in range(number):
+            longest = maximum(longest, minimum(load(scratch, (2 + v) * padded + base), reach / beams[v * BEAM + 1]))
+        group = -smallest(-longest)
+        scratch[batch + REACH + base // WIDTH] = group * group
+        farthest = max(farthest, group)
+    return farthest
+
+
+@inner
+def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # type: ignore[no-untyped-def]
+    """Cast all rays from a pose at the static shapes of a world; the scratch then holds each ray's horizontal length.
+
+    Returns the squared distance of the nearest shape.
+    """
+    batch = (2 + lidar.number) * lidar.padded
+    _start_scan(scratch, x, y, z, cosine, sine, lidar.azimuths, lidar.beams, lidar.padded, lidar.number, reach)
+    for group in range(lidar.padded // WIDTH):
+        scratch[batch + REACH + group] = float32(MISS)
+    cell_x = min(max(int64((x - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
+    cell_y = min(max(int64((y - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
+    cell = world * (GRID * GRID + 1) + cell_x * GRID + cell_y
+    first, last = int64(worlds.near_start[cell]), int64(worlds.near_start[cell + 1])
+    nearest = float32(MISS)
+    for q in range(first, last, WIDTH):
+        number = min(last - q, WIDTH)
+        _gather(scratch, batch, worlds.shapes, worlds.near, q, number)
+        met, beyond, closest = subtend(scratch, batch, number, x, y, z, cosine, sine, lidar.count, reach * reach)
+        nearest = min(nearest, closest)
+        if q > first:
+            # Crowded: leave out what is behind what was hit. The list is sorted by distance from the cell, so a shape
+            # that is farther than the longest ray by more than the cell's diagonal ends it.
+            farthest = _look_around(scratch, batch, lidar.beams, lidar.padded, lidar.number, reach)
+            if scratch[batch + SQUARED] > (farthest + float32(1.42 * CELL)) ** 2:
+                break
+        cast_at_batch(scratch, batch, met, beyond, lidar)
+    return nearest
+
+
+@inner
+def measure(scratch, lidar, reach):  # type: ignore[no-untyped-def]
+    """Return the shortest ray and the mean logarithm of all rays, each limited to [1e-6 m, reach]."""
+    beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
+    shortest, logarithms = splat(reach), splat(0.0)
+    for base in range(0, padded, WIDTH):
+        real = lane_numbers() < float32(count - base)
+        product = splat(1.0)
+        for v in range(number):
+            distance = minimum(load(scratch, (2 + v) * padded + base) * beams[v * BEAM + 1], reach)
+            shortest = minimum(shortest, distance)
+            product = product * where(real, maximum(distance, 1e-6), 1.0)
+            if v % 4 == 3:  # four factors of at least 1e-6 stay far above the smallest float
+                logarithms = logarithms + log(product)
+                product = splat(1.0)
+        logarithms = logarithms + log(product)
+    return smallest(shortest), total(logarithms) / float32(count * number)
+
+
+@inner
+def write_scan(scratch, lidar, reach, image, index):  # type: ignore[no-untyped-def]
+    """Write `reach - distance` of every ray, azimuth by azimuth; what is padding spills over the end of the image."""
+    beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
+    if number == 4:
+        first, step = 2 * padded, padded
+        for base in range(0, padded, WIDTH):
+            store_interleaved(
+                image,
+                index + 4 * base,
+                maximum(reach - load(scratch, first + base) * beams[1], 0.0),
+                maximum(reach - load(scratch, first + step + base) * beams[1 * BEAM + 1], 0.0),
+                maximum(reach - load(scratch, first + 2 * step + base) * beams[2 * BEAM + 1], 0.0),
+                maximum(reach - load(scratch, first + 3 * step + base) * beams[3 * BEAM + 1], 0.0),
+            )
+        return
+    for v in range(number):
+        for a in range(count):
+            distance = scratch[(2 + v) * padded + a] * beams[v * BEAM + 1]
+            image[index + a * number + v] = max(reach - distance, float32(0.0))

@@ -1,0 +1,248 @@
+"""The settings of the navigation task: one dataclass per group of keys that a user types (`env.num_envs=1024`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from navrl.errors import ConfigError, nearest_name
+
+LAYOUTS = ("random", "navrl_eval")
+FRAMES = ("goal", "world")
+COLLISIONS = ("rays", "sphere")
+MODELS = ("hummingbird", "first_order")
+
+MAXIMUM_ENVIRONMENTS = 1 << 20
+MAXIMUM_WORLDS = 4096
+MAXIMUM_OBSTACLES = 20_000
+MAXIMUM_MOVING = 4096
+
+
+@dataclass
+class TaskSettings:
+    """Keys `env.*`: how many drones fly, where, and what ends an episode."""
+
+    num_envs: int = 1024
+    num_worlds: int = 64  # pool of maps, each with its own moving obstacles
+    num_obstacles: int = 350  # static boxes in a map
+    obstacles_per_world: list[int] = field(default_factory=list)  # a curriculum: counts for worlds 0, 1, ...; cycled
+    map_seed: int = 1  # world w is drawn with seed map_seed + w, or all with map_seed if same_map
+    same_map: bool = False
+    world_files: list[str] = field(default_factory=list)  # YAML, PNG or NPZ instead of random maps; cycled
+    quantised_widths: bool = True  # boxes of 0.3 or 0.7 m as in the original; else any of 0.3, 0.4, ... 0.9 m
+    placement_attempts: int = 1000  # tries to place a box before it is put where it fell
+    change_world_at_reset: bool = True
+    layout: str = "random"  # starts and targets on random edges, or the row of parallel lines `navrl_eval`
+    max_episode_length: int = 2200  # simulated steps
+    action_repeat: int = 1  # simulated steps for each decision
+    action_frame: str = "goal"  # velocity commands in the goal frame, or in the world frame
+    action_limit: float = 2.0  # m/s on each axis; the bound of the action space
+    goal_ends_episode: bool = True
+    goal_radius: float = 0.5  # m
+    collision: str = "rays"  # any LiDAR ray shorter than the radius, or any surface inside the sphere
+    collision_radius: float = 0.3  # m
+    num_observed: int = 5  # nearest moving obstacles in the observation
+
+
+@dataclass
+class MovingSettings:
+    """Keys `env_dyn.*`: the moving obstacles."""
+
+    num_obstacles: int = 80  # in each world, rounded down to a multiple of 8
+    obstacles_per_world: list[int] = field(default_factory=list)  # a curriculum, as in `env`
+    vel_range: list[float] = field(default_factory=lambda: [0.5, 1.5])  # m/s
+    local_range: list[float] = field(default_factory=lambda: [5.0, 5.0, 4.5])  # m around the origin
+    asymmetric_goals: bool = True  # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
+    visible_to_lidar: bool = False
+
+
+@dataclass
+class LidarSettings:
+    """Keys `sensor.*`: the LiDAR."""
+
+    lidar_range: float = 4.0  # m
+    lidar_vfov: list[float] = field(default_factory=lambda: [-10.0, 20.0])  # degrees
+    lidar_vbeams: int = 4
+    lidar_hres: float = 10.0  # degrees between neighbouring rays
+    noise: float = 0.0  # m, standard deviation
+    dropout: float = 0.0  # probability that a ray reports nothing
+
+
+@dataclass
+class DroneSettings:
+    """Keys `drone.*`: the vehicle, and how much it differs from one episode to the next."""
+
+    model_name: str = "hummingbird"  # rigid body under a Lee controller, or first_order
+    time_constant: float = 0.3  # s, of the first-order model
+    damping: float = 0.2  # 1/s, of velocity and rotation through the air
+    mass_variation: float = 0.0  # 0.1: mass within 10 % of the nominal one
+    thrust_variation: float = 0.0
+    wind: float = 0.0  # m/s, the fastest horizontal wind
+    delay: int = 0  # simulated steps, the longest delay of a command
+
+
+@dataclass
+class RewardSettings:
+    """Keys `reward.*`: the weight of each term."""
+
+    progress: float = 1.0
+    alive: float = 0.0
+    static: float = 0.3
+    dynamic: float = 0.3
+    smoothness: float = 0.0
+    height: float = 8.0
+    goal: float = 2.0  # once, when the goal ends the episode
+    collision: float = 4.0  # once, taken away at a collision or when leaving the height bounds
+    log_reference: float = 4.0  # m: the distance at which the logarithm of a clearance is zero
+    per_second: bool = True  # the first six terms are rates, multiplied by the time step
+
+
+@dataclass
+class SimulationSettings:
+    """Keys `sim.*`: time and threads."""
+
+    dt: float = 0.016  # s
+    gravity: float = 9.81  # m/s²
+    num_threads: int = 0  # 0: as many as numba is given
+
+
+@dataclass
+class NavigationSettings:
+    """Everything that defines the navigation task. The defaults are the better task; see `conf/env/navrl_exact.yaml`."""
+
+    env: TaskSettings = field(default_factory=TaskSettings)
+    env_dyn: MovingSettings = field(default_factory=MovingSettings)
+    sensor: LidarSettings = field(default_factory=LidarSettings)
+    drone: DroneSettings = field(default_factory=DroneSettings)
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    sim: SimulationSettings = field(default_factory=SimulationSettings)
+
+    @classmethod
+    def of(cls, **overrides: Any) -> NavigationSettings:
+        """Return the defaults with dotted overrides, double underscores for dots: `of(env__num_envs=8)`."""
+        settings = cls()
+        for key, value in overrides.items():
+            settings.set(key.replace("__", "."), value)
+        return settings
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Mapping[str, Any]]) -> NavigationSettings:
+        """Return the defaults with the values of a nested mapping; an unknown key is an error."""
+        settings = cls()
+        for group, values in mapping.items():
+            for key, value in values.items():
+                settings.set(f"{group}.{key}", value)
+        return settings
+
+    def set(self, key: str, value: Any) -> None:
+        """Set one value by its dotted key."""
+        known = self.keys()
+        if key not in known:
+            raise ConfigError(f"unknown setting {key!r}.{nearest_name(key, known)}")
+        group, name = key.split(".")
+        setattr(getattr(self, group), name, value)
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return every dotted key."""
+        instance = cls()
+        return [
+            f"{g.name}.{f.name}" for g in dataclasses.fields(cls) for f in dataclasses.fields(getattr(instance, g.name))
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as nested plain values."""
+        return dataclasses.asdict(self)
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        for key in self.keys():
+            group, name = key.split(".")
+            _check_type(key, getattr(getattr(self, group), name), getattr(getattr(NavigationSettings(), group), name))
+        for key, holds, expected in _RULES:
+            group, name = key.split(".")
+            value = getattr(getattr(self, group), name)
+            if not holds(value):
+                raise ConfigError(f"{key} is {value!r}; expected {expected}")
+        height_range = self.sensor.lidar_vfov
+        if self.sensor.lidar_vbeams > 1 and height_range[0] >= height_range[1]:
+            raise ConfigError(f"sensor.lidar_vfov is {height_range}; expected [lowest, highest] with lowest < highest")
+
+
+def _check_type(key: str, value: Any, example: Any) -> None:
+    if isinstance(example, bool) or isinstance(value, bool):
+        fits = isinstance(value, bool) and isinstance(example, bool)
+    elif isinstance(example, float):
+        fits = isinstance(value, int | float)
+    elif isinstance(example, list):
+        kinds = (int, float) if example and isinstance(example[0], float) else (int, str)
+        fits = isinstance(value, list | tuple) and all(isinstance(v, kinds) for v in value)
+    else:
+        fits = isinstance(value, type(example))
+    if not fits:
+        expected = type(example).__name__
+        raise ConfigError(
+            f"{key} is {value!r} of type {type(value).__name__}; expected {expected}, such as {example!r}"
+        )
+
+
+_Rule = tuple[str, Callable[[Any], bool], str]
+
+
+def _between(key: str, low: float, high: float) -> _Rule:
+    return key, lambda value: low <= value <= high, f"a value from {low:g} to {high:g}"
+
+
+def _one_of(key: str, choices: tuple[str, ...]) -> _Rule:
+    return key, lambda value: value in choices, f"one of {', '.join(choices)}"
+
+
+def _divides_circle(value: float) -> bool:
+    return 1.0 <= value <= 180.0 and abs(360.0 / value - round(360.0 / value)) < 1e-6
+
+
+def _counts_up_to(limit: int) -> Callable[[Any], bool]:
+    return lambda value: all(isinstance(v, int) and 0 <= v <= limit for v in value)
+
+
+_RULES: list[_Rule] = [
+    _between("env.num_envs", 1, MAXIMUM_ENVIRONMENTS),
+    _between("env.num_worlds", 1, MAXIMUM_WORLDS),
+    _between("env.num_obstacles", 0, MAXIMUM_OBSTACLES),
+    ("env.obstacles_per_world", _counts_up_to(MAXIMUM_OBSTACLES), f"counts from 0 to {MAXIMUM_OBSTACLES}"),
+    _between("env.map_seed", 0, 2**32 - 1 - MAXIMUM_WORLDS),
+    ("env.world_files", lambda value: all(isinstance(v, str) for v in value), "a list of paths"),
+    _between("env.placement_attempts", 1, 100_000),
+    _one_of("env.layout", LAYOUTS),
+    _between("env.max_episode_length", 1, 1_000_000),
+    _between("env.action_repeat", 1, 64),
+    _one_of("env.action_frame", FRAMES),
+    _between("env.action_limit", 0.01, 50.0),
+    _between("env.goal_radius", 0.01, 10.0),
+    _one_of("env.collision", COLLISIONS),
+    _between("env.collision_radius", 0.01, 2.0),
+    _between("env.num_observed", 1, 32),
+    _between("env_dyn.num_obstacles", 0, MAXIMUM_MOVING),
+    ("env_dyn.obstacles_per_world", _counts_up_to(MAXIMUM_MOVING), f"counts from 0 to {MAXIMUM_MOVING}"),
+    ("env_dyn.vel_range", lambda v: len(v) == 2 and 0 <= v[0] <= v[1] <= 50, "[slowest, fastest] in m/s, 0 to 50"),
+    ("env_dyn.local_range", lambda v: len(v) == 3 and all(0 < x <= 40 for x in v), "[x, y, z] in m, each 0 to 40"),
+    _between("sensor.lidar_range", 0.5, 20.0),
+    ("sensor.lidar_vfov", lambda v: len(v) == 2 and all(-85 <= x <= 85 for x in v), "two angles from -85 to 85"),
+    _between("sensor.lidar_vbeams", 1, 64),
+    ("sensor.lidar_hres", _divides_circle, "degrees from 1 to 180 that divide the circle evenly"),
+    _between("sensor.noise", 0.0, 1.0),
+    _between("sensor.dropout", 0.0, 1.0),
+    _one_of("drone.model_name", MODELS),
+    _between("drone.time_constant", 0.001, 10.0),
+    _between("drone.damping", 0.0, 10.0),
+    _between("drone.mass_variation", 0.0, 0.5),
+    _between("drone.thrust_variation", 0.0, 0.5),
+    _between("drone.wind", 0.0, 20.0),
+    _between("drone.delay", 0, 32),
+    _between("reward.log_reference", 1e-3, 100.0),
+    _between("sim.dt", 0.001, 0.05),
+    _between("sim.gravity", 0.0, 30.0),
+    _between("sim.num_threads", 0, 1024),
+]

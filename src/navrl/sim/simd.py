@@ -1,0 +1,349 @@
+"""Short vectors for numba kernels: `Lanes` holds WIDTH float32 and computes on all of them at once.
+
+The compiler's own vectoriser gives up where arrays might overlap or loops are short. Written with lanes, a kernel is
+vector code by construction, on any processor that LLVM knows: it splits the lanes where registers are narrower.
+
+In a compiled function: `floats = point_at(array)`, `a = load(floats, index)`, `+ - * /`, comparisons that give a mask, `where(mask, a, b)`,
+`minimum`, `maximum`, `floor`, `sqrt`, `log`, `splat(number)`, `bits_of(mask)`, `smallest(a)`, `total(a)`, `store(floats, index, a)`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+__all__ = [
+    "WIDTH", "bits_of", "entry", "floor", "inner", "lane_numbers", "load", "log", "lowest_bit", "maximum", "minimum", "point_at", "smallest", "splat", "sqrt", "store", "store_interleaved", "total", "where",
+]  # fmt: skip
+
+WIDTH = 16
+
+# No infinities are assumed away: kernels stand a large finite number in for them.
+FAST = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}
+
+# A function that only other compiled functions call: no entry from Python, which would double the time to compile it.
+inner = njit(nogil=True, fastmath=FAST, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# A function that Python calls; what it was compiled to, everything below included, is kept on disk.
+entry = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+
+_FLOAT = ir.FloatType()
+_INT = ir.IntType(32)
+_VECTOR = ir.VectorType(_FLOAT, WIDTH)
+_INTEGERS = ir.VectorType(_INT, WIDTH)
+_MASK = ir.VectorType(ir.IntType(1), WIDTH)
+_FAST = ("nnan", "nsz", "arcp", "contract", "reassoc")
+
+
+class _Lanes(types.Type):
+    def __init__(self) -> None:
+        super().__init__("Lanes")
+
+
+class _Mask(types.Type):
+    def __init__(self) -> None:
+        super().__init__("LaneMask")
+
+
+class Pointer(types.Type):
+    """The address of elements of one type."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(f"Pointer({dtype})")
+
+
+LANES, MASK, FLOATS = _Lanes(), _Mask(), Pointer(types.float32)
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)
+
+
+@register_model(_Mask)
+class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _MASK)
+
+
+@register_model(Pointer)
+class _PointerModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, manager.lookup(kind.dtype).get_data_type().as_pointer())
+
+
+def _constant(value: float) -> ir.Constant:
+    return ir.Constant(_VECTOR, [value] * WIDTH)
+
+
+def _integers(value: int) -> ir.Constant:
+    return ir.Constant(_INTEGERS, [value] * WIDTH)
+
+
+@intrinsic
+def point_at(typing_context, array):  # type: ignore[no-untyped-def]
+    """Return a pointer to the first element of a contiguous array, to be indexed flat.
+
+    Arrays carry a reference count, and passing them from function to function counts up and down, atomically: threads
+    then wait for each other. A pointer is a number. No bounds and no negative indices: kernels index what they sized.
+    """
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        return context.make_array(kinds.args[0])(context, builder, arguments[0]).data
+
+    return (Pointer(array.dtype)(array), generate) if array.layout == "C" else None
+
+
+@infer_global(operator.getitem)
+class _GetTemplate(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        pointer = arguments[0]
+        return signature(pointer.dtype, pointer, types.intp) if isinstance(pointer, Pointer) else None
+
+
+@lower_builtin(operator.getitem, Pointer, types.Integer)
+def _get(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+    return context.unpack_value(builder, kinds.args[0].dtype, builder.gep(arguments[0], [arguments[1]], inbounds=True))
+
+
+@infer_global(operator.setitem)
+class _SetTemplate(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        pointer = arguments[0]
+        return signature(types.none, pointer, types.intp, pointer.dtype) if isinstance(pointer, Pointer) else None
+
+
+@lower_builtin(operator.setitem, Pointer, types.Integer, types.Any)
+def _set(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+    address = builder.gep(arguments[0], [arguments[1]], inbounds=True)
+    context.pack_value(builder, kinds.args[0].dtype, arguments[2], address)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def load(typing_context, floats, index):  # type: ignore[no-untyped-def]
+    """Return the WIDTH floats from `index` on."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        pointer = builder.gep(arguments[0], [arguments[1]], inbounds=True)
+        value = builder.load(builder.bitcast(pointer, _VECTOR.as_pointer()))
+        value.align = 4
+        return value
+
+    return LANES(FLOATS, types.intp), generate
+
+
+@intrinsic
+def store(typing_context, floats, index, lanes):  # type: ignore[no-untyped-def]
+    """Write lanes to the WIDTH floats from `index` on."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        pointer = builder.gep(arguments[0], [arguments[1]], inbounds=True)
+        builder.store(arguments[2], builder.bitcast(pointer, _VECTOR.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(FLOATS, types.intp, LANES), generate
+
+
+@intrinsic
+def store_interleaved(typing_context, floats, index, first, second, third, fourth):  # type: ignore[no-untyped-def]
+    """Write four lanes element by element in turn, 4 * WIDTH floats from `index` on."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        pointer = builder.gep(arguments[0], [arguments[1]], inbounds=True)
+        a, b, c, d = arguments[2:]
+        integers = ir.VectorType(_INT, 2 * WIDTH)
+        pairs = ir.Constant(integers, [lane + half * WIDTH for lane in range(WIDTH) for half in range(2)])
+        odd, even = builder.shuffle_vector(a, c, pairs), builder.shuffle_vector(b, d, pairs)  # a c a c ..., b d b d ...
+        integers = ir.VectorType(_INT, 4 * WIDTH)
+        order = ir.Constant(integers, [lane + half * 2 * WIDTH for lane in range(2 * WIDTH) for half in range(2)])
+        whole = builder.shuffle_vector(odd, even, order)
+        builder.store(whole, builder.bitcast(pointer, whole.type.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(FLOATS, types.intp, LANES, LANES, LANES, LANES), generate
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    return builder.shuffle_vector(
+        builder.insert_element(undefined, value, ir.Constant(_INT, 0)), undefined, _integers(0)
+    )
+
+
+@intrinsic
+def splat(typing_context, value):  # type: ignore[no-untyped-def]
+    """Return lanes that all hold one number."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        return _splat(builder, arguments[0])
+
+    return LANES(types.float32), generate
+
+
+def _unary(emit: Callable[[Any, Any], Any], result: Any, operand: Any = LANES) -> Any:
+    """Return an intrinsic of one operand."""
+
+    @intrinsic
+    def function(typing_context, value):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+            return emit(builder, arguments[0])
+
+        return (result(operand), generate) if value is operand else None
+
+    return function
+
+
+def _binary(emit: Callable[[Any, Any, Any], Any], result: Any) -> Any:
+    """Return an intrinsic of two lanes, either of which may be a number instead."""
+
+    @intrinsic
+    def function(typing_context, left, right):  # type: ignore[no-untyped-def]
+        operands = [LANES if kind is LANES else types.float32 for kind in (left, right)]
+
+        def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+            pairs = zip(kinds.args, arguments, strict=True)
+            return emit(builder, *(value if kind is LANES else _splat(builder, value) for kind, value in pairs))
+
+        return result(*operands), generate
+
+    return function
+
+
+def _choose(comparison: str) -> Callable[[Any, Any, Any], Any]:
+    return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b, flags=_FAST), a, b)
+
+
+minimum = _binary(_choose("<"), LANES)
+maximum = _binary(_choose(">"), LANES)
+
+_OPERATORS: dict[Any, tuple[Any, Callable[[Any, Any, Any], Any]]] = {
+    operator.add: (LANES, lambda builder, a, b: builder.fadd(a, b, flags=_FAST)),
+    operator.sub: (LANES, lambda builder, a, b: builder.fsub(a, b, flags=_FAST)),
+    operator.mul: (LANES, lambda builder, a, b: builder.fmul(a, b, flags=_FAST)),
+    operator.truediv: (LANES, lambda builder, a, b: builder.fdiv(a, b, flags=_FAST)),
+    operator.lt: (MASK, lambda builder, a, b: builder.fcmp_ordered("<", a, b, flags=_FAST)),
+    operator.le: (MASK, lambda builder, a, b: builder.fcmp_ordered("<=", a, b, flags=_FAST)),
+    operator.gt: (MASK, lambda builder, a, b: builder.fcmp_ordered(">", a, b, flags=_FAST)),
+    operator.ge: (MASK, lambda builder, a, b: builder.fcmp_ordered(">=", a, b, flags=_FAST)),
+}
+
+# Operators are typed and lowered directly: `overload` would compile a function for each and triple the compile time.
+
+
+def _define(function: Any, result: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
+    """Let an operator take lanes and lanes, lanes and a number, or a number and lanes."""
+
+    @infer_global(function)
+    class _Template(AbstractTemplate):  # type: ignore[misc]
+        def generic(self, arguments: Any, keywords: Any) -> Any:
+            if LANES in arguments and all(kind is LANES or isinstance(kind, types.Number) for kind in arguments):
+                return signature(result, *(LANES if kind is LANES else types.float32 for kind in arguments))
+            return None
+
+    def lower(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        pairs = zip(kinds.args, arguments, strict=True)
+        return emit(builder, *(value if kind is LANES else _splat(builder, value) for kind, value in pairs))
+
+    for kinds in ((_Lanes, _Lanes), (_Lanes, types.Float), (types.Float, _Lanes)):
+        lower_builtin(function, *kinds)(lower)
+
+
+for _function, (_result, _emit) in _OPERATORS.items():
+    _define(_function, _result, _emit)
+
+
+@infer_global(operator.neg)
+class _NegateTemplate(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return signature(LANES, LANES) if arguments == (LANES,) else None
+
+
+@lower_builtin(operator.neg, _Lanes)
+def _negate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+    return builder.fneg(arguments[0])
+
+
+@intrinsic
+def where(typing_context, mask, yes, no):  # type: ignore[no-untyped-def]
+    """Return `yes` in the lanes where the mask holds, and `no` in the others; either may be a number."""
+    operands = [LANES if kind is LANES else types.float32 for kind in (yes, no)]
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        pairs = zip(kinds.args[1:], arguments[1:], strict=True)
+        return builder.select(
+            arguments[0], *(value if kind is LANES else _splat(builder, value) for kind, value in pairs)
+        )
+
+    return (LANES(MASK, *operands), generate) if mask is MASK else None
+
+
+def _call(builder: Any, name: str, result: Any, *arguments: Any, fast: bool = True) -> Any:
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(result, [argument.type for argument in arguments]), name
+    )
+    return builder.call(function, arguments, fastmath=_FAST if fast else ())
+
+
+def _natural_logarithm(builder: Any, value: Any) -> Any:
+    """Return ln of positive normal floats to within 2e-7: exponent from the bits, a series for the rest.
+
+    With s = (m - 1) / (m + 1) and m in [sqrt 0.5, sqrt 2), ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + s^9/9).
+    """
+    bits = builder.bitcast(value, _INTEGERS)
+    shifted = builder.sub(bits, _integers(0x3F3504F3))  # bits of sqrt(0.5): centres the mantissa around 1
+    exponent = builder.ashr(shifted, _integers(23))
+    mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, _integers(23))), _VECTOR)
+    one = _constant(1.0)
+    s = builder.fdiv(builder.fsub(mantissa, one, flags=_FAST), builder.fadd(mantissa, one, flags=_FAST), flags=_FAST)
+    square = builder.fmul(s, s, flags=_FAST)
+    series = _constant(2 / 9)
+    for coefficient in (2 / 7, 2 / 5, 2 / 3, 2.0):
+        series = builder.fadd(builder.fmul(series, square, flags=_FAST), _constant(coefficient), flags=_FAST)
+    scaled = builder.fmul(builder.sitofp(exponent, _VECTOR), _constant(0.6931471805599453), flags=_FAST)
+    return builder.fadd(scaled, builder.fmul(series, s, flags=_FAST), flags=_FAST)
+
+
+_RAMP = ir.Constant(_VECTOR, [float(lane) for lane in range(WIDTH)])
+
+
+@intrinsic
+def lane_numbers(typing_context):  # type: ignore[no-untyped-def]
+    """Return lanes that hold 0, 1, 2, ..."""
+    return LANES(), lambda context, builder, kinds, arguments: _RAMP
+
+
+@intrinsic
+def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
+    """Return the position of the lowest set bit of a non-zero integer."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+floor = _unary(lambda builder, value: _call(builder, f"llvm.floor.v{WIDTH}f32", _VECTOR, value), LANES)
+sqrt = _unary(lambda builder, value: _call(builder, f"llvm.sqrt.v{WIDTH}f32", _VECTOR, value), LANES)
+log = _unary(_natural_logarithm, LANES)
+smallest = _unary(
+    lambda builder, value: _call(builder, f"llvm.vector.reduce.fmin.v{WIDTH}f32", _FLOAT, value), types.float32
+)
+total = _unary(
+    lambda builder, value: _call(
+        builder, f"llvm.vector.reduce.fadd.v{WIDTH}f32", _FLOAT, ir.Constant(_FLOAT, 0.0), value
+    ),
+    types.float32,
+)
+bits_of = _unary(
+    lambda builder, mask: builder.zext(builder.bitcast(mask, ir.IntType(WIDTH)), ir.IntType(64)), types.int64, MASK
+)
+

@@ -1,0 +1,312 @@
+"""What a drone sees, what it is paid, and what ends its episode."""
+
+from __future__ import annotations
+
+import math
+
+from numba import float32, int64
+
+from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, normal, uniform
+from navrl.sim.layout import (
+    ACTIVE,
+    AT_GOAL,
+    ATTITUDE,
+    COUNTERS,
+    DIRECTION,
+    DYNAMIC_COLLISION,
+    EPISODE,
+    FIELDS,
+    FIRST_FAILURE,
+    FIRST_REWARD,
+    FORWARD,
+    GOAL,
+    HEIGHT_HIGH,
+    HEIGHT_LOW,
+    LENGTH,
+    MEAN_SPEED,
+    MIN_CLEARANCE,
+    OUT_OF_BOUNDS,
+    OUTCOME,
+    PATH_LENGTH,
+    POSITION,
+    PREVIOUS_VELOCITY,
+    RETURN,
+    REWARD_COLLISION,
+    REWARD_GOAL,
+    STATIC_COLLISION,
+    STATISTICS,
+    STEP,
+    SUCCESS_050,
+    SUCCESS_100,
+    TARGET,
+    TIME_OUT,
+    TIME_TO_GOAL,
+    VELOCITY,
+    WORLD,
+)  # fmt: skip
+from navrl.sim.lidar import (
+    BATCH,
+    CYLINDER,
+    MISS,
+    X0,
+    X1,
+    Y0,
+    Y1,
+    Z0,
+    Z1,
+    cast_at_batch,
+    cast_rays,
+    measure,
+    subtend,
+    write_scan,
+)  # fmt: skip
+from navrl.sim.simd import WIDTH, bits_of, inner, load, lowest_bit
+
+LOWEST, HIGHEST = 0.2, 4.0  # m: outside, the episode ends
+HEIGHT_MARGIN = 0.2  # m beyond the heights of start and target before the height term bites
+TALL, SHORT = 5.0, 1.0  # m, heights of the moving cylinders and boxes
+FEATURES = 10  # of an observed moving obstacle
+NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then numbers
+
+
+@inner
+def _find_nearest(scratch, nearest, moving, track, x, y, observed, reach):  # type: ignore[no-untyped-def]
+    """Write the nearest moving obstacles within reach, nearest first; return how many there are."""
+    found, padded = 0, moving.padded
+    for lane in range(0, padded, WIDTH):
+        dx, dy = load(moving.tracks, track + lane) - x, load(moving.tracks, track + padded + lane) - y
+        squared = dx * dx + dy * dy
+        close = bits_of(squared <= reach * reach)
+        while close:
+            k = lane + lowest_bit(close)
+            close &= close - 1
+            gap_x, gap_y = moving.tracks[track + k] - x, moving.tracks[track + padded + k] - y
+            distance = gap_x * gap_x + gap_y * gap_y
+            place = found
+            while place > 0 and scratch[nearest + place - 1] > distance:
+                place -= 1
+            if place >= observed:
+                continue
+            found = min(found + 1, observed)
+            for other in range(found - 1, place, -1):
+                scratch[nearest + other] = scratch[nearest + other - 1]
+                scratch[nearest + NEAREST // 2 + other] = scratch[nearest + NEAREST // 2 + other - 1]
+            scratch[nearest + place], scratch[nearest + NEAREST // 2 + place] = distance, float32(k)
+    return found
+
+
+@inner
+def _meet_obstacles(scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, row, index):  # type: ignore[no-untyped-def]
+    """Return the clearance term, the least clearance, and whether one is hit; write their rows unless `index` < 0."""
+    padded, reach, margin = moving.padded, parameters.reach, parameters.collision_radius
+    product, least, hit = 1.0, float32(MISS), False
+    for place in range(found):
+        k = int64(scratch[nearest + NEAREST // 2 + place])
+        tall = moving.sizes[(world * 2 + 1) * padded + k] > float32(0)
+        width = moving.sizes[world * 2 * padded + k]
+        dx, dy = moving.tracks[track + k] - x, moving.tracks[track + padded + k] - y
+        dz = float32(0) if tall else moving.tracks[track + 2 * padded + k] - z
+        horizontal, distance = math.sqrt(scratch[nearest + place]), math.sqrt(dx * dx + dy * dy + dz * dz)
+        half_height = float32(TALL / 2) if tall else float32(SHORT / 2)
+        if horizontal <= width * float32(0.5) + margin and abs(dz) <= half_height + margin:
+            hit = True
+        clearance = distance - width * float32(0.5)
+        least = min(least, clearance)
+        product *= min(max(clearance, float32(1e-6)), reach)
+        if index >= 0:
+            at = index + place * FEATURES
+            inverse = float32(1) / max(distance, float32(1e-6))
+            vx, vy = moving.tracks[track + 3 * padded + k], moving.tracks[track + 4 * padded + k]
+            row[at], row[at + 1] = (dx * fx + dy * fy) * inverse, (dy * fx - dx * fy) * inverse
+            row[at + 2], row[at + 3], row[at + 4] = dz * inverse, horizontal, dz
+            row[at + 5], row[at + 6] = vx * fx + vy * fy, vy * fx - vx * fy
+            row[at + 7] = moving.tracks[track + 5 * padded + k]
+            row[at + 8], row[at + 9] = width * float32(4) - float32(1), float32(0) if tall else float32(1)
+    absent = parameters.observed - found
+    if index >= 0:
+        for feature in range(absent * FEATURES):
+            row[index + found * FEATURES + feature] = float32(0)
+    logarithms = float32(absent) * parameters.log_reach
+    if found > 0:
+        logarithms += float32(math.log(product))
+    return logarithms / float32(parameters.observed), max(least, float32(0)), hit
+
+
+@inner
+def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach):  # type: ignore[no-untyped-def]
+    """Let the rays meet the moving obstacles too, a batch of shapes at a time."""
+    padded, batch = moving.padded, (2 + lidar.number) * lidar.padded
+    widest = reach + float32(1)
+    used = 0
+    for k in range(moving.counts[world]):
+        px, py = moving.tracks[track + k], moving.tracks[track + padded + k]
+        if (px - x) ** 2 + (py - y) ** 2 <= widest * widest:
+            half = moving.sizes[world * 2 * padded + k] * float32(0.5)
+            tall = moving.sizes[(world * 2 + 1) * padded + k]
+            pz = moving.tracks[track + 2 * padded + k]
+            half_height = float32(TALL / 2) if tall > float32(0) else float32(SHORT / 2)
+            lane = batch + used
+            scratch[lane + X0], scratch[lane + X1], scratch[lane + Y0] = px - half, px + half, py - half
+            scratch[lane + Y1], scratch[lane + Z0], scratch[lane + Z1] = py + half, pz - half_height, pz + half_height
+            scratch[lane + CYLINDER] = tall
+            used += 1
+        if used == WIDTH or (used > 0 and k == moving.counts[world] - 1):
+            met, beyond, _ = subtend(scratch, batch, used, x, y, z, cosine, sine, lidar.count, reach * reach)
+            cast_at_batch(scratch, batch, met, beyond, lidar)
+            used = 0
+
+
+@inner
+def _disturb_scan(observation, index, rays, drone, episode, step, parameters):  # type: ignore[no-untyped-def]
+    """Add noise and drop-outs to the written scan."""
+    moment = (int64(episode) << 24) + step
+    for ray in range(rays):
+        value = observation[index + ray]
+        if parameters.noise > float32(0) and value > float32(0):
+            value -= parameters.noise * normal(parameters.seed, LIDAR_NOISE, drone, moment, ray)
+        if (
+            parameters.dropout > float32(0)
+            and uniform(parameters.seed, LIDAR_DROPOUT, drone, moment, ray) < parameters.dropout
+        ):
+            value = float32(0)
+        observation[index + ray] = min(max(value, float32(0)), parameters.reach)
+
+
+@inner
+def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, index):  # type: ignore[no-untyped-def]
+    """Look around: return what reward and termination need; write the observation from `index` on, unless it is < 0.
+
+    Returns the shortest ray, the mean logarithm of the rays, the squared distance of the nearest shape, the clearance
+    term of the moving obstacles, the least clearance to one of them, and whether one was hit.
+    """
+    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
+    world = int64(drones.counters[drone * COUNTERS + WORLD])
+    x, y = state[base + POSITION * WIDTH], state[base + (POSITION + 1) * WIDTH]
+    z = state[base + (POSITION + 2) * WIDTH]
+    qw, qx = state[base + ATTITUDE * WIDTH], state[base + (ATTITUDE + 1) * WIDTH]
+    qy, qz = state[base + (ATTITUDE + 2) * WIDTH], state[base + (ATTITUDE + 3) * WIDTH]
+    cosine, sine = float32(1) - float32(2) * (qy * qy + qz * qz), float32(2) * (qx * qy + qw * qz)
+    inverse = float32(1) / math.sqrt(max(cosine * cosine + sine * sine, float32(1e-12)))
+    cosine, sine = cosine * inverse, sine * inverse
+    reach = parameters.reach
+    surface = cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach)
+    shortest, static_term = measure(scratch, lidar, reach)
+    rays = lidar.count * lidar.number
+    write = index >= 0
+    if write:
+        if parameters.visible:
+            _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach)
+        write_scan(scratch, lidar, reach, observation, index)
+        if parameters.noise > float32(0) or parameters.dropout > float32(0):
+            episode, step = drones.counters[drone * COUNTERS + EPISODE], drones.counters[drone * COUNTERS + STEP]
+            _disturb_scan(observation, index, rays, drone, episode, step, parameters)
+    fx, fy = state[base + FORWARD * WIDTH], state[base + (FORWARD + 1) * WIDTH]
+    nearest, found = (2 + lidar.number) * lidar.padded + BATCH, 0
+    if moving.counts[world] > 0:
+        found = _find_nearest(scratch, nearest, moving, track, x, y, parameters.observed, reach)
+    at = index + rays if write else -1
+    dynamic_term, least, hit = _meet_obstacles(
+        scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, observation, at
+    )
+    if write:
+        _write_state(state, base, x, y, z, fx, fy, observation, index + rays + parameters.observed * FEATURES)
+    return shortest, static_term, surface, dynamic_term, least, hit
+
+
+@inner
+def _write_state(state, base, x, y, z, fx, fy, row, at):  # type: ignore[no-untyped-def]
+    """Write the eight numbers of the drone's state, then the direction from start to target."""
+    dx, dy = state[base + TARGET * WIDTH] - x, state[base + (TARGET + 1) * WIDTH] - y
+    dz = state[base + (TARGET + 2) * WIDTH] - z
+    vx, vy = state[base + VELOCITY * WIDTH], state[base + (VELOCITY + 1) * WIDTH]
+    inverse = float32(1) / max(math.sqrt(dx * dx + dy * dy + dz * dz), float32(1e-6))
+    row[at], row[at + 1] = (dx * fx + dy * fy) * inverse, (dy * fx - dx * fy) * inverse
+    row[at + 2], row[at + 3], row[at + 4] = dz * inverse, math.sqrt(dx * dx + dy * dy), dz
+    row[at + 5], row[at + 6] = vx * fx + vy * fy, vy * fx - vx * fy
+    row[at + 7] = state[base + (VELOCITY + 2) * WIDTH]
+    row[at + 8], row[at + 9] = state[base + DIRECTION * WIDTH], state[base + (DIRECTION + 1) * WIDTH]
+    row[at + 10] = float32(0)
+
+
+@inner
+def judge(drones, drone, parameters, has_moving, shortest, static_term, surface, dynamic_term, least, hit):  # type: ignore[no-untyped-def]
+    """Pay one step of a drone, count it in the statistics, end the episode if it must; return the reward."""
+    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
+    running, counters = drones.running, drones.counters
+    count, column = drone * COUNTERS, drone * len(STATISTICS)
+    z = state[base + (POSITION + 2) * WIDTH]
+    vx, vy = state[base + VELOCITY * WIDTH], state[base + (VELOCITY + 1) * WIDTH]
+    vz = state[base + (VELOCITY + 2) * WIDTH]
+    dx = state[base + TARGET * WIDTH] - state[base + POSITION * WIDTH]
+    dy = state[base + (TARGET + 1) * WIDTH] - state[base + (POSITION + 1) * WIDTH]
+    dz = state[base + (TARGET + 2) * WIDTH] - z
+    distance = math.sqrt(dx * dx + dy * dy + dz * dz)
+    jump_x, jump_y = vx - state[base + PREVIOUS_VELOCITY * WIDTH], vy - state[base + (PREVIOUS_VELOCITY + 1) * WIDTH]
+    jump_z = vz - state[base + (PREVIOUS_VELOCITY + 2) * WIDTH]
+    over = max(z - state[base + HEIGHT_HIGH * WIDTH] - float32(HEIGHT_MARGIN), float32(0))
+    under = max(state[base + HEIGHT_LOW * WIDTH] - float32(HEIGHT_MARGIN) - z, float32(0))
+    terms = (
+        parameters.weight_progress * (vx * dx + vy * dy + vz * dz) / max(distance, float32(1e-6)),
+        parameters.weight_alive,
+        parameters.weight_static * (static_term - parameters.log_reference),
+        parameters.weight_dynamic * (dynamic_term - parameters.log_reference) if has_moving else float32(0),
+        -parameters.weight_smoothness * math.sqrt(jump_x * jump_x + jump_y * jump_y + jump_z * jump_z),
+        -parameters.weight_height * (over * over + under * under),
+    )
+    reward = float32(0)
+    for number in range(6):
+        reward += terms[number]
+        running[column + FIRST_REWARD + number] += terms[number]
+    counters[count + STEP] += 1
+    running[column + PATH_LENGTH] += parameters.dt * math.sqrt(vx * vx + vy * vy + vz * vz)
+    running[column + MIN_CLEARANCE] = min(running[column + MIN_CLEARANCE], min(shortest, least))
+    outcome = _outcome(running, column, counters[count + STEP], parameters, z, distance, shortest, surface, hit)
+    if outcome == GOAL:
+        reward += parameters.reward_goal
+        running[column + REWARD_GOAL] += parameters.reward_goal
+    elif STATIC_COLLISION <= outcome <= OUT_OF_BOUNDS:
+        reward -= parameters.reward_collision
+        running[column + REWARD_COLLISION] -= parameters.reward_collision
+    running[column + RETURN] += reward
+    if outcome:
+        counters[count + OUTCOME] = outcome
+        state[base + ACTIVE * WIDTH] = float32(0)
+        running[column + AT_GOAL] = float32(1) if distance < parameters.goal_radius else float32(0)
+    return reward
+
+
+@inner
+def _outcome(running, column, step, parameters, z, distance, shortest, surface, hit):  # type: ignore[no-untyped-def]
+    """Return how the episode ends at this step, or 0; a collision comes before everything else."""
+    radius = parameters.collision_radius
+    struck = surface < radius * radius if parameters.sphere else shortest < radius
+    if struck:
+        return STATIC_COLLISION
+    if hit:
+        return DYNAMIC_COLLISION
+    if z < float32(LOWEST) or z > float32(HIGHEST):
+        return OUT_OF_BOUNDS
+    if distance < float32(1.0) and running[column + SUCCESS_100] == float32(0):
+        running[column + SUCCESS_100] = float32(1)
+        running[column + TIME_TO_GOAL] = float32(step) * parameters.dt
+    if distance < float32(0.5):
+        running[column + SUCCESS_050] = float32(1)
+    if parameters.goal_ends and distance < parameters.goal_radius:
+        return GOAL
+    if step >= parameters.max_steps:
+        return TIME_OUT
+    return 0
+
+
+@inner
+def finish(drones, drone, finished, parameters):  # type: ignore[no-untyped-def]
+    """Copy the statistics of an ended episode to its row of `finished`, made final."""
+    column, outcome = drone * len(STATISTICS), drones.counters[drone * COUNTERS + OUTCOME]
+    for number in range(len(STATISTICS)):
+        finished[column + number] = drones.running[column + number]
+    steps = float32(drones.counters[drone * COUNTERS + STEP])
+    finished[column + LENGTH] = steps
+    finished[column + MEAN_SPEED] = drones.running[column + PATH_LENGTH] / (steps * parameters.dt)
+    for number in range(4):
+        failed = outcome == STATIC_COLLISION + number
+        finished[column + FIRST_FAILURE + number] = float32(1) if failed else float32(0)

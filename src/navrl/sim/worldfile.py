@@ -1,0 +1,222 @@
+"""Worlds of your own: boxes and cylinders listed in YAML, or heights from a PNG image or an NPZ array."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from navrl.errors import MissingExtraError, WorldError, nearest_name
+from navrl.sim.terrain import ARENA, GROUND, boxes_of_heights
+
+MAXIMUM_SHAPES = 20_000
+MAXIMUM_PIXELS = 4_000_000
+MAXIMUM_HEIGHT = 50.0  # m
+EDGE = 23.0  # m: random starts and targets lie on the square of 24 m, so nothing may stand there
+
+_NO_POINTS = np.zeros((0, 3), np.float32)
+
+
+@dataclass(frozen=True)
+class World:
+    """The static part of one world."""
+
+    boxes: NDArray[np.float32]  # (M, 6): x0, x1, y0, y1, z0, z1
+    cylinders: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 5), np.float32))  # x, y, radius, z0, z1
+    starts: NDArray[np.float32] = field(default_factory=lambda: _NO_POINTS)  # (S, 3); empty: random edges
+    goals: NDArray[np.float32] = field(default_factory=lambda: _NO_POINTS)  # (G, 3)
+    name: str = ""
+
+
+def load_world(path: str | Path) -> World:
+    """Return the world in a file; its ending tells the kind: .yaml, .yml, .png or .npz.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        WorldError: the file is damaged, of the wrong shape, or describes something impossible; the message says what.
+    """
+    path = Path(path)
+    readers = {".yaml": _read_yaml, ".yml": _read_yaml, ".png": _read_png, ".npz": _read_npz}
+    if path.suffix.lower() not in readers:
+        raise WorldError(
+            f"{path}: cannot read a world from {path.suffix or 'a file without ending'!r}; expected .yaml, .png or .npz"
+        )
+    if not path.is_file():
+        raise FileNotFoundError(2, "no such world file", str(path))
+    return readers[path.suffix.lower()](path)
+
+
+def _read_yaml(path: Path) -> World:
+    import yaml  # comes with Hydra; only this kind of file needs it
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise WorldError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, Mapping):
+        raise WorldError(
+            f"{path}: expected keys boxes, cylinders, starts, goals at the top, found {type(content).__name__}"
+        )
+    _known_keys(path, "the file", content, ("name", "boxes", "cylinders", "starts", "goals"))
+    boxes = [_box(path, i, entry) for i, entry in enumerate(_entries(path, content, "boxes"))]
+    cylinders = [_cylinder(path, i, entry) for i, entry in enumerate(_entries(path, content, "cylinders"))]
+    starts, goals = (_points(path, content, key) for key in ("starts", "goals"))
+    world = World(
+        np.array(boxes, np.float32).reshape(-1, 6),
+        np.array(cylinders, np.float32).reshape(-1, 5),
+        starts,
+        goals,
+        str(content.get("name", path.stem)),
+    )
+    _check_edges(path, world)
+    return world
+
+
+def _entries(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
+    entries = content.get(key) or []
+    if not isinstance(entries, list):
+        raise WorldError(f"{path}: {key} is {type(entries).__name__}; expected a list")
+    if len(entries) > MAXIMUM_SHAPES:
+        raise WorldError(f"{path}: {len(entries)} {key}; expected at most {MAXIMUM_SHAPES}")
+    return entries
+
+
+def _known_keys(path: Path, subject: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in entry:
+        if key not in known:
+            raise WorldError(f"{path}: {subject} has an unknown key {key!r}.{nearest_name(str(key), known)}")
+
+
+def _numbers(path: Path, subject: str, value: Any, count: int) -> list[float]:
+    values = value if isinstance(value, list) else [value]
+    good = len(values) == count and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    if not good or not all(math.isfinite(v) for v in values):
+        raise WorldError(f"{path}: {subject} is {value!r}; expected {count} finite number{'s' if count > 1 else ''}")
+    return [float(v) for v in values]
+
+
+def _shape(path: Path, subject: str, entry: Any, required: Sequence[str], optional: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise WorldError(f"{path}: {subject} is {entry!r}; expected keys {', '.join(required)}")
+    _known_keys(path, subject, entry, (*required, *optional))
+    missing = [key for key in required if key not in entry]
+    if missing:
+        raise WorldError(f"{path}: {subject} has no {' and no '.join(missing)}; expected {', '.join(required)}")
+    return entry
+
+
+def _box(path: Path, index: int, entry: Any) -> list[float]:
+    subject = f"boxes[{index}]"
+    entry = _shape(path, subject, entry, ("center", "size"), ())
+    x, y, z = _numbers(path, f"{subject}.center", entry["center"], 3)
+    sizes = _numbers(path, f"{subject}.size", entry["size"], 3)
+    if min(sizes) <= 0:
+        raise WorldError(f"{path}: {subject}.size is {sizes}; expected three lengths above 0")
+    dx, dy, dz = (size / 2 for size in sizes)
+    return _bounded(path, subject, [x - dx, x + dx, y - dy, y + dy, z - dz, z + dz])
+
+
+def _cylinder(path: Path, index: int, entry: Any) -> list[float]:
+    subject = f"cylinders[{index}]"
+    entry = _shape(path, subject, entry, ("center", "radius", "height"), ("bottom",))
+    x, y = _numbers(path, f"{subject}.center", entry["center"], 2)
+    (radius,) = _numbers(path, f"{subject}.radius", entry["radius"], 1)
+    (height,) = _numbers(path, f"{subject}.height", entry["height"], 1)
+    (bottom,) = _numbers(path, f"{subject}.bottom", entry.get("bottom", 0.0), 1)
+    if min(radius, height) <= 0:
+        raise WorldError(f"{path}: {subject} has radius {radius} and height {height}; expected both above 0")
+    _bounded(path, subject, [x - radius, x + radius, y - radius, y + radius, bottom, bottom + height])
+    return [x, y, radius, bottom, bottom + height]
+
+
+def _bounded(path: Path, subject: str, extent: list[float]) -> list[float]:
+    if min(extent[:4]) < -GROUND or max(extent[:4]) > GROUND or not 0 < extent[5] <= MAXIMUM_HEIGHT:
+        raise WorldError(
+            f"{path}: {subject} reaches from x {extent[0]:g}..{extent[1]:g}, y {extent[2]:g}..{extent[3]:g}, top {extent[5]:g}; "
+            f"expected x and y within {GROUND:g} m of the centre and a top between 0 and {MAXIMUM_HEIGHT:g} m"
+        )
+    return extent
+
+
+def _points(path: Path, content: Mapping[str, Any], key: str) -> NDArray[np.float32]:
+    points = [_numbers(path, f"{key}[{i}]", entry, 3) for i, entry in enumerate(_entries(path, content, key))]
+    for i, (x, y, z) in enumerate(points):
+        if max(abs(x), abs(y)) > GROUND or not 0.2 < z < 4.0:
+            raise WorldError(f"{path}: {key}[{i}] is {[x, y, z]}; expected x, y within {GROUND:g} m and 0.2 < z < 4")
+    return np.array(points, np.float32).reshape(-1, 3)
+
+
+def _check_edges(path: Path, world: World) -> None:
+    if len(world.starts) and len(world.goals):
+        return
+    reach = [np.abs(world.boxes[:, :4]).max(initial=0)]
+    reach += [(np.abs(world.cylinders[:, :2]) + world.cylinders[:, 2:3]).max(initial=0)]
+    if max(reach) > EDGE:
+        raise WorldError(
+            f"{path}: obstacles reach {max(reach):.1f} m from the centre, where random starts and targets lie (24 m); "
+            f"keep them within {EDGE:g} m, or list starts and goals in the file"
+        )
+
+
+def _heights(path: Path, heights: NDArray[Any], half_width: float) -> World:
+    if heights.ndim != 2 or min(heights.shape) < 2 or heights.size > MAXIMUM_PIXELS:
+        raise WorldError(
+            f"{path}: heights of shape {heights.shape}; expected two axes, at least 2 x 2, at most {MAXIMUM_PIXELS} cells"
+        )
+    if not np.issubdtype(heights.dtype, np.number) or np.issubdtype(heights.dtype, np.complexfloating):
+        raise WorldError(f"{path}: heights of type {heights.dtype}; expected real numbers")
+    heights = heights.astype(np.float32)
+    if not np.isfinite(heights).all() or heights.min() < 0 or heights.max() > MAXIMUM_HEIGHT:
+        raise WorldError(
+            f"{path}: heights must be finite, from 0 to {MAXIMUM_HEIGHT:g} m; found {heights.min()} to {heights.max()}"
+        )
+    boxes = boxes_of_heights(heights, half_width)
+    if len(boxes) > MAXIMUM_SHAPES:
+        raise WorldError(
+            f"{path}: makes {len(boxes)} boxes; expected at most {MAXIMUM_SHAPES}: use fewer different heights, or a coarser grid"
+        )
+    return World(boxes, name=path.stem)
+
+
+def _read_png(path: Path) -> World:
+    """Grey levels are heights: black is the ground, white is 6 m; the image covers the 40 m arena, its top is +y."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingExtraError(f"{path}: reading PNG worlds needs Pillow: pip install 'navrl[view]'") from error
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MAXIMUM_PIXELS:
+                raise WorldError(f"{path}: {image.width} x {image.height} pixels; expected at most {MAXIMUM_PIXELS}")
+            if image.mode not in ("L", "I;16", "I", "1"):
+                raise WorldError(f"{path}: image mode {image.mode}; expected one grey channel of 8 or 16 bits")
+            deepest = {"L": 255.0, "1": 1.0}.get(image.mode, 65535.0)
+            pixels = np.asarray(image, np.float32)  # rows from the top
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, WorldError):
+            raise
+        raise WorldError(f"{path}: not a readable PNG image: {error}") from error
+    heights = np.round(pixels / deepest * 60.0) * 0.1  # 0.1 m steps, so that equal heights merge into few boxes
+    return _heights(path, np.ascontiguousarray(heights[::-1].T), ARENA)
+
+
+def _read_npz(path: Path) -> World:
+    """An array `heights` (x, y) in metres, and optionally `half_width`, half the side of the square that it covers."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in ("heights", "half_width") if key in archive.files}
+            found = list(archive.files)
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError) as error:
+        raise WorldError(f"{path}: not a readable NPZ archive: {error}") from error
+    if "heights" not in arrays:
+        raise WorldError(f"{path}: holds {', '.join(found) or 'nothing'}; expected an array named heights")
+    half_width = float(arrays.get("half_width", np.array(ARENA)))
+    if not 1.0 <= half_width <= EDGE:
+        raise WorldError(f"{path}: half_width is {half_width:g}; expected 1 to {EDGE:g} m")
+    return _heights(path, arrays["heights"], half_width)

@@ -1,0 +1,204 @@
+"""The pool of worlds as flat arrays that the kernel reads: obstacles, a grid of what is near, moving obstacles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from navrl.sim.draws import OBSTACLE_ORIGIN, uniform
+from navrl.sim.settings import MovingSettings, NavigationSettings
+from navrl.sim.simd import WIDTH
+from navrl.sim.terrain import ARENA, boxes_of_heights, draw_map
+from navrl.sim.worldfile import World, load_world
+
+CELL = 1.0  # m, of the grid that lists which obstacles are within LiDAR range
+GRID_ORIGIN = -26.0  # m
+GRID = 52  # cells along a side
+SHAPE = 8  # numbers of a shape
+FAR = 1e6  # m, where unused moving obstacles are kept
+
+MOVING_CEILING = 4.5  # m
+TALL_CENTRE = 2.5  # m
+ORIGIN_ATTEMPTS = 2000  # before moving obstacles may start closer to each other
+
+
+@dataclass(frozen=True)
+class WorldPool:
+    """All worlds of an environment; nothing in it changes while drones fly, but a new seed draws new origins."""
+
+    worlds: list[World]
+    shapes: NDArray[np.float32]  # (B, SHAPE): x0, x1, y0, y1, z0, z1, 1 if a cylinder, unused
+    near: NDArray[np.int32]  # (K,) rows of `shapes`, grouped by world and cell, nearest first
+    near_start: NDArray[np.int32]  # (W, GRID * GRID + 1) where each cell's group starts in `near`
+    points: NDArray[np.float32]  # (P, 3) given starts and goals
+    point_ranges: NDArray[np.int32]  # (W, 4): first start, number of starts, first goal, number of goals
+    moving_counts: NDArray[np.int32]  # (W,)
+    moving_sizes: NDArray[np.float32]  # (W, 2, D): width in m; 1 if a tall cylinder
+    moving_origins: NDArray[np.float32]  # (W, 3, D)
+
+    @property
+    def padded_moving(self) -> int:
+        """Moving obstacles for which every world has room."""
+        return self.moving_origins.shape[2]
+
+
+def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
+    """Return the worlds that the settings describe; `seed` only moves the origins of moving obstacles."""
+    worlds = _static_worlds(settings)
+    shapes = [_shapes_of(world) for world in worlds]
+    near_start, near = [], []
+    row, used = 0, 0
+    for block in shapes:
+        start, rows = _near_lists(block, float(settings.sensor.lidar_range))
+        near_start.append(start + used)
+        near.append(rows + row)
+        row += len(block)
+        used += len(rows)
+    counts, sizes, origins = _moving_obstacles(settings.env_dyn, len(worlds))
+    points, ranges = _points_of(worlds)
+    pool = WorldPool(
+        worlds=worlds,
+        shapes=np.concatenate([*shapes, np.zeros((1, SHAPE), np.float32)]),
+        near=np.concatenate(near).astype(np.int32),
+        near_start=np.stack(near_start).astype(np.int32),
+        points=points,
+        point_ranges=ranges,
+        moving_counts=counts,
+        moving_sizes=sizes,
+        moving_origins=origins,
+    )
+    draw_origins(pool, seed)
+    return pool
+
+
+def draw_origins(pool: WorldPool, seed: int) -> None:
+    """Draw where the moving obstacles of every world start, in place."""
+    for world, count in enumerate(pool.moving_counts):
+        _draw_origins(pool.moving_origins[world], count, seed, world)
+
+
+def _static_worlds(settings: NavigationSettings) -> list[World]:
+    task = settings.env
+    if task.world_files:
+        loaded = [load_world(path) for path in task.world_files]
+        return [loaded[w % len(loaded)] for w in range(task.num_worlds)]
+    known: dict[tuple[int, int], World] = {}
+    worlds = []
+    for w in range(task.num_worlds):
+        seed = task.map_seed + (0 if task.same_map else w)
+        count = per_world(task.obstacles_per_world, task.num_obstacles, w)
+        if (seed, count) not in known:
+            drawn = draw_map(seed, count, quantised_widths=task.quantised_widths, attempts=task.placement_attempts)
+            known[seed, count] = World(boxes_of_heights(drawn.cell_heights()), name=f"map {seed}")
+        worlds.append(known[seed, count])
+    return worlds
+
+
+def per_world(counts: Sequence[int], default: int, world: int) -> int:
+    """Return the count of a world: from the cycled list, or the default where the list is empty."""
+    return counts[world % len(counts)] if counts else default
+
+
+def _shapes_of(world: World) -> NDArray[np.float32]:
+    shapes = np.zeros((len(world.boxes) + len(world.cylinders), SHAPE), np.float32)
+    shapes[: len(world.boxes), :6] = world.boxes
+    x, y, radius, bottom, top = world.cylinders.T
+    columns = [x - radius, x + radius, y - radius, y + radius, bottom, top, np.ones_like(x)]
+    shapes[len(world.boxes) :, :7] = np.stack(columns, axis=1)
+    return shapes
+
+
+def _near_lists(shapes: NDArray[np.float32], reach: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return, for each cell of the grid, the shapes within `reach` of some point of it, nearest first."""
+    cells, rows, squared = _near_pairs(shapes, reach)
+    order = np.lexsort((squared, cells))
+    start = np.zeros(GRID * GRID + 1, np.int64)
+    np.cumsum(np.bincount(cells, minlength=GRID * GRID), out=start[1:])
+    return start, rows[order]
+
+
+@njit(cache=True)
+def _near_pairs(shapes, reach):  # type: ignore[no-untyped-def]
+    """Return all pairs of a cell and a shape within `reach` of it, and the squared distance between them."""
+    room = 1024
+    cells, rows, squared = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
+    used = 0
+    for k in range(len(shapes)):
+        first_x, last_x = _cells_between(shapes[k, 0] - reach, shapes[k, 1] + reach)
+        first_y, last_y = _cells_between(shapes[k, 2] - reach, shapes[k, 3] + reach)
+        for i in range(first_x, last_x + 1):
+            for j in range(first_y, last_y + 1):
+                x, y = GRID_ORIGIN + i * CELL, GRID_ORIGIN + j * CELL
+                dx = max(max(shapes[k, 0] - (x + CELL), x - shapes[k, 1]), 0.0)
+                dy = max(max(shapes[k, 2] - (y + CELL), y - shapes[k, 3]), 0.0)
+                if dx * dx + dy * dy > reach * reach:
+                    continue
+                if used == room:
+                    cells, rows = np.append(cells, cells), np.append(rows, rows)
+                    squared = np.append(squared, squared)
+                    room *= 2
+                cells[used], rows[used], squared[used] = i * GRID + j, k, dx * dx + dy * dy
+                used += 1
+    return cells[:used], rows[:used], squared[:used]
+
+
+@njit(cache=True)
+def _cells_between(low, high):  # type: ignore[no-untyped-def]
+    """Return the first and last cell along an axis that an interval touches."""
+    first = int(math.floor((low - GRID_ORIGIN) / CELL))
+    last = int(math.floor((high - GRID_ORIGIN) / CELL))
+    return max(first, 0), min(last, GRID - 1)
+
+
+def _points_of(worlds: list[World]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    points: list[NDArray[np.float32]] = [np.zeros((1, 3), np.float32)]  # never empty: the kernel takes its address
+    ranges, used = [], 1
+    for world in worlds:
+        ranges.append([used, len(world.starts), used + len(world.starts), len(world.goals)])
+        points += [world.starts, world.goals]
+        used += len(world.starts) + len(world.goals)
+    return np.concatenate(points), np.array(ranges, np.int32)
+
+
+def _moving_obstacles(
+    settings: MovingSettings, num_worlds: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D): eight equal classes, four boxes then four cylinders."""
+    wanted = [per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8 for w in range(num_worlds)]
+    padded = -(-max(1, *wanted) // WIDTH) * WIDTH
+    sizes = np.zeros((num_worlds, 2, padded), np.float32)
+    origins = np.full((num_worlds, 3, padded), FAR, np.float32)
+    for w, count in enumerate(wanted):
+        classes = np.arange(count) * 8 // max(count, 1)
+        sizes[w, 0, :count] = (classes % 4 + 1) * 0.25
+        sizes[w, 1, :count] = classes >= 4
+    return np.array(wanted, np.int32), sizes, origins
+
+
+@njit(cache=True)
+def _draw_origins(origins, count, seed, world):  # type: ignore[no-untyped-def]
+    spacing = 2.0 * math.sqrt(ARENA * ARENA / max(count, 1))
+    for k in range(count):
+        distance, attempt = spacing, 0
+        while True:
+            x = (2.0 * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt) - 1.0) * ARENA
+            y = (2.0 * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt + 1) - 1.0) * ARENA
+            z = MOVING_CEILING * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt + 2)
+            attempt += 1
+            if attempt % ORIGIN_ATTEMPTS == 0:
+                distance *= 0.8
+            free = True
+            for other in range(k):
+                dx, dy = x - origins[0, other], y - origins[1, other]
+                if dx * dx + dy * dy < distance * distance:
+                    free = False
+                    break
+            if free:
+                break
+        origins[0, k], origins[1, k] = x, y
+        origins[2, k] = z if k < count // 2 else TALL_CENTRE
