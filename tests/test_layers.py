@@ -14,8 +14,8 @@ ROOT = Path(navrl.__file__).parent
 # A module may import what is listed here for its part, and its own part; nothing else of navrl.
 BOTTOM = {"errors"}
 ISLANDS = {"io", "sim", "rl"}
-MIDDLE = {"config", "monitor", "registry", "adapters"}
-UPPER = {"fly", "bench", "train", "evaluate", "view", "export", "shield"}
+MIDDLE = {"config", "conf", "monitor", "registry", "adapters"}
+UPPER = {"bench", "train", "evaluate", "view", "export", "shield"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     **dict.fromkeys(ISLANDS, BOTTOM),

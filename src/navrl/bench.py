@@ -160,8 +160,7 @@ class Report:
             for case in self.suite.cases
         }
         gates = [
-            {"name": g.name, "value": v, "limit": g.limit, "stretch": g.stretch, "holds": g.holds(v)}
-            for g, v in self.gates
+            {"name": g.name, "value": v, "limit": g.limit, "stretch": g.stretch, "holds": g.holds(v)} for g, v in self.gates
         ]
         whole = {
             "benchmark": self.suite.name,
@@ -268,9 +267,7 @@ def find_suite(name: str, *, smoke: bool) -> Suite:
     folder = benchmark_folder()
     known = sorted(path.stem for path in folder.glob("[a-z]*.py"))
     if name not in known:
-        raise BenchmarkError(
-            f"no benchmark {name!r}; there are {', '.join(known) or 'none'}.{nearest_name(name, known)}"
-        )
+        raise BenchmarkError(f"no benchmark {name!r}; there are {', '.join(known) or 'none'}.{nearest_name(name, known)}")
     spec = importlib.util.spec_from_file_location(f"navrl_benchmark_{name}", folder / f"{name}.py")
     if spec is None or spec.loader is None:
         raise BenchmarkError(f"benchmarks/{name}.py cannot be imported")

@@ -39,7 +39,11 @@ def field(env, name, size):
 
 def drone_of(env) -> reference.Drone:
     return reference.Drone(
-        env.position.double(), field(env, ATTITUDE, 4), env.velocity.double(), field(env, RATE, 3), field(env, THROTTLE, 4)
+        env.position.double(),
+        field(env, ATTITUDE, 4),
+        env.velocity.double(),
+        field(env, RATE, 3),
+        field(env, THROTTLE, 4),
     )
 
 
@@ -68,7 +72,12 @@ def true_distances(env) -> torch.Tensor:
     for world in range(len(env.pool.worlds)):
         own = env.world == world
         result[own] = reference.cast_rays(
-            scene_of(env, world), env.position[own].double(), env.yaw[own].double(), azimuths, elevations, sensor.lidar_range
+            scene_of(env, world),
+            env.position[own].double(),
+            env.yaw[own].double(),
+            azimuths,
+            elevations,
+            sensor.lidar_range,
         )
     return result
 
@@ -81,7 +90,12 @@ def actions(seed=1) -> torch.Tensor:
     "sensor",
     [
         {},
-        {"sensor__lidar_hres": 5.0, "sensor__lidar_vbeams": 7, "sensor__lidar_vfov": [-30.0, 45.0], "sensor__lidar_range": 6.0},
+        {
+            "sensor__lidar_hres": 5.0,
+            "sensor__lidar_vbeams": 7,
+            "sensor__lidar_vfov": [-30.0, 45.0],
+            "sensor__lidar_range": 6.0,
+        },
         {"sensor__lidar_hres": 45.0, "sensor__lidar_vbeams": 1, "sensor__lidar_vfov": [0.0, 0.0]},
         {"sensor__lidar_hres": 1.0, "sensor__lidar_vbeams": 2},
     ],

@@ -136,9 +136,7 @@ def mujoco_model_of(world: Scene) -> str:
     geoms = ['<geom type="plane" group="1" size="25 25 1"/>']
     for x0, x1, y0, y1, z0, z1 in world.boxes.tolist():
         centre = f"{(x0 + x1) / 2} {(y0 + y1) / 2} {(z0 + z1) / 2}"
-        geoms.append(
-            f'<geom type="box" group="1" pos="{centre}" size="{(x1 - x0) / 2} {(y1 - y0) / 2} {(z1 - z0) / 2}"/>'
-        )
+        geoms.append(f'<geom type="box" group="1" pos="{centre}" size="{(x1 - x0) / 2} {(y1 - y0) / 2} {(z1 - z0) / 2}"/>')
     for x, y, radius, z0, z1 in world.cylinders.tolist():
         geoms.append(f'<geom type="cylinder" group="1" pos="{x} {y} {(z0 + z1) / 2}" size="{radius} {(z1 - z0) / 2}"/>')
     geoms.append('<geom type="box" group="2" size="30 30 30"/>')  # must be left out by its group
@@ -151,9 +149,7 @@ def test_rays_in_a_random_scene_are_those_of_mujoco():
     generator = torch.Generator().manual_seed(1)
     world = random_scene(generator)
     count, maximum = 64, 4.0
-    position = (torch.rand(count, 3, dtype=DTYPE, generator=generator) - 0.5) * tensor(54.0, 54.0, 3.6) + tensor(
-        0, 0, 2
-    )
+    position = (torch.rand(count, 3, dtype=DTYPE, generator=generator) - 0.5) * tensor(54.0, 54.0, 3.6) + tensor(0, 0, 2)
     yaw = (torch.rand(count, dtype=DTYPE, generator=generator) - 0.5) * 7
     elevations = torch.tensor([-70.0, -35.0, -10.0, 0.0, 10.0, 20.0, 60.0], dtype=DTYPE).deg2rad()
     ours = cast_rays(world, position, yaw, AZIMUTHS, elevations, maximum)
@@ -401,9 +397,7 @@ def test_the_target_direction_lies_along_x_in_the_goal_frame():
 
 
 def test_left_of_the_target_direction_is_positive_y_in_the_goal_frame():
-    torch.testing.assert_close(
-        to_goal_frame(tensor([-1.0, 0.0, 0.0]), tensor([0.0, 2.0, 9.0])), tensor([0.0, 1.0, 0.0])
-    )
+    torch.testing.assert_close(to_goal_frame(tensor([-1.0, 0.0, 0.0]), tensor([0.0, 2.0, 9.0])), tensor([0.0, 1.0, 0.0]))
 
 
 def test_the_goal_frame_is_a_rotation_about_z():
@@ -530,9 +524,7 @@ def test_drones_share_a_world_or_have_their_own():
 # Reward
 
 
-def terms(
-    drone: Drone, *, clearance=4.0, ray=4.0, previous=None, heights=(0.0, 4.0), target=(9.0, 0.0, 2.0), **options
-):
+def terms(drone: Drone, *, clearance=4.0, ray=4.0, previous=None, heights=(0.0, 4.0), target=(9.0, 0.0, 2.0), **options):
     distances = torch.full((1, 36, 4), ray, dtype=DTYPE)
     nearest = tensor([clearance, 4.0, 4.0, 4.0, 4.0])
     before = drone.velocity if previous is None else tensor(previous)
@@ -668,9 +660,7 @@ def whole_step(dtype: torch.dtype) -> dict[str, Tensor]:
     world = scene(boxes=[(2, 3, -5, 5, 0, 6)], cylinders=[(0, 2, 0.5, 0, 5)])
     world = Scene(world.boxes.to(dtype), world.cylinders.to(dtype))
     moving = obstacles((1.0, 1.0, 2.0, 0, 1, 0, 0.5, False), (-1.0, 1.0, 2.5, 0, 1, 0, 0.5, True))
-    moving = MovingObstacles(
-        moving.position.to(dtype), moving.velocity.to(dtype), moving.width.to(dtype), moving.is_tall
-    )
+    moving = MovingObstacles(moving.position.to(dtype), moving.velocity.to(dtype), moving.width.to(dtype), moving.is_tall)
     position, target = tensor([0.1, 0.2, 1.0]).to(dtype), tensor([9.0, 3.0, 2.0]).to(dtype)
     drone = hover(position, facing_yaw(position, target))
     rotors = lee_controller(drone, from_goal_frame(tensor([2.0, 0.5, 0.1]).to(dtype), target - position))

@@ -37,9 +37,7 @@ RATE_GAIN = tuple(gain / inertia for gain, inertia in zip((0.1, 0.1, 0.025), INE
 
 _ANGLES = np.array([0.0, 0.5, 1.0, -0.5]) * np.pi
 _TURNS = np.array([-1.0, 1.0, -1.0, 1.0])
-_ALLOCATION = np.stack(
-    [np.sin(_ANGLES) * ARM, -np.cos(_ANGLES) * ARM, -_TURNS * MOMENT_CONSTANT / FORCE_CONSTANT, np.ones(4)]
-)
+_ALLOCATION = np.stack([np.sin(_ANGLES) * ARM, -np.cos(_ANGLES) * ARM, -_TURNS * MOMENT_CONSTANT / FORCE_CONSTANT, np.ones(4)])
 # Rotor thrusts, as a fraction of the greatest, of angular accelerations and total thrust.
 _MIXER = np.linalg.pinv(_ALLOCATION) @ np.diag([*INERTIA, 1.0]) / MAX_THRUST
 MIXER = tuple(tuple(float(value) for value in row) for row in _MIXER)

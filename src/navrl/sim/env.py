@@ -115,7 +115,8 @@ class NavigationEnv:
     then the first of the new episode and `final_observation` the last of the old. Without it an ended drone stays where
     it is until `reset(mask)`.
 
-    Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`. Equal seeds give equal bits, whatever
+    Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`; in the goal frame they are limited to
+    `env.action_limit` on each axis. Equal seeds give equal bits, whatever
     the number of threads; drone i lives the same life whatever the number of drones.
     """
 
@@ -134,6 +135,7 @@ class NavigationEnv:
         self._threads = max(1, min(self._threads, -(-self.num_envs // WIDTH)))
         self._scratch = np.zeros((self._threads, tables.scratch_size + NEAREST), np.float32)
         self._process = os.getpid()
+        self._half, self._time = 0, 0
         self._allocate()
         self._begin_worlds()
         self._started = False
@@ -157,9 +159,11 @@ class NavigationEnv:
             self._begin_worlds()
         elif self._started:
             self._drones.counters[chosen, EPISODE] += 1
+        else:
+            chosen[:] = True  # nobody flies yet: everybody begins
         self._started = True
         kernel.reset_where(chosen, self._drones, self._worlds, self._record)
-        return self._observe()
+        return self.observe()
 
     def step(self, action: Tensor | NDArray[Any], *, out: Step | None = None) -> Step:
         """Fly all drones for one decision: `action_repeat` simulated steps.
@@ -172,11 +176,7 @@ class NavigationEnv:
         actions = self._actions(action)
         result = self.make_step() if out is None else self._checked_step(out)
         half = 1 - self._half
-        arrays = (self._drones, self._worlds, self._moving, self._lidar, self._record, actions, result.outputs)
-        if self._threads == 1 or os.getpid() != self._process:  # a forked child must not enter its parent's threads
-            kernel.step_chunk(0, 1, *arrays, half, self._time, self._scratch, True)
-        else:
-            kernel.step_parallel(*arrays, half, self._time, self._scratch)
+        self._run(actions, result.outputs, half, flying=True)
         self._half = half
         self._time += self.settings.env.action_repeat
         return result
@@ -207,7 +207,7 @@ class NavigationEnv:
         if velocities is not None:
             rows = np.flatnonzero(chosen)
             self._drones.state[rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = velocities[rows]
-        return self._observe()
+        return self.observe()
 
     def set_world_probabilities(self, probabilities: ArrayLike) -> None:
         """Say how often each world of the pool is drawn at a reset: the hook for a curriculum over difficulties."""
@@ -220,7 +220,19 @@ class NavigationEnv:
             )
         self._worlds.chances[:] = np.cumsum(chances / chances.sum())
 
+    def set_all_worlds(self, world: int) -> None:
+        """Move every drone to one world of the pool; it takes effect with the next `reset()`."""
+        self._drones.counters[:, WORLD] = self._world_numbers(world)
+
     # ------------------------------------------------------------------ looking
+
+    def observe(self) -> dict[str, Tensor]:
+        """Return what all drones see now, in new tensors."""
+        if not self._started:
+            return self.reset()
+        step = self.make_step()
+        self._run(self._no_action, step.outputs, self._half, flying=False)
+        return step.observation
 
     @property
     def position(self) -> Tensor:
@@ -274,9 +286,7 @@ class NavigationEnv:
             for key, ours in values.items():
                 theirs = state["settings"].get(group, {}).get(key)
                 if (group, key) != ("sim", "num_threads") and theirs != ours:
-                    raise StateError(
-                        f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}"
-                    )
+                    raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
         for name, array in saved.items():
             if tuple(state[name].shape) != array.shape:
                 raise StateError(f"{name} has shape {tuple(state[name].shape)} in the state; expected {array.shape}")
@@ -316,6 +326,15 @@ class NavigationEnv:
             padded=pool.padded_moving,
         )
 
+    def _run(self, actions: NDArray[np.float32], outputs: Outputs, half: int, *, flying: bool) -> None:
+        # A forked child must not enter the threads of its parent: they are not there.
+        alone = self._threads == 1 or os.getpid() != self._process
+        run = kernel.step_serial if alone else kernel.step_parallel
+        run(
+            self._drones, self._worlds, self._moving, self._lidar, self._record, actions, outputs,
+            half, self._time, self._scratch, flying,
+        )  # fmt: skip
+
     def _begin_worlds(self) -> None:
         """Put the moving obstacles at their origins, and compute their first step ahead."""
         self._moving.positions[:] = self._moving.origins
@@ -326,18 +345,9 @@ class NavigationEnv:
         kernel.begin_worlds(self._worlds, self._moving, self._record)
         self._half, self._time = 0, self.settings.env.action_repeat
 
-    def _observe(self) -> dict[str, Tensor]:
-        """Return what all drones see now, in new tensors."""
-        step = self.make_step()
-        arrays = (self._drones, self._worlds, self._moving, self._lidar, self._record, self._no_action, step.outputs)
-        kernel.step_chunk(0, 1, *arrays, self._half, self._time, self._scratch, False)
-        return step.observation
-
     def _saved(self) -> dict[str, NDArray[Any]]:
         arrays = {name: getattr(self._drones, name) for name in Drones._fields}
-        arrays |= {
-            name: getattr(self._moving, name) for name in ("origins", "positions", "velocities", "goals", "tracks")
-        }
+        arrays |= {name: getattr(self._moving, name) for name in ("origins", "positions", "velocities", "goals", "tracks")}
         return {**arrays, "chances": self._worlds.chances}
 
     def _blocks(self, field: int, size: int) -> NDArray[np.float32]:
@@ -354,9 +364,7 @@ class NavigationEnv:
             except (TypeError, ValueError) as error:
                 raise ActionError(f"actions of type {type(action).__name__} are no numbers: {error}") from error
         if array.shape != (self.num_envs, 3):
-            raise ActionError(
-                f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity for each drone"
-            )
+            raise ActionError(f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity for each drone")
         bad = kernel.first_bad_action(array, UNREASONABLE)
         if bad >= 0:
             raise ActionError(
@@ -376,19 +384,15 @@ class NavigationEnv:
     def _mask(self, mask: Tensor | NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         if mask is None:
             return np.ones(self.num_envs, np.bool_)
-        array = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
+        array = np.array(mask.cpu().numpy() if isinstance(mask, Tensor) else mask)
         if array.shape != (self.num_envs,) or array.dtype != np.bool_:
-            raise ActionError(
-                f"mask of shape {array.shape} and type {array.dtype}; expected ({self.num_envs},) and bool"
-            )
+            raise ActionError(f"mask of shape {array.shape} and type {array.dtype}; expected ({self.num_envs},) and bool")
         return array
 
     def _points(self, name: str, values: ArrayLike) -> NDArray[np.float32]:
         array = np.asarray(values, np.float32)
         if array.shape not in ((3,), (self.num_envs, 3)) or not np.isfinite(array).all():
-            raise ActionError(
-                f"{name} of shape {array.shape}; expected finite numbers of shape (3,) or ({self.num_envs}, 3)"
-            )
+            raise ActionError(f"{name} of shape {array.shape}; expected finite numbers of shape (3,) or ({self.num_envs}, 3)")
         return np.ascontiguousarray(np.broadcast_to(array, (self.num_envs, 3)))
 
     def _world_numbers(self, values: ArrayLike) -> NDArray[np.int32]:
@@ -399,8 +403,8 @@ class NavigationEnv:
 
 
 def _checked_seed(seed: int) -> int:
-    if not 0 <= int(seed) < 2**63:
-        raise ConfigError(f"seed is {seed}; expected 0 to 2**63 - 1")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1")
     return int(seed)
 
 
@@ -424,7 +428,8 @@ def _parameters(settings: NavigationSettings, seed: int, auto_reset: bool) -> ND
         "weight_progress": scale * reward.progress, "weight_alive": scale * reward.alive,
         "weight_static": scale * reward.static, "weight_dynamic": scale * reward.dynamic,
         "weight_smoothness": scale * reward.smoothness, "weight_height": scale * reward.height,
-        "reward_goal": reward.goal, "reward_collision": reward.collision, "log_reference": math.log(reward.log_reference), "log_reach": math.log(sensor.lidar_range),
+        "reward_goal": reward.goal, "reward_collision": reward.collision, "log_reference": math.log(reward.log_reference),
+        "log_reach": math.log(sensor.lidar_range),
         "noise": sensor.noise, "dropout": sensor.dropout,
         "mass_variation": drone.mass_variation, "thrust_variation": drone.thrust_variation, "wind": drone.wind,
         "slowest": moving.vel_range[0], "fastest": moving.vel_range[1],

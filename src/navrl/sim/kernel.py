@@ -47,6 +47,8 @@ def _command(drones, actions, drone, parameters):  # type: ignore[no-untyped-def
     base = drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     vx, vy, vz = actions[3 * drone], actions[3 * drone + 1], actions[3 * drone + 2]
     if not parameters.world_frame:
+        limit = parameters.action_limit
+        vx, vy, vz = min(max(vx, -limit), limit), min(max(vy, -limit), limit), min(max(vz, -limit), limit)
         fx, fy = drones.state[base + FORWARD * WIDTH], drones.state[base + (FORWARD + 1) * WIDTH]
         vx, vy = vx * fx - vy * fy, vx * fy + vy * fx
     set_command(drones, drone, vx, vy, vz, parameters)
@@ -164,10 +166,15 @@ def advance_ahead(world, worlds, moving, parameters, half, time):  # type: ignor
         advance_world(moving, world, time + substep, parameters, track)
 
 
-@entry
-def step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
+@inner
+def _step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
     """Step one of `chunks` parts of the blocks, and move the obstacles of one part of the worlds one step ahead."""
-    drones, worlds, moving, outputs = _point_drones(drones), _point_worlds(worlds), _point_moving(moving), _point_outputs(outputs)
+    drones, worlds, moving, outputs = (
+        _point_drones(drones),
+        _point_worlds(worlds),
+        _point_moving(moving),
+        _point_outputs(outputs),
+    )
     lidar = Lidar(point_at(lidar.azimuths), point_at(lidar.beams), lidar.count, lidar.padded, lidar.number)
     parameters, commands, own = record[0], point_at(actions), point_at(scratch[chunk])
     blocks = (parameters.num_envs + WIDTH - 1) // WIDTH
@@ -178,12 +185,18 @@ def step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, ou
             advance_ahead(world, worlds, moving, parameters, 1 - half, time)
 
 
+@entry
+def step_serial(drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
+    """Step all drones in the calling thread, or, unless `flying`, only look around."""
+    _step_chunk(0, 1, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying)
+
+
 @njit(cache=True, nogil=True, parallel=True)
-def step_parallel(drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch):  # type: ignore[no-untyped-def]
-    """Step every environment, chunks of blocks in parallel."""
+def step_parallel(drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
+    """The same, each row of the scratch in a thread of its own."""
     chunks = scratch.shape[0]
     for chunk in prange(chunks):
-        step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, True)
+        _step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying)
 
 
 @entry

@@ -22,6 +22,7 @@ from navrl.sim.simd import (
     inner,
     lane_numbers,
     load,
+    load_columns,
     log,
     lowest_bit,
     maximum,
@@ -35,13 +36,13 @@ from navrl.sim.simd import (
     where,
 )  # fmt: skip
 from navrl.sim.terrain import GROUND
-from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN, SHAPE
+from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN
 
 MISS = 1e9  # m, no hit yet
 STEEP = 1e7  # stands for 1 / 0
 BEAM = 3  # numbers of a beam
 
-# A batch of shapes in the scratch, WIDTH floats a row: what `_gather` writes, then what `subtend` finds.
+# A batch of shapes in the scratch, WIDTH floats a row: the shapes, then what `subtend` finds of them.
 X0, X1, Y0, Y1, Z0, Z1, CYLINDER, BEGIN, MET, SQUARED = (row * WIDTH for row in range(10))
 REACH = 10 * WIDTH  # then, for each group of azimuths, how far a shape may be to matter, squared
 BATCH = REACH + 64
@@ -111,30 +112,21 @@ def _angle(y, x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _gather(scratch, batch, shapes, near, first, number):  # type: ignore[no-untyped-def]
-    """Copy shapes from the list into the batch, one row a coordinate."""
-    for lane in range(number):
-        k = near[first + lane]
-        for row in range(7):
-            scratch[batch + row * WIDTH + lane] = shapes[k * SHAPE + row]
-
-
-@inner
-def subtend(scratch, batch, number, x, y, z, cosine, sine, count, limit):  # type: ignore[no-untyped-def]
-    """Make the shapes of the batch relative to the LiDAR; find which azimuths can meet each of them.
+def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):  # type: ignore[no-untyped-def]
+    """Write `number` shapes (the columns x0 to z1, cylinder) into the batch, relative to the LiDAR; find who meets them.
 
     Returns the bits of the shapes that can be met at all, of those beyond one group of azimuths, and the squared
     distance of the nearest.
     """
-    x0, x1 = load(scratch, batch + X0) - x, load(scratch, batch + X1) - x
-    y0, y1 = load(scratch, batch + Y0) - y, load(scratch, batch + Y1) - y
-    z0, z1 = load(scratch, batch + Z0) - z, load(scratch, batch + Z1) - z
+    x0, x1, y0, y1 = shapes[0] - x, shapes[1] - x, shapes[2] - y, shapes[3] - y
+    z0, z1, cylinder = shapes[4] - z, shapes[5] - z, shapes[6]
     store(scratch, batch + X0, x0)
     store(scratch, batch + X1, x1)
     store(scratch, batch + Y0, y0)
     store(scratch, batch + Y1, y1)
     store(scratch, batch + Z0, z0)
     store(scratch, batch + Z1, z1)
+    store(scratch, batch + CYLINDER, cylinder)
     gap_x, gap_y = maximum(maximum(x0, -x1), 0.0), maximum(maximum(y0, -y1), 0.0)
     gap_z = maximum(maximum(z0, -z1), 0.0)
     squared = where(lane_numbers() < float32(number), gap_x * gap_x + gap_y * gap_y, MISS)
@@ -157,7 +149,7 @@ def subtend(scratch, batch, number, x, y, z, cosine, sine, count, limit):  # typ
     store(scratch, batch + MET, met)
     store(scratch, batch + SQUARED, squared)
     gap_round = maximum(sqrt(distance) - (x1 - x0) * 0.5, 0.0)
-    surface = where(load(scratch, batch + CYLINDER) > 0.0, gap_round * gap_round, squared)
+    surface = where(cylinder > 0.0, gap_round * gap_round, squared)
     surface = where(squared >= MISS, MISS, surface + gap_z * gap_z)
     return bits_of(met > 0.0), bits_of(begin + met > end_of_group), smallest(surface)
 
@@ -242,8 +234,8 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # t
     nearest = float32(MISS)
     for q in range(first, last, WIDTH):
         number = min(last - q, WIDTH)
-        _gather(scratch, batch, worlds.shapes, worlds.near, q, number)
-        met, beyond, closest = subtend(scratch, batch, number, x, y, z, cosine, sine, lidar.count, reach * reach)
+        shapes = load_columns(worlds.shapes, worlds.near, q)
+        met, beyond, closest = subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach)
         nearest = min(nearest, closest)
         if q > first:
             # Crowded: leave out what is behind what was hit. The list is sorted by distance from the cell, so a shape
@@ -267,10 +259,9 @@ def measure(scratch, lidar, reach):  # type: ignore[no-untyped-def]
             distance = minimum(load(scratch, (2 + v) * padded + base) * beams[v * BEAM + 1], reach)
             shortest = minimum(shortest, distance)
             product = product * where(real, maximum(distance, 1e-6), 1.0)
-            if v % 4 == 3:  # four factors of at least 1e-6 stay far above the smallest float
+            if v % 4 == 3 or v == number - 1:  # four factors of at least 1e-6 stay far above the smallest float
                 logarithms = logarithms + log(product)
                 product = splat(1.0)
-        logarithms = logarithms + log(product)
     return smallest(shortest), total(logarithms) / float32(count * number)
 
 

@@ -20,18 +20,11 @@ def _new_goal(moving, world, k, time, parameters):  # type: ignore[no-untyped-de
     padded = moving.padded
     base, owner = world * 3 * padded, world * padded + k
     seed = parameters.seed
-    x = (
-        moving.origins[base + k]
-        + (float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 0) - float32(1)) * parameters.range_x
-    )
+    x = moving.origins[base + k] + (float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 0) - float32(1)) * parameters.range_x
     y = moving.origins[base + padded + k]
     y += (float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 1) - float32(1)) * parameters.range_y
     span = parameters.range_up + parameters.range_down
-    z = (
-        moving.origins[base + 2 * padded + k]
-        - parameters.range_down
-        + span * uniform(seed, OBSTACLE_GOAL, owner, time, 2)
-    )
+    z = moving.origins[base + 2 * padded + k] - parameters.range_down + span * uniform(seed, OBSTACLE_GOAL, owner, time, 2)
     moving.goals[base + k] = min(max(x, float32(-ARENA)), float32(ARENA))
     moving.goals[base + padded + k] = min(max(y, float32(-ARENA)), float32(ARENA))
     tall = moving.sizes[(world * 2 + 1) * padded + k] > float32(0)

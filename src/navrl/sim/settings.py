@@ -148,9 +148,7 @@ class NavigationSettings:
     def keys(cls) -> list[str]:
         """Return every dotted key."""
         instance = cls()
-        return [
-            f"{g.name}.{f.name}" for g in dataclasses.fields(cls) for f in dataclasses.fields(getattr(instance, g.name))
-        ]
+        return [f"{g.name}.{f.name}" for g in dataclasses.fields(cls) for f in dataclasses.fields(getattr(instance, g.name))]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values."""
@@ -183,9 +181,7 @@ def _check_type(key: str, value: Any, example: Any) -> None:
         fits = isinstance(value, type(example))
     if not fits:
         expected = type(example).__name__
-        raise ConfigError(
-            f"{key} is {value!r} of type {type(value).__name__}; expected {expected}, such as {example!r}"
-        )
+        raise ConfigError(f"{key} is {value!r} of type {type(value).__name__}; expected {expected}, such as {example!r}")
 
 
 _Rule = tuple[str, Callable[[Any], bool], str]

@@ -72,11 +72,10 @@ NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, 
 @inner
 def _find_nearest(scratch, nearest, moving, track, x, y, observed, reach):  # type: ignore[no-untyped-def]
     """Write the nearest moving obstacles within reach, nearest first; return how many there are."""
-    found, padded = 0, moving.padded
+    found, padded, limit = 0, moving.padded, reach * reach
     for lane in range(0, padded, WIDTH):
         dx, dy = load(moving.tracks, track + lane) - x, load(moving.tracks, track + padded + lane) - y
-        squared = dx * dx + dy * dy
-        close = bits_of(squared <= reach * reach)
+        close = bits_of(dx * dx + dy * dy <= limit)
         while close:
             k = lane + lowest_bit(close)
             close &= close - 1
@@ -92,6 +91,8 @@ def _find_nearest(scratch, nearest, moving, track, x, y, observed, reach):  # ty
                 scratch[nearest + other] = scratch[nearest + other - 1]
                 scratch[nearest + NEAREST // 2 + other] = scratch[nearest + NEAREST // 2 + other - 1]
             scratch[nearest + place], scratch[nearest + NEAREST // 2 + place] = distance, float32(k)
+            if found == observed:
+                limit = scratch[nearest + observed - 1]
     return found
 
 
@@ -151,7 +152,11 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
             scratch[lane + CYLINDER] = tall
             used += 1
         if used == WIDTH or (used > 0 and k == moving.counts[world] - 1):
-            met, beyond, _ = subtend(scratch, batch, used, x, y, z, cosine, sine, lidar.count, reach * reach)
+            shapes = (
+                load(scratch, batch + X0), load(scratch, batch + X1), load(scratch, batch + Y0), load(scratch, batch + Y1),
+                load(scratch, batch + Z0), load(scratch, batch + Z1), load(scratch, batch + CYLINDER), load(scratch, batch),
+            )  # fmt: skip
+            met, beyond, _ = subtend(scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach)
             cast_at_batch(scratch, batch, met, beyond, lidar)
             used = 0
 
@@ -164,10 +169,7 @@ def _disturb_scan(observation, index, rays, drone, episode, step, parameters):  
         value = observation[index + ray]
         if parameters.noise > float32(0) and value > float32(0):
             value -= parameters.noise * normal(parameters.seed, LIDAR_NOISE, drone, moment, ray)
-        if (
-            parameters.dropout > float32(0)
-            and uniform(parameters.seed, LIDAR_DROPOUT, drone, moment, ray) < parameters.dropout
-        ):
+        if parameters.dropout > float32(0) and uniform(parameters.seed, LIDAR_DROPOUT, drone, moment, ray) < parameters.dropout:
             value = float32(0)
         observation[index + ray] = min(max(value, float32(0)), parameters.reach)
 

@@ -60,9 +60,7 @@ def _read_yaml(path: Path) -> World:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise WorldError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, Mapping):
-        raise WorldError(
-            f"{path}: expected keys boxes, cylinders, starts, goals at the top, found {type(content).__name__}"
-        )
+        raise WorldError(f"{path}: expected keys boxes, cylinders, starts, goals at the top, found {type(content).__name__}")
     _known_keys(path, "the file", content, ("name", "boxes", "cylinders", "starts", "goals"))
     boxes = [_box(path, i, entry) for i, entry in enumerate(_entries(path, content, "boxes"))]
     cylinders = [_cylinder(path, i, entry) for i, entry in enumerate(_entries(path, content, "cylinders"))]
@@ -138,7 +136,7 @@ def _cylinder(path: Path, index: int, entry: Any) -> list[float]:
 def _bounded(path: Path, subject: str, extent: list[float]) -> list[float]:
     if min(extent[:4]) < -GROUND or max(extent[:4]) > GROUND or not 0 < extent[5] <= MAXIMUM_HEIGHT:
         raise WorldError(
-            f"{path}: {subject} reaches from x {extent[0]:g}..{extent[1]:g}, y {extent[2]:g}..{extent[3]:g}, top {extent[5]:g}; "
+            f"{path}: {subject} spans x {extent[0]:g}..{extent[1]:g}, y {extent[2]:g}..{extent[3]:g}, top {extent[5]:g}; "
             f"expected x and y within {GROUND:g} m of the centre and a top between 0 and {MAXIMUM_HEIGHT:g} m"
         )
     return extent
@@ -179,7 +177,7 @@ def _heights(path: Path, heights: NDArray[Any], half_width: float) -> World:
     boxes = boxes_of_heights(heights, half_width)
     if len(boxes) > MAXIMUM_SHAPES:
         raise WorldError(
-            f"{path}: makes {len(boxes)} boxes; expected at most {MAXIMUM_SHAPES}: use fewer different heights, or a coarser grid"
+            f"{path}: makes {len(boxes)} boxes; expected at most {MAXIMUM_SHAPES}: use fewer heights, or a coarser grid"
         )
     return World(boxes, name=path.stem)
 

@@ -64,7 +64,7 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
     pool = WorldPool(
         worlds=worlds,
         shapes=np.concatenate([*shapes, np.zeros((1, SHAPE), np.float32)]),
-        near=np.concatenate(near).astype(np.int32),
+        near=np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(np.int32),  # read in whole groups
         near_start=np.stack(near_start).astype(np.int32),
         points=points,
         point_ranges=ranges,
@@ -150,8 +150,8 @@ def _near_pairs(shapes, reach):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _cells_between(low, high):  # type: ignore[no-untyped-def]
     """Return the first and last cell along an axis that an interval touches."""
-    first = int(math.floor((low - GRID_ORIGIN) / CELL))
-    last = int(math.floor((high - GRID_ORIGIN) / CELL))
+    first = math.floor((low - GRID_ORIGIN) / CELL)
+    last = math.floor((high - GRID_ORIGIN) / CELL)
     return max(first, 0), min(last, GRID - 1)
 
 

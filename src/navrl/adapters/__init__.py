@@ -1,0 +1,1 @@
+"""The simulator as other libraries know environments; each module needs its own optional package."""

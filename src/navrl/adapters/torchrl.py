@@ -1,0 +1,115 @@
+"""The simulator as a TorchRL environment: a batch of drones for TorchRL's rollouts and collectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navrl.errors import ActionError, MissingExtraError
+from navrl.sim.env import NavigationEnv
+from navrl.sim.layout import STATISTICS
+from navrl.sim.settings import NavigationSettings
+
+try:
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.data import Bounded, Categorical, Composite, Unbounded
+    from torchrl.envs import EnvBase
+except ImportError as error:
+    raise MissingExtraError(
+        f"navrl.adapters.torchrl needs the packages torchrl and tensordict, which cannot be imported ({error}); "
+        "install them with: pip install 'navrl[torchrl]'"
+    ) from error
+
+
+class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
+    """All drones of a simulator as one TorchRL environment of batch size (N,).
+
+    Read `state`, `lidar`, `direction` and `dynamic_obstacle`; write `action`, velocity commands in m/s, (N, 3). Where
+    an episode has ended, the row of `("next", "stats")` holds its statistics, elsewhere zeros; `episodes(data)` gives
+    them by name. The simulator runs on the CPU; tensors go to and come from `device`. What is returned is never written
+    again by the environment.
+
+    Drones are reset where `"_reset"` holds, as TorchRL's collectors ask for. A drone that is not reset stays where its
+    episode ended. `set_seed(seed)` is used by the next reset of all drones.
+    """
+
+    def __init__(
+        self, settings: NavigationSettings | None = None, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        simulator = NavigationEnv(settings, seed=seed, auto_reset=False)
+        super().__init__(device=torch.device(device), batch_size=[simulator.num_envs])
+        self.simulator = simulator
+        self._next_seed: int | None = None
+        self._terminated = torch.zeros(simulator.num_envs, dtype=torch.bool)  # drones that wait for a reset, and why
+        self._truncated = torch.zeros(simulator.num_envs, dtype=torch.bool)
+        self._make_specs()
+
+    def _make_specs(self) -> None:
+        number, layout, settings = self.simulator.num_envs, self.simulator.layout, self.simulator.settings
+        limit, reach = settings.env.action_limit, settings.sensor.lidar_range
+        shapes = {name: part.shape for name, part in layout.split(torch.zeros(number, layout.width)).items()}
+        parts = {name: Unbounded(shape, device=self.device) for name, shape in shapes.items()}
+        parts["lidar"] = Bounded(0.0, reach, shapes["lidar"], device=self.device)
+        # One tensor for all statistics: 23 named ones would make TorchRL's collector a third slower.
+        parts["stats"] = Unbounded((number, len(STATISTICS)), device=self.device)
+        column = (number, 1)
+        flags = {
+            name: Categorical(2, column, device=self.device, dtype=torch.bool) for name in ("done", "terminated", "truncated")
+        }
+        self.observation_spec = Composite(parts, shape=(number,), device=self.device)
+        self.action_spec = Bounded(-limit, limit, (number, 3), device=self.device)
+        self.reward_spec = Unbounded(column, device=self.device)
+        self.done_spec = Composite(flags, shape=(number,), device=self.device)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._refuse_partial_step(tensordict.get("_step", None))
+        result = self.simulator.step(tensordict.get("action"))
+        self._terminated, self._truncated = result.terminated, result.truncated
+        return self._tensordict(result.observation, result.statistics, reward=result.reward)
+
+    def _reset(self, tensordict: TensorDictBase | None, **_: Any) -> TensorDictBase:
+        asked = None if tensordict is None else tensordict.get("_reset", None)
+        if asked is None or asked.all():
+            observation = self.simulator.reset(seed=self._next_seed)
+            self._next_seed = None
+            mask = torch.ones_like(self._terminated)
+        else:
+            mask = asked.reshape(self.simulator.num_envs).cpu()
+            observation = self.simulator.reset(mask=mask)
+        self._terminated, self._truncated = self._terminated & ~mask, self._truncated & ~mask
+        return self._tensordict(observation, torch.zeros(len(mask), len(STATISTICS)))
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._next_seed = seed
+
+    def _tensordict(self, observation: Mapping[str, Tensor], statistics: Tensor, **columns: Tensor) -> TensorDictBase:
+        """Return what a step or a reset gives, on the device, with new tensors for the flags."""
+        columns |= {
+            "done": self._terminated | self._truncated,
+            "terminated": self._terminated.clone(),
+            "truncated": self._truncated.clone(),
+        }
+        entries: dict[str, Any] = {name: part.to(self.device) for name, part in observation.items()}
+        entries |= {name: column.unsqueeze(-1).to(self.device) for name, column in columns.items()}
+        entries["stats"] = statistics.to(self.device)
+        return TensorDict(entries, self.batch_size, self.device)
+
+    def _refuse_partial_step(self, stepped: Tensor | None) -> None:
+        """Raise an ActionError if a drone that still flies is left out of a step: the simulator steps all together."""
+        if stepped is None:
+            return
+        left_out = ~(stepped.reshape(self.simulator.num_envs).cpu() | self._terminated | self._truncated)
+        if left_out.any():
+            raise ActionError(
+                f"'_step' leaves out drones {left_out.nonzero().flatten()[:10].tolist()}, which still fly; expected "
+                "only drones whose episode has ended to be left out: all drones share one simulator and step together"
+            )
+
+
+def episodes(data: TensorDictBase) -> dict[str, Tensor]:
+    """Return the statistics of the episodes that ended in collected data, by name, (number ended,)."""
+    rows = data["next", "stats"][data["next", "done"].squeeze(-1)]
+    return dict(zip(STATISTICS, rows.unbind(-1), strict=True))

@@ -1,0 +1,1 @@
+"""The YAML side of the configuration, read by Hydra."""

@@ -1,0 +1,1 @@
+"""Policies and learning: torch, and nothing of the simulator or of files."""

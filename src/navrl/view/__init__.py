@@ -1,0 +1,1 @@
+"""Pictures for people: worlds from above, flights, animations."""

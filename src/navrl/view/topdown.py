@@ -1,0 +1,185 @@
+"""Worlds and flights from above, as pictures and animations."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from navrl.errors import MissingExtraError
+from navrl.evaluate import Flights
+from navrl.sim.env import NavigationEnv
+from navrl.sim.worldfile import World
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {"success_100": "#1a9850", "static_collision": "#d73027", "dynamic_collision": "#f46d43",
+           "out_of_bounds": "#7b3294", "time_out": "#4575b4"}  # fmt: skip
+LABELS = {"success_100": "goal reached", "static_collision": "hit an obstacle", "dynamic_collision": "hit a moving obstacle",
+          "out_of_bounds": "too high or too low", "time_out": "out of time"}  # fmt: skip
+MOVING = "#c51b8a"
+DPI = 110
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("pictures need matplotlib: pip install 'navrl[view]'") from error
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_world(axes: Axes, world: World) -> Any:
+    """Draw the static obstacles of a world, darker where higher; return what a colour bar needs."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import PatchCollection
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Circle, Rectangle
+
+    boxes = [Rectangle((b[0], b[2]), b[1] - b[0], b[3] - b[2]) for b in world.boxes]
+    rounds = [Circle((c[0], c[1]), c[2]) for c in world.cylinders]
+    heights = np.concatenate([world.boxes[:, 5], world.cylinders[:, 4]])
+    scale = ScalarMappable(Normalize(0.0, 6.0), "Greys")
+    if boxes or rounds:
+        axes.add_collection(PatchCollection([*boxes, *rounds], facecolor=scale.to_rgba(heights), edgecolor="none"))
+    axes.add_patch(Rectangle((-25, -25), 50, 50, fill=False, edgecolor="#bbbbbb"))
+    axes.set(xlim=(-26, 26), ylim=(-26, 26), aspect="equal", xlabel="x (m)", ylabel="y (m)")
+    return scale
+
+
+def save_world(env: NavigationEnv, path: Path, *, world: int = 0, close_up: bool = True) -> None:
+    """Write a picture of a world with its drones, goals, moving obstacles and rays."""
+    figure = _figure(13.0 if close_up else 8.0, 7.0)
+    whole, *near = figure.subplots(1, 2 if close_up else 1, squeeze=False)[0]
+    scale = draw_world(whole, env.pool.worlds[world])
+    figure.colorbar(scale, ax=whole, label="height (m)", shrink=0.8)
+    drones = torch.nonzero(env.world == world)[:, 0]
+    _draw_moving(whole, env, world)
+    _draw_drones(whole, env, drones)
+    whole.set_title(f"{env.pool.worlds[world].name}: {len(drones)} drones, {env.pool.moving_counts[world]} moving obstacles")
+    for axes in near:
+        busiest = drones[env.observe()["lidar"][drones].flatten(1).sum(1).argmax()] if len(drones) else 0
+        centre = env.position[busiest]
+        draw_world(axes, env.pool.worlds[world])
+        _draw_moving(axes, env, world)
+        _draw_rays(axes, env, drones)
+        _draw_drones(axes, env, drones)
+        reach = env.settings.sensor.lidar_range * 1.3
+        axes.set(xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] - reach, centre[1] + reach))
+        axes.set_title(f"drone {int(busiest)} at z = {centre[2]:.2f} m, and the rays of its level beam")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _draw_moving(axes: Axes, env: NavigationEnv, world: int) -> None:
+    from matplotlib.patches import Circle, Rectangle
+
+    moving = env.obstacles(world)
+    for (x, y, _), (vx, vy, _), width, tall in zip(
+        *(moving[k].tolist() for k in ("position", "velocity", "width", "tall")), strict=True
+    ):
+        shape = Circle((x, y), width / 2) if tall else Rectangle((x - width / 2, y - width / 2), width, width)
+        shape.set(facecolor=MOVING, alpha=0.85 if tall else 0.45, edgecolor="none")
+        axes.add_patch(shape)
+        axes.plot([x, x + vx], [y, y + vy], color=MOVING, linewidth=0.8)
+
+
+def _draw_drones(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
+    position, target, yaw = env.position[drones], env.target[drones], env.yaw[drones]
+    for start, goal in zip(position, target, strict=True):
+        axes.plot([start[0], goal[0]], [start[1], goal[1]], color="#91bfdb", linewidth=0.5, zorder=1)
+    axes.plot(
+        target[:, 0],
+        target[:, 1],
+        "*",
+        color="#fdae61",
+        markeredgecolor="black",
+        markersize=11,
+        linestyle="none",
+        label="goal",
+    )
+    axes.plot(position[:, 0], position[:, 1], "o", color="#2166ac", markersize=5, linestyle="none", label="drone")
+    axes.quiver(position[:, 0], position[:, 1], yaw.cos(), yaw.sin(), color="#2166ac", scale=30, width=0.004)
+    axes.legend(loc="upper right")
+
+
+def _draw_rays(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
+    """Draw the rays of the beam nearest to level, red where they end at something."""
+    sensor = env.settings.sensor
+    low, high = sensor.lidar_vfov
+    elevations = np.linspace(low, high, sensor.lidar_vbeams)
+    beam = int(np.abs(elevations).argmin())
+    scan = env.observe()["lidar"][drones, 0, :, beam]
+    lengths = (sensor.lidar_range - scan) * math.cos(math.radians(elevations[beam]))
+    azimuths = torch.arange(scan.shape[1]) * (2 * math.pi / scan.shape[1])
+    for start, yaw, row, seen in zip(env.position[drones], env.yaw[drones], lengths, scan, strict=True):
+        ends = start[:2] + row[:, None] * torch.stack([(azimuths + yaw).cos(), (azimuths + yaw).sin()], 1)
+        for end, value in zip(ends, seen, strict=True):
+            colour = "#d73027" if value > 1e-6 else "#a6d96a"
+            axes.plot([start[0], end[0]], [start[1], end[1]], color=colour, linewidth=0.6, zorder=2)
+
+
+def outcome_of(flights: Flights, drone: int) -> str:
+    """Return how an episode went: the name of the statistic that says so."""
+    return next((name for name in COLOURS if flights.statistics[name][drone] > 0), "time_out")
+
+
+def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
+    """Write a picture of the recorded flights over the first world, coloured by how they ended."""
+    figure = _figure(9.0, 8.0)
+    axes = figure.subplots()
+    figure.colorbar(draw_world(axes, env.pool.worlds[0]), ax=axes, label="height (m)", shrink=0.8)
+    named: set[str] = set()
+    for column, drone in enumerate(flights.recorded.tolist()):
+        track = flights.paths[: int(flights.lengths[column]) + 1, column]
+        outcome = outcome_of(flights, drone)
+        label = LABELS[outcome] if outcome not in named else None
+        named.add(outcome)
+        axes.plot(track[:, 0], track[:, 1], color=COLOURS[outcome], linewidth=1.4, label=label)
+        axes.plot(track[0, 0], track[0, 1], "o", color=COLOURS[outcome], markersize=4)
+        axes.plot(track[-1, 0], track[-1, 1], "x" if outcome != "success_100" else "*", color=COLOURS[outcome], markersize=9)
+    axes.legend(loc="upper right")
+    axes.set_title(f"{len(flights.recorded)} flights in {env.pool.worlds[0].name}, unseen; o start, * goal, x end")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def save_animation(env: NavigationEnv, flights: Flights, path: Path, *, frames: int = 120, rate: int = 15) -> None:
+    """Write a GIF of the recorded flights among the moving obstacles of the first world."""
+    from PIL import Image
+
+    figure = _figure(6.4, 6.4)
+    axes = figure.subplots()
+    draw_world(axes, env.pool.worlds[0])
+    moving = axes.plot([], [], "s", color=MOVING, alpha=0.6, markersize=5, linestyle="none", label="moving obstacle")[0]
+    colours = [COLOURS[outcome_of(flights, drone)] for drone in flights.recorded.tolist()]
+    trails = [axes.plot([], [], color=colour, linewidth=1.0)[0] for colour in colours]
+    heads = [axes.plot([], [], "o", color=colour, markersize=5)[0] for colour in colours]
+    axes.legend(loc="upper right")
+    seconds = env.settings.sim.dt * env.settings.env.action_repeat
+    images = []
+    for moment in np.linspace(0, len(flights.paths) - 1, frames).astype(int):
+        moving.set_data(flights.obstacles[moment, :, 0], flights.obstacles[moment, :, 1])
+        for column, (trail, head) in enumerate(zip(trails, heads, strict=True)):
+            track = flights.paths[: min(int(moment), int(flights.lengths[column])) + 1, column]
+            trail.set_data(track[:, 0], track[:, 1])
+            head.set_data(track[-1:, 0], track[-1:, 1])
+        axes.set_title(f"{moment * seconds:4.1f} s")
+        figure.canvas.draw()
+        images.append(
+            Image.fromarray(
+                np.asarray(figure.canvas.buffer_rgba())[  # type: ignore[attr-defined]
+                    ..., :3
+                ]
+            ).quantize(64)
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images[0].save(path, save_all=True, append_images=images[1:], duration=1000 // rate, loop=0)
