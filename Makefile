@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 NAME   ?= simulator
 
-.PHONY: help setup train test test-fast lint bench clean
+.PHONY: help setup train test test-fast lint bench clean-kernels clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/.dev  ## create .venv with everything, development tools included
 
@@ -28,6 +28,9 @@ lint: $(VENV)/.dev  ## ruff and mypy
 
 bench: $(VENV)/.dev  ## run a benchmark beside its peers (NAME=simulator)
 	$(BIN)/navrl bench $(NAME) $(ARGS)
+
+clean-kernels:  ## remove compiled kernels, after an edit in src/navrl/sim
+	rm -f src/navrl/sim/__pycache__/*.nb[ic]
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

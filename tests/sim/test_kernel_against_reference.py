@@ -133,7 +133,7 @@ def test_the_drone_moves_as_the_reference_says(vary):
     scatter(env)
     for number in range(40):
         before, command = drone_of(env), actions(number)
-        flying = env._drones.counters[:, OUTCOME] == 0
+        flying = env._arrays["counters"][:, OUTCOME] == 0
         scales = field(env, 30, 1)[:, 0], field(env, 31, 1)[:, 0]
         wind = torch.nn.functional.pad(field(env, 32, 2), (0, 1))
         rotors = reference.lee_controller(before, command.double())

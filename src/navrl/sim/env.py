@@ -18,6 +18,7 @@ from torch import Tensor
 from navrl.errors import ActionError, ConfigError, StateError
 from navrl.sim import kernel
 from navrl.sim.layout import (
+    ARRAYS,
     ATTITUDE,
     COUNTERS,
     EPISODE,
@@ -28,20 +29,18 @@ from navrl.sim.layout import (
     TARGET,
     VELOCITY,
     WORLD,
-    Drones,
-    Lidar,
-    Moving,
-    Outputs,
-    Worlds,
-)  # fmt: skip
-from navrl.sim.lidar import make_tables
+)
+from navrl.sim.lidar import LidarTables, make_tables
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.simd import WIDTH
+from navrl.sim.simd import WIDTH, aligned_zeros
 from navrl.sim.task import FEATURES, NEAREST
 from navrl.sim.worlds import WorldPool, build_pool, draw_origins
 
 UNREASONABLE = 1e6  # m/s: no action may be beyond it
 STATE = 8  # numbers of the drone's own state in an observation
+SAVED = (
+    "state", "counters", "running", "history", "chances", "origins", "positions", "velocities", "goals", "tracks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,8 @@ class Step:
         self.terminated = torch.zeros(num_envs, dtype=torch.bool)  # (N,) goal, collision or bounds
         self.truncated = torch.zeros(num_envs, dtype=torch.bool)  # (N,) time-out
         self.statistics = torch.zeros(num_envs, len(STATISTICS))  # (N, len(STATISTICS))
-        self.outputs = Outputs(
-            self.packed.numpy(),
-            self.final_packed.numpy(),
-            self.reward.numpy(),
-            self.terminated.numpy(),
-            self.truncated.numpy(),
-            self.statistics.numpy(),
-            layout.width,
-        )
+        written = (self.packed, self.final_packed, self.reward, self.terminated, self.truncated, self.statistics)
+        self.addresses = np.array([tensor.data_ptr() for tensor in written], np.int64)  # in the order layout.OUTPUTS
 
     @property
     def observation(self) -> dict[str, Tensor]:
@@ -127,16 +119,13 @@ class NavigationEnv:
         self.num_envs = self.settings.env.num_envs
         self._seed = _checked_seed(seed)
         self.pool: WorldPool = build_pool(self.settings, self._seed)
-        self._record = _parameters(self.settings, self._seed, auto_reset)
         tables = make_tables(self.settings.sensor)
-        self._lidar = Lidar(tables.azimuths, tables.beams, tables.count, tables.azimuths.shape[1], len(tables.beams))
         self.layout = _observation_layout(self.settings, tables.count)
-        self._threads = self.settings.sim.num_threads or numba.get_num_threads()
-        self._threads = max(1, min(self._threads, -(-self.num_envs // WIDTH)))
-        self._scratch = np.zeros((self._threads, tables.scratch_size + NEAREST), np.float32)
+        threads = self.settings.sim.num_threads or numba.get_num_threads()
+        self._threads = max(1, min(threads, -(-self.num_envs // WIDTH)))
         self._process = os.getpid()
         self._half, self._time = 0, 0
-        self._allocate()
+        self._allocate(tables)
         self._begin_worlds()
         self._started = False
 
@@ -154,15 +143,15 @@ class NavigationEnv:
             self._seed = _checked_seed(seed)
             self._record["seed"] = self._seed
             draw_origins(self.pool, self._seed)
-            self._drones.counters[:] = 0
-            self._drones.counters[:, WORLD] = np.arange(self.num_envs) % len(self.pool.worlds)
+            self._arrays["counters"][:] = 0
+            self._arrays["counters"][:, WORLD] = np.arange(self.num_envs) % len(self.pool.worlds)
             self._begin_worlds()
         elif self._started:
-            self._drones.counters[chosen, EPISODE] += 1
+            self._arrays["counters"][chosen, EPISODE] += 1
         else:
             chosen[:] = True  # nobody flies yet: everybody begins
         self._started = True
-        kernel.reset_where(chosen, self._drones, self._worlds, self._record)
+        kernel.reset_where(self._record, self._addresses, chosen)
         return self.observe()
 
     def step(self, action: Tensor | NDArray[Any], *, out: Step | None = None) -> Step:
@@ -176,7 +165,7 @@ class NavigationEnv:
         actions = self._actions(action)
         result = self.make_step() if out is None else self._checked_step(out)
         half = 1 - self._half
-        self._run(actions, result.outputs, half, flying=True)
+        self._run(actions, result, half, flying=True)
         self._half = half
         self._time += self.settings.env.action_repeat
         return result
@@ -198,15 +187,15 @@ class NavigationEnv:
         velocities = None if velocity is None else self._points("velocity", velocity)
         worlds = None if world is None else self._world_numbers(world)
         if self._started:
-            self._drones.counters[chosen, EPISODE] += 1
+            self._arrays["counters"][chosen, EPISODE] += 1
         else:
             self.reset()
         if worlds is not None:
-            self._drones.counters[chosen, WORLD] = worlds[chosen]
-        kernel.place_where(chosen, self._drones, self._record, starts, targets)
+            self._arrays["counters"][chosen, WORLD] = worlds[chosen]
+        kernel.place_where(self._record, self._addresses, chosen, starts, targets)
         if velocities is not None:
             rows = np.flatnonzero(chosen)
-            self._drones.state[rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = velocities[rows]
+            self._arrays["state"][rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = velocities[rows]
         return self.observe()
 
     def set_world_probabilities(self, probabilities: ArrayLike) -> None:
@@ -218,11 +207,11 @@ class NavigationEnv:
                 f"world probabilities of shape {chances.shape}; expected {number} numbers of at least 0, not all 0: "
                 "one for each world of the pool"
             )
-        self._worlds.chances[:] = np.cumsum(chances / chances.sum())
+        self._arrays["chances"][:] = np.cumsum(chances / chances.sum())
 
     def set_all_worlds(self, world: int) -> None:
         """Move every drone to one world of the pool; it takes effect with the next `reset()`."""
-        self._drones.counters[:, WORLD] = self._world_numbers(world)
+        self._arrays["counters"][:, WORLD] = self._world_numbers(world)
 
     # ------------------------------------------------------------------ looking
 
@@ -231,7 +220,7 @@ class NavigationEnv:
         if not self._started:
             return self.reset()
         step = self.make_step()
-        self._run(self._no_action, step.outputs, self._half, flying=False)
+        self._run(self._no_action, step, self._half, flying=False)
         return step.observation
 
     @property
@@ -258,12 +247,12 @@ class NavigationEnv:
     @property
     def world(self) -> Tensor:
         """The world of each drone, a copy, (N,)."""
-        return torch.from_numpy(self._drones.counters[:, WORLD].astype(np.int64))
+        return torch.from_numpy(self._arrays["counters"][:, WORLD].astype(np.int64))
 
     def obstacles(self, world: int) -> dict[str, Tensor]:
         """Return where the moving obstacles of a world are now: position and velocity (D, 3), width (D,), tall (D,)."""
         count = int(self.pool.moving_counts[world])
-        now = torch.from_numpy(self._moving.tracks[self._half, -1, world, ..., :count].copy())
+        now = torch.from_numpy(self._arrays["tracks"][self._half, -1, world, ..., :count].copy())
         sizes = torch.from_numpy(self.pool.moving_sizes[world, :, :count].copy())
         return {"position": now[0].T, "velocity": now[1].T, "width": sizes[0], "tall": sizes[1] > 0}
 
@@ -298,71 +287,76 @@ class NavigationEnv:
 
     # ------------------------------------------------------------------ inside
 
-    def _allocate(self) -> None:
-        blocks, number = -(-self.num_envs // WIDTH), len(self.pool.worlds)
-        pool, shape = self.pool, self.pool.moving_origins.shape
-        substeps = self.settings.env.action_repeat
-        self._drones = Drones(
-            state=np.zeros((blocks, FIELDS, WIDTH), np.float32),
-            counters=np.zeros((self.num_envs, COUNTERS), np.int32),
-            running=np.zeros((self.num_envs, len(STATISTICS)), np.float32),
-            history=np.zeros((self.num_envs, self.settings.drone.delay + 1, 3), np.float32),
-        )
-        self._drones.counters[:, WORLD] = np.arange(self.num_envs) % number
-        self._drones.state[:, ATTITUDE] = 1.0  # so that the lanes beyond the last drone stay finite
+    def _allocate(self, tables: LidarTables) -> None:
+        """Make all arrays; the kernel is given their addresses once and for all, so none may ever be replaced."""
+        blocks, pool = -(-self.num_envs // WIDTH), self.pool
+        number, shape, substeps = len(pool.worlds), pool.moving_origins.shape, self.settings.env.action_repeat
+        scratch = tables.scratch_size + NEAREST
+        self._arrays: dict[str, NDArray[Any]] = {
+            "state": aligned_zeros((blocks, FIELDS, WIDTH)),
+            "counters": np.zeros((self.num_envs, COUNTERS), np.int32),
+            "running": np.zeros((self.num_envs, len(STATISTICS)), np.float32),
+            "history": np.zeros((self.num_envs, self.settings.drone.delay + 1, 3), np.float32),
+            "shapes": pool.shapes,
+            "near": pool.near,
+            "near_start": pool.near_start,
+            "points": pool.points,
+            "point_ranges": pool.point_ranges,
+            "chances": np.cumsum(np.full(number, 1 / number)).astype(np.float32),
+            "counts": pool.moving_counts,
+            "sizes": pool.moving_sizes,
+            "origins": pool.moving_origins,
+            "positions": aligned_zeros(shape),
+            "velocities": aligned_zeros(shape),
+            "goals": aligned_zeros(shape),
+            "tracks": aligned_zeros((2, substeps, number, 2, 3, pool.padded_moving)),
+            "azimuths": tables.azimuths,
+            "beams": tables.beams,
+            "scratch": aligned_zeros((self._threads, scratch)),
+        }
+        self._addresses = np.array([_address(name, self._arrays[name]) for name in ARRAYS], np.int64)
+        sizes = {
+            "worlds": number, "moving": pool.padded_moving, "azimuths": tables.count,
+            "padded_azimuths": tables.azimuths.shape[1], "beams": len(tables.beams), "row": self.layout.width,
+            "scratch": scratch,
+        }  # fmt: skip
+        self._record = _parameters(self.settings, self._seed, self.auto_reset, sizes)
+        self._arrays["counters"][:, WORLD] = np.arange(self.num_envs) % number
+        self._arrays["state"][:, ATTITUDE] = 1.0  # so that the lanes beyond the last drone stay finite
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
-        self._worlds = Worlds(
-            pool.shapes, pool.near, pool.near_start, pool.points, pool.point_ranges,
-            np.cumsum(np.full(number, 1 / number)).astype(np.float32), number,
-        )  # fmt: skip
-        self._moving = Moving(
-            counts=pool.moving_counts,
-            sizes=pool.moving_sizes,
-            origins=pool.moving_origins,
-            positions=np.zeros(shape, np.float32),
-            velocities=np.zeros(shape, np.float32),
-            goals=np.zeros(shape, np.float32),
-            tracks=np.zeros((2, substeps, number, 2, 3, pool.padded_moving), np.float32),
-            padded=pool.padded_moving,
-        )
 
-    def _run(self, actions: NDArray[np.float32], outputs: Outputs, half: int, *, flying: bool) -> None:
+    def _run(self, actions: NDArray[np.float32], step: Step, half: int, *, flying: bool) -> None:
         # A forked child must not enter the threads of its parent: they are not there.
         alone = self._threads == 1 or os.getpid() != self._process
         run = kernel.step_serial if alone else kernel.step_parallel
-        run(
-            self._drones, self._worlds, self._moving, self._lidar, self._record, actions, outputs,
-            half, self._time, self._scratch, flying,
-        )  # fmt: skip
+        run(self._record, self._addresses, step.addresses, actions, half, self._time, flying, self._threads)
 
     def _begin_worlds(self) -> None:
         """Put the moving obstacles at their origins, and compute their first step ahead."""
-        self._moving.positions[:] = self._moving.origins
-        self._moving.velocities[:] = 0
-        self._moving.goals[:] = 0
-        self._moving.tracks[..., 0, :, :] = self.pool.moving_origins
-        self._moving.tracks[..., 1, :, :] = 0
-        kernel.begin_worlds(self._worlds, self._moving, self._record)
+        self._arrays["positions"][:] = self._arrays["origins"]
+        self._arrays["velocities"][:] = 0
+        self._arrays["goals"][:] = 0
+        self._arrays["tracks"][..., 0, :, :] = self.pool.moving_origins
+        self._arrays["tracks"][..., 1, :, :] = 0
+        kernel.begin_worlds(self._record, self._addresses)
         self._half, self._time = 0, self.settings.env.action_repeat
 
     def _saved(self) -> dict[str, NDArray[Any]]:
-        arrays = {name: getattr(self._drones, name) for name in Drones._fields}
-        arrays |= {name: getattr(self._moving, name) for name in ("origins", "positions", "velocities", "goals", "tracks")}
-        return {**arrays, "chances": self._worlds.chances}
+        """Return the arrays that change while drones fly."""
+        return {name: self._arrays[name] for name in SAVED}
 
     def _blocks(self, field: int, size: int) -> NDArray[np.float32]:
         """Return a copy of a field of all drones, (N, size), or (N,) for one."""
-        values = self._drones.state[:, field : field + size]
+        values = self._arrays["state"][:, field : field + size]
         return np.ascontiguousarray(values.transpose(0, 2, 1).reshape(-1, size)[: self.num_envs])
 
     def _actions(self, action: Tensor | NDArray[Any]) -> NDArray[np.float32]:
         if isinstance(action, Tensor):
-            array = action.detach().to("cpu", torch.float32).contiguous().numpy()
-        else:
-            try:
-                array = np.ascontiguousarray(action, np.float32)
-            except (TypeError, ValueError) as error:
-                raise ActionError(f"actions of type {type(action).__name__} are no numbers: {error}") from error
+            action = action.numpy() if action.is_cpu and not action.requires_grad else action.detach().cpu().numpy()
+        try:
+            array = np.ascontiguousarray(action, np.float32)
+        except (TypeError, ValueError) as error:
+            raise ActionError(f"actions of type {type(action).__name__} are no numbers: {error}") from error
         if array.shape != (self.num_envs, 3):
             raise ActionError(f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity for each drone")
         bad = kernel.first_bad_action(array, UNREASONABLE)
@@ -415,7 +409,13 @@ def _observation_layout(settings: NavigationSettings, azimuths: int) -> Observat
     return ObservationLayout(azimuths, beams, observed, -(-max(used, spilled) // WIDTH) * WIDTH)
 
 
-def _parameters(settings: NavigationSettings, seed: int, auto_reset: bool) -> NDArray[Any]:
+def _address(name: str, array: NDArray[Any]) -> int:
+    if not array.flags.c_contiguous:
+        raise StateError(f"{name} is not contiguous: the kernel reads it flat")
+    return int(array.ctypes.data)
+
+
+def _parameters(settings: NavigationSettings, seed: int, auto_reset: bool, sizes: Mapping[str, int]) -> NDArray[Any]:
     env, moving, sensor, drone, reward, sim = (
         settings.env, settings.env_dyn, settings.sensor, settings.drone, settings.reward, settings.sim,
     )  # fmt: skip
@@ -439,7 +439,7 @@ def _parameters(settings: NavigationSettings, seed: int, auto_reset: bool) -> ND
         "world_frame": env.action_frame == "world", "goal_ends": env.goal_ends_episode, "sphere": env.collision == "sphere",
         "first_order": drone.model_name == "first_order", "observed": env.num_observed, "delay": drone.delay,
         "change_world": env.change_world_at_reset, "eval_layout": env.layout == "navrl_eval",
-        "visible": moving.visible_to_lidar, "tick": max(1, int(2.0 / sim.dt)), "auto_reset": auto_reset,
+        "visible": moving.visible_to_lidar, "tick": max(1, int(2.0 / sim.dt)), "auto_reset": auto_reset, **sizes,
     }  # fmt: skip
     record = np.zeros(1, PARAMETERS)
     for name in PARAMETERS.names or ():

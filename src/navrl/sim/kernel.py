@@ -27,7 +27,7 @@ from navrl.sim.layout import (
     Worlds,
 )  # fmt: skip
 from navrl.sim.obstacles import advance_world
-from navrl.sim.simd import WIDTH, entry, inner, point_at
+from navrl.sim.simd import WIDTH, entry, flags_at, floats_at, inner, integers_at
 from navrl.sim.task import finish, judge, sense
 
 
@@ -130,31 +130,36 @@ def _step_block(block, drones, worlds, moving, lidar, parameters, actions, outpu
 
 
 @inner
-def _point_worlds(worlds):  # type: ignore[no-untyped-def]
+def _drones_at(at):  # type: ignore[no-untyped-def]
+    return Drones(floats_at(at[0]), integers_at(at[1]), floats_at(at[2]), floats_at(at[3]))
+
+
+@inner
+def _worlds_at(at, parameters):  # type: ignore[no-untyped-def]
     return Worlds(
-        point_at(worlds.shapes), point_at(worlds.near), point_at(worlds.near_start), point_at(worlds.points),
-        point_at(worlds.point_ranges), point_at(worlds.chances), worlds.number,
+        floats_at(at[4]), integers_at(at[5]), integers_at(at[6]), floats_at(at[7]), integers_at(at[8]), floats_at(at[9]),
+        parameters.worlds,
     )  # fmt: skip
 
 
 @inner
-def _point_moving(moving):  # type: ignore[no-untyped-def]
+def _moving_at(at, parameters):  # type: ignore[no-untyped-def]
     return Moving(
-        point_at(moving.counts), point_at(moving.sizes), point_at(moving.origins), point_at(moving.positions),
-        point_at(moving.velocities), point_at(moving.goals), point_at(moving.tracks), moving.padded,
+        integers_at(at[10]), floats_at(at[11]), floats_at(at[12]), floats_at(at[13]), floats_at(at[14]), floats_at(at[15]),
+        floats_at(at[16]), parameters.moving,
     )  # fmt: skip
 
 
 @inner
-def _point_drones(drones):  # type: ignore[no-untyped-def]
-    return Drones(point_at(drones.state), point_at(drones.counters), point_at(drones.running), point_at(drones.history))
+def _lidar_at(at, parameters):  # type: ignore[no-untyped-def]
+    return Lidar(floats_at(at[17]), floats_at(at[18]), parameters.azimuths, parameters.padded_azimuths, parameters.beams)
 
 
 @inner
-def _point_outputs(outputs):  # type: ignore[no-untyped-def]
+def _outputs_at(at, parameters):  # type: ignore[no-untyped-def]
     return Outputs(
-        point_at(outputs.observation), point_at(outputs.final_observation), point_at(outputs.reward),
-        point_at(outputs.terminated), point_at(outputs.truncated), point_at(outputs.finished), outputs.row,
+        floats_at(at[0]), floats_at(at[1]), floats_at(at[2]), flags_at(at[3]), flags_at(at[4]), floats_at(at[5]),
+        parameters.row,
     )  # fmt: skip
 
 
@@ -167,59 +172,58 @@ def advance_ahead(world, worlds, moving, parameters, half, time):  # type: ignor
 
 
 @inner
-def _step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
+def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying):  # type: ignore[no-untyped-def]
     """Step one of `chunks` parts of the blocks, and move the obstacles of one part of the worlds one step ahead."""
-    drones, worlds, moving, outputs = (
-        _point_drones(drones),
-        _point_worlds(worlds),
-        _point_moving(moving),
-        _point_outputs(outputs),
-    )
-    lidar = Lidar(point_at(lidar.azimuths), point_at(lidar.beams), lidar.count, lidar.padded, lidar.number)
-    parameters, commands, own = record[0], point_at(actions), point_at(scratch[chunk])
+    parameters = record[0]
+    drones, worlds, moving = _drones_at(arrays), _worlds_at(arrays, parameters), _moving_at(arrays, parameters)
+    lidar, written, commands = _lidar_at(arrays, parameters), _outputs_at(outputs, parameters), floats_at(actions.ctypes.data)
+    scratch = floats_at(arrays[19] + 4 * chunk * parameters.scratch)
     blocks = (parameters.num_envs + WIDTH - 1) // WIDTH
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
-        _step_block(block, drones, worlds, moving, lidar, parameters, commands, outputs, half, own, flying)
+        _step_block(block, drones, worlds, moving, lidar, parameters, commands, written, half, scratch, flying)
     if flying:
         for world in range(chunk * worlds.number // chunks, (chunk + 1) * worlds.number // chunks):
             advance_ahead(world, worlds, moving, parameters, 1 - half, time)
 
 
+# Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of OUTPUTS, and the actions.
+
+
 @entry
-def step_serial(drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
+def step_serial(record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
     """Step all drones in the calling thread, or, unless `flying`, only look around."""
-    _step_chunk(0, 1, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying)
+    for chunk in range(chunks):
+        _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying)
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def step_parallel(drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying):  # type: ignore[no-untyped-def]
-    """The same, each row of the scratch in a thread of its own."""
-    chunks = scratch.shape[0]
+def step_parallel(record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
+    """The same, each chunk in a thread of its own."""
     for chunk in prange(chunks):
-        _step_chunk(chunk, chunks, drones, worlds, moving, lidar, record, actions, outputs, half, time, scratch, flying)
+        _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying)
 
 
 @entry
-def begin_worlds(worlds, moving, record):  # type: ignore[no-untyped-def]
+def begin_worlds(record, arrays):  # type: ignore[no-untyped-def]
     """Compute the first step of the moving obstacles of every world."""
-    worlds, moving = _point_worlds(worlds), _point_moving(moving)
+    worlds, moving = _worlds_at(arrays, record[0]), _moving_at(arrays, record[0])
     for world in range(worlds.number):
         advance_ahead(world, worlds, moving, record[0], 1, 0)
 
 
 @entry
-def reset_where(mask, drones, worlds, record):  # type: ignore[no-untyped-def]
+def reset_where(record, arrays, mask):  # type: ignore[no-untyped-def]
     """Begin a new episode for every drone of the mask."""
-    drones, worlds = _point_drones(drones), _point_worlds(worlds)
+    drones, worlds = _drones_at(arrays), _worlds_at(arrays, record[0])
     for drone in range(len(mask)):
         if mask[drone]:
             new_episode(drones, worlds, drone, record[0])
 
 
 @entry
-def place_where(mask, drones, record, starts, targets):  # type: ignore[no-untyped-def]
+def place_where(record, arrays, mask, starts, targets):  # type: ignore[no-untyped-def]
     """Begin an episode at a given start and target for every drone of the mask."""
-    drones = _point_drones(drones)
+    drones = _drones_at(arrays)
     for drone in range(len(mask)):
         if mask[drone]:
             start, target = starts[drone], targets[drone]

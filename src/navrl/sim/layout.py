@@ -59,13 +59,20 @@ PARAMETERS = np.dtype(
         for name in (
             "seed", "num_envs", "max_steps", "action_repeat", "world_frame", "goal_ends", "sphere", "first_order", "observed",
             "delay", "change_world", "eval_layout", "visible", "tick", "auto_reset",
+            "worlds", "moving", "azimuths", "padded_azimuths", "beams", "row", "scratch",
         )
     ],
     align=True,
 )  # fmt: skip
 
 
-# The kernel takes arrays, and makes pointers of them (`simd.point_at`): each of these holds either.
+# Arrays reach the kernel as addresses, in the order ARRAYS; it makes pointers of them, in groups with their sizes.
+
+ARRAYS = (
+    "state", "counters", "running", "history", "shapes", "near", "near_start", "points", "point_ranges", "chances",
+    "counts", "sizes", "origins", "positions", "velocities", "goals", "tracks", "azimuths", "beams", "scratch",
+)  # fmt: skip
+OUTPUTS = ("observation", "final_observation", "reward", "terminated", "truncated", "finished")
 
 
 class Worlds(NamedTuple):
@@ -89,7 +96,7 @@ class Moving(NamedTuple):
     positions: Any
     velocities: Any
     goals: Any
-    tracks: Any  # (2, K, W, 6, D) float32: positions, velocities; one half is read while the other is written
+    tracks: Any  # (2, K, W, 2, 3, D) float32: positions, velocities; one half is read while the other is written
     padded: Any  # int, D
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from navrl.sim.settings import LidarSettings
 from navrl.sim.simd import (
     WIDTH,
+    aligned_zeros,
     bits_of,
     floor,
     inner,
@@ -44,8 +45,8 @@ BEAM = 3  # numbers of a beam
 
 # A batch of shapes in the scratch, WIDTH floats a row: the shapes, then what `subtend` finds of them.
 X0, X1, Y0, Y1, Z0, Z1, CYLINDER, BEGIN, MET, SQUARED = (row * WIDTH for row in range(10))
-REACH = 10 * WIDTH  # then, for each group of azimuths, how far a shape may be to matter, squared
-BATCH = REACH + 64
+REACH = 10 * WIDTH  # then, for each azimuth, how far a shape may be to matter, squared
+BATCH = REACH + 384  # up to 360 azimuths
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,9 @@ def make_tables(settings: LidarSettings) -> LidarTables:
     level = np.abs(slopes) < 1e-7
     inverse = np.where(level, STEEP, 1 / np.where(level, 1.0, slopes))
     beams = np.stack([inverse, 1 / np.cos(elevations), np.where(slopes < -1e-7, -inverse, 0.0)], axis=1)
-    azimuths = np.stack([np.cos(angles), np.sin(angles)])
-    return LidarTables(azimuths.astype(np.float32), beams.astype(np.float32), count)
+    azimuths = aligned_zeros((2, padded))
+    azimuths[:] = np.cos(angles), np.sin(angles)
+    return LidarTables(azimuths, beams.astype(np.float32), count)
 
 
 @inner
@@ -115,8 +117,7 @@ def _angle(y, x):  # type: ignore[no-untyped-def]
 def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):  # type: ignore[no-untyped-def]
     """Write `number` shapes (the columns x0 to z1, cylinder) into the batch, relative to the LiDAR; find who meets them.
 
-    Returns the bits of the shapes that can be met at all, of those beyond one group of azimuths, and the squared
-    distance of the nearest.
+    Returns the bits of the shapes that can be met at all, and the squared distance of the nearest.
     """
     x0, x1, y0, y1 = shapes[0] - x, shapes[1] - x, shapes[2] - y, shapes[3] - y
     z0, z1, cylinder = shapes[4] - z, shapes[5] - z, shapes[6]
@@ -144,14 +145,15 @@ def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit)
     inside = distance <= radius  # within the circle around the shape: every azimuth may meet it
     begin, met = where(inside, 0.0, begin), where(inside, float32(count), met)
     met = where(squared > limit, 0.0, met)
-    end_of_group = minimum((floor(begin * (1.0 / WIDTH)) + 1.0) * float32(WIDTH), float32(count))
     store(scratch, batch + BEGIN, begin)
     store(scratch, batch + MET, met)
     store(scratch, batch + SQUARED, squared)
-    gap_round = maximum(sqrt(distance) - (x1 - x0) * 0.5, 0.0)
-    surface = where(cylinder > 0.0, gap_round * gap_round, squared)
+    surface = squared
+    if bits_of(cylinder > 0.0):
+        gap_round = maximum(sqrt(distance) - (x1 - x0) * 0.5, 0.0)
+        surface = where(cylinder > 0.0, gap_round * gap_round, squared)
     surface = where(squared >= MISS, MISS, surface + gap_z * gap_z)
-    return bits_of(met > 0.0), bits_of(begin + met > end_of_group), smallest(surface)
+    return bits_of(met > 0.0), smallest(surface)
 
 
 @inner
@@ -181,40 +183,38 @@ def _hit_group(scratch, base, batch, lane, beams, padded, number):  # type: igno
 
 
 @inner
-def cast_at_batch(scratch, batch, met, beyond, lidar):  # type: ignore[no-untyped-def]
-    """Shorten the rays that meet the shapes of the batch: first one group each, then the few shapes that need more."""
-    beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
+def cast_at_batch(scratch, batch, met, crowded, lidar):  # type: ignore[no-untyped-def]
+    """Shorten the rays that meet the shapes of the batch whose bits are set, one group of azimuths at a time.
+
+    If `crowded`, a shape is left out where all rays that could meet it are known to end before it.
+    """
     while met:
         lane = lowest_bit(met)
         met &= met - 1
-        group = int64(scratch[batch + BEGIN + lane]) // WIDTH
-        if scratch[batch + SQUARED + lane] < scratch[batch + REACH + group]:
-            _hit_group(scratch, group * WIDTH, batch, lane, beams, padded, number)
-    while beyond:
-        lane = lowest_bit(beyond)
-        beyond &= beyond - 1
-        begin = int64(scratch[batch + BEGIN + lane])
-        end = min(begin // WIDTH * WIDTH + WIDTH, count)
-        left = int64(scratch[batch + MET + lane]) - (end - begin)
+        squared, first = scratch[batch + SQUARED + lane], int64(scratch[batch + BEGIN + lane])
+        left = int64(scratch[batch + MET + lane])
         while left > 0:
-            base = end if end < count else int64(0)
-            _hit_group(scratch, base, batch, lane, beams, padded, number)
-            end = min(base + WIDTH, count)
-            left -= end - base
+            base = first // WIDTH * WIDTH
+            end = min(base + WIDTH, lidar.count)
+            number = min(left, end - first)
+            own = ((int64(1) << number) - 1) << (first - base)
+            if not crowded or bits_of(load(scratch, batch + REACH + base) > squared) & own:
+                _hit_group(scratch, base, batch, lane, lidar.beams, lidar.padded, lidar.number)
+            left -= number
+            first = end if end < lidar.count else int64(0)
 
 
 @inner
 def _look_around(scratch, batch, beams, padded, number, reach):  # type: ignore[no-untyped-def]
-    """Note for each group how far its longest ray still goes along the ground, squared; return the farthest of all."""
-    farthest = float32(0.0)
+    """Note for each azimuth how far its longest ray still goes along the ground, squared; return the farthest of all."""
+    farthest = splat(0.0)
     for base in range(0, padded, WIDTH):
         longest = splat(0.0)
         for v in range(number):
             longest = maximum(longest, minimum(load(scratch, (2 + v) * padded + base), reach / beams[v * BEAM + 1]))
-        group = -smallest(-longest)
-        scratch[batch + REACH + base // WIDTH] = group * group
-        farthest = max(farthest, group)
-    return farthest
+        store(scratch, batch + REACH + base, longest * longest)
+        farthest = maximum(farthest, longest)
+    return -smallest(-farthest)
 
 
 @inner
@@ -225,8 +225,6 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # t
     """
     batch = (2 + lidar.number) * lidar.padded
     _start_scan(scratch, x, y, z, cosine, sine, lidar.azimuths, lidar.beams, lidar.padded, lidar.number, reach)
-    for group in range(lidar.padded // WIDTH):
-        scratch[batch + REACH + group] = float32(MISS)
     cell_x = min(max(int64((x - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
     cell_y = min(max(int64((y - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
     cell = world * (GRID * GRID + 1) + cell_x * GRID + cell_y
@@ -235,15 +233,15 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # t
     for q in range(first, last, WIDTH):
         number = min(last - q, WIDTH)
         shapes = load_columns(worlds.shapes, worlds.near, q)
-        met, beyond, closest = subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach)
+        met, closest = subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach)
         nearest = min(nearest, closest)
-        if q > first:
+        if q > first and (q - first) // WIDTH % 2 == 1:
             # Crowded: leave out what is behind what was hit. The list is sorted by distance from the cell, so a shape
             # that is farther than the longest ray by more than the cell's diagonal ends it.
             farthest = _look_around(scratch, batch, lidar.beams, lidar.padded, lidar.number, reach)
             if scratch[batch + SQUARED] > (farthest + float32(1.42 * CELL)) ** 2:
                 break
-        cast_at_batch(scratch, batch, met, beyond, lidar)
+        cast_at_batch(scratch, batch, met, q > first, lidar)
     return nearest
 
 

@@ -3,26 +3,30 @@
 The compiler's own vectoriser gives up where arrays might overlap or loops are short. Written with lanes, a kernel is
 vector code by construction, on any processor that LLVM knows: it splits the lanes where registers are narrower.
 
-In a compiled function: `floats = point_at(array)`, `a = load(floats, index)`, `+ - * /`, comparisons that give a mask,
+In a compiled function: `floats = floats_at(address)`, `a = load(floats, index)`, `+ - * /`, comparisons that give a mask,
 `where(mask, a, b)`, `minimum`, `maximum`, `floor`, `sqrt`, `log`, `splat(number)`, `bits_of(mask)`, `smallest(a)`,
 `total(a)`, `store(floats, index, a)`.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
+from numpy.typing import NDArray
 
 __all__ = [
-    "FAST", "WIDTH", "bits_of", "entry", "floor", "inner", "lane_numbers", "load", "load_columns", "log", "lowest_bit",
-    "maximum", "minimum", "point_at", "smallest", "splat", "sqrt", "store", "store_interleaved", "total", "where",
+    "FAST", "WIDTH", "aligned_zeros", "bits_of", "entry", "flags_at", "floats_at", "floor", "inner",
+    "integers_at", "lane_numbers", "load", "load_columns", "log", "lowest_bit",
+    "maximum", "minimum", "smallest", "splat", "sqrt", "store", "store_interleaved", "total", "where",
 ]  # fmt: skip
 
 WIDTH = 16  # `load_columns` is written for this width
@@ -82,6 +86,14 @@ class _PointerModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, manager.lookup(kind.dtype).get_data_type().as_pointer())
 
 
+def aligned_zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
+    """Return zeros that begin on a cache line, so that lanes loaded from whole groups never straddle two."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    first = -raw.ctypes.data % 64
+    return raw[first : first + size].view(dtype).reshape(shape)
+
+
 def _constant(value: float) -> ir.Constant:
     return ir.Constant(_VECTOR, [value] * WIDTH)
 
@@ -90,18 +102,23 @@ def _integers(value: int) -> ir.Constant:
     return ir.Constant(_INTEGERS, [value] * WIDTH)
 
 
-@intrinsic
-def point_at(typing_context, array):  # type: ignore[no-untyped-def]
-    """Return a pointer to the first element of a contiguous array, to be indexed flat.
+def _pointer_to(dtype: Any) -> Any:
+    """Return an intrinsic that makes a pointer of an address."""
 
-    Arrays carry a reference count, and passing them from function to function counts up and down, atomically: threads
-    then wait for each other. A pointer is a number. No bounds and no negative indices: kernels index what they sized.
-    """
+    @intrinsic
+    def function(typing_context, address):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(kinds.return_type))
 
-    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-        return context.make_array(kinds.args[0])(context, builder, arguments[0]).data
+        return Pointer(dtype)(types.int64), generate
 
-    return (Pointer(array.dtype)(array), generate) if array.layout == "C" else None
+    return function
+
+
+# Arrays carry a reference count, and passing them from function to function counts up and down, atomically: threads then
+# wait for each other. A pointer is a number, indexed flat, without bounds and negative indices: kernels index what they
+# sized. Whoever gives an address (`array.ctypes.data`) keeps the array.
+floats_at, integers_at, flags_at = (_pointer_to(dtype) for dtype in (types.float32, types.int32, types.boolean))
 
 
 @infer_global(operator.getitem)

@@ -156,8 +156,8 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
                 load(scratch, batch + X0), load(scratch, batch + X1), load(scratch, batch + Y0), load(scratch, batch + Y1),
                 load(scratch, batch + Z0), load(scratch, batch + Z1), load(scratch, batch + CYLINDER), load(scratch, batch),
             )  # fmt: skip
-            met, beyond, _ = subtend(scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach)
-            cast_at_batch(scratch, batch, met, beyond, lidar)
+            met, _ = subtend(scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach)
+            cast_at_batch(scratch, batch, met, False, lidar)
             used = 0
 
 

@@ -143,9 +143,10 @@ def boxes_of_heights(heights: NDArray[np.float32], half_width: float = ARENA) ->
 
 @njit(cache=True)
 def _rectangles(heights):  # type: ignore[no-untyped-def]
+    """Return the rectangles of equal height, (M, 5): first row, end row, first column, end column, height."""
     rows, columns = heights.shape
     taken = np.zeros((rows, columns), np.bool_)
-    found = np.zeros((64, 5))
+    found = np.zeros((rows * columns, 5))
     count = 0
     for i in range(rows):
         for j in range(columns):
@@ -158,15 +159,13 @@ def _rectangles(heights):  # type: ignore[no-untyped-def]
             below = i + 1
             while below < rows and _same(heights, taken, below, j, right, height):
                 below += 1
-            taken[i:below, j:right] = True
-            if count == len(found):
-                grown = np.zeros((2 * count, 5))
-                grown[:count] = found
-                found = grown
+            for row in range(i, below):
+                for column in range(j, right):
+                    taken[row, column] = True
             found[count, 0], found[count, 1], found[count, 2], found[count, 3] = i, below, j, right
             found[count, 4] = height
             count += 1
-    return found[:count].copy()
+    return found[:count]
 
 
 @njit(cache=True)

@@ -1,0 +1,187 @@
+"""The configuration: overrides, presets, what a mistake is told, and that every setting is read by something."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import navrl
+from navrl.config import Config, FlightSettings, as_yaml, load_config
+from navrl.errors import ConfigError
+from navrl.sim.settings import NavigationSettings
+
+SOURCES = Path(navrl.__file__).parent
+
+
+def test_without_overrides_the_configuration_is_the_defaults():
+    assert load_config() == Config()
+
+
+@pytest.mark.parametrize(
+    ("override", "group", "key", "value"),
+    [
+        ("env.num_envs=256", "env", "num_envs", 256),
+        ("env.same_map=true", "env", "same_map", True),
+        ("env.goal_radius=1", "env", "goal_radius", 1.0),
+        ("env_dyn.num_obstacles=0", "env_dyn", "num_obstacles", 0),
+        ("env_dyn.vel_range=[1.0,2.0]", "env_dyn", "vel_range", [1.0, 2.0]),
+        ("env.world_files=[a.yaml,b.png]", "env", "world_files", ["a.yaml", "b.png"]),
+        ("sensor.lidar_hres=5", "sensor", "lidar_hres", 5.0),
+        ("drone.model_name=first_order", "drone", "model_name", "first_order"),
+        ("reward.per_second=false", "reward", "per_second", False),
+        ("sim.dt=0.02", "sim", "dt", 0.02),
+        ("flight.worlds=2", "flight", "worlds", 2),
+    ],
+)
+def test_an_override_sets_one_value_and_no_other(override, group, key, value):
+    config, expected = load_config([override]), Config()
+    setattr(getattr(expected, group), key, value)
+    assert config == expected
+
+
+def test_the_last_of_two_overrides_counts():
+    assert load_config(["env.num_envs=3", "env.num_envs=4"]).env.num_envs == 4
+
+
+def test_the_seed_is_a_setting_of_the_run():
+    assert load_config(["seed=12"]).seed == 12
+
+
+EXACT = {
+    "env.num_worlds": 1, "env.map_seed": 0, "env.same_map": True, "env.num_obstacles": 350, "env.quantised_widths": True,
+    "env.placement_attempts": 100_000, "env.change_world_at_reset": False, "env.goal_ends_episode": False,
+    "env.max_episode_length": 2200, "env.action_repeat": 1, "env.action_frame": "world", "env.action_limit": 2.0,
+    "env.collision": "rays", "env.collision_radius": 0.3, "env.num_observed": 5, "env.layout": "random",
+    "env.world_files": [], "env.obstacles_per_world": [],
+    "env_dyn.num_obstacles": 80, "env_dyn.vel_range": [0.5, 1.5], "env_dyn.local_range": [5.0, 5.0, 4.5],
+    "env_dyn.asymmetric_goals": True, "env_dyn.visible_to_lidar": False,
+    "sensor.lidar_range": 4.0, "sensor.lidar_vfov": [-10.0, 20.0], "sensor.lidar_vbeams": 4, "sensor.lidar_hres": 10.0,
+    "sensor.noise": 0.0, "sensor.dropout": 0.0,
+    "drone.model_name": "hummingbird", "drone.damping": 0.2, "drone.mass_variation": 0.0, "drone.thrust_variation": 0.0,
+    "drone.wind": 0.0, "drone.delay": 0,
+    "reward.progress": 1.0, "reward.alive": 1.0, "reward.static": 1.0, "reward.dynamic": 1.0, "reward.smoothness": 0.1,
+    "reward.height": 8.0, "reward.goal": 0.0, "reward.collision": 0.0, "reward.log_reference": 1.0,
+    "reward.per_second": False, "sim.dt": 0.016, "sim.gravity": 9.81,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", EXACT)
+def test_the_originals_task_has_the_values_of_its_description(key):
+    group, name = key.split(".")
+    assert getattr(getattr(load_config(["env=navrl_exact"]), group), name) == EXACT[key]
+
+
+def test_an_override_wins_over_a_preset():
+    assert load_config(["env=navrl_exact", "env.num_worlds=4"]).env.num_worlds == 4
+    assert load_config(["env.num_worlds=4", "env=navrl_exact"]).env.num_worlds == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("env.num_env=8", "env.num_envs"),
+        ("evn.num_envs=8", "env.num_envs"),
+        ("sensor.lidar_rang=3", "sensor.lidar_range"),
+        ("flight.episode=3", "flight.episodes"),
+        ("sed=3", "seed"),
+        pytest.param(
+            "+env.num_worlds_=3",
+            "env.num_worlds",
+            marks=pytest.mark.xfail(strict=True, reason="a key added with + is taken and ignored"),
+        ),
+        ("env=navrl_exat", "navrl_exact"),
+    ],
+)
+def test_a_name_that_is_mistyped_names_the_nearest(override, nearest):
+    with pytest.raises(ConfigError, match=nearest) as caught:
+        load_config([override])
+    assert "\n" not in str(caught.value)
+
+
+def test_the_mistyped_one_of_many_overrides_is_named():
+    with pytest.raises(ConfigError, match=r"env\.num_wrlds.*env\.num_worlds"):
+        load_config(["env.num_envs=8", "env.num_wrlds=3", "sim.dt=0.016"])
+
+
+@pytest.mark.parametrize(
+    ("override", "pieces"),
+    [
+        ("env.num_envs=many", ("num_envs", "many")),
+        ("env.num_envs=1.5", ("num_envs", "1.5")),
+        ("env.num_envs=", ("num_envs",)),
+        ("env.same_map=perhaps", ("same_map", "perhaps")),
+        ("env_dyn.vel_range=fast", ("vel_range", "fast")),
+        ("sim.dt=[0.1]", ("dt",)),
+        ("seed=first", ("seed", "first")),
+        ("env.num_envs=null", ("num_envs",)),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_key(override, pieces):
+    with pytest.raises(ConfigError) as caught:
+        load_config([override])
+    assert all(piece in str(caught.value) for piece in pieces), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["env.num_envs", "train", "--fast"])
+def test_an_override_without_a_value_is_told_so(override):
+    with pytest.raises(ConfigError, match="has no value"):
+        load_config([override])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "env.num_envs=[1",
+        pytest.param("=3", marks=pytest.mark.xfail(strict=True, reason="Hydra raises a bare ValueError")),
+        "env..num_envs=3",
+        "env.num_envs=${nothing}",
+    ],
+)
+def test_an_override_that_is_no_override_is_refused(override):
+    with pytest.raises(ConfigError):
+        load_config([override])
+
+
+@pytest.mark.parametrize("override", ["env.num_envs=0", "sim.dt=-1", "env.layout=circle", "sensor.lidar_hres=7"])
+def test_an_impossible_value_is_refused_with_its_key(override):
+    with pytest.raises(ConfigError, match=override.split("=")[0].replace(".", r"\.")):
+        load_config([override])
+
+
+def test_a_mistake_does_not_spoil_the_next_configuration():
+    with pytest.raises(ConfigError):
+        load_config(["env.nothing=1"])
+    assert load_config() == Config()
+
+
+def test_the_yaml_of_a_configuration_is_the_configuration():
+    config = load_config(["env=navrl_exact", "env.num_envs=17"])
+    loaded = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(as_yaml(config))))
+    assert loaded == config
+
+
+def attributes_read_outside(*names):
+    """Return every attribute that is read somewhere in the package, except in the named modules."""
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        if path.name in names:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+    return found
+
+
+@pytest.mark.parametrize("key", NavigationSettings.keys())
+def test_every_setting_of_the_task_is_read_by_something(key):
+    assert key.split(".")[1] in attributes_read_outside("settings.py", "config.py")
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(FlightSettings), ids=lambda field: field.name)
+def test_every_setting_of_a_flight_is_read_by_something(field):
+    assert field.name in attributes_read_outside("settings.py", "config.py")

@@ -1,0 +1,64 @@
+"""What continuous integration does not run, rots: the examples, and the commands of the README."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def run(*command: str, cwd: Path = ROOT) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_native_example_flies():
+    assert "episodes ended" in run(sys.executable, "examples/fly.py", "--drones", "32", "--steps", "400")
+
+
+@pytest.mark.slow
+def test_the_stable_baselines3_example_trains():
+    assert "mean return" in run(sys.executable, "examples/stable_baselines3_ppo.py", "--drones", "16", "--steps", "1024")
+
+
+def test_the_example_world_loads_and_is_drawn(tmp_path):
+    world = ROOT / "examples" / "worlds" / "gate.yaml"
+    run(sys.executable, "-m", "navrl.cli", "world", "--png", str(tmp_path / "gate.png"), "--steps", "5",
+        f"env.world_files=[{world}]", "env.num_worlds=1", "env_dyn.num_obstacles=0")  # fmt: skip
+    assert (tmp_path / "gate.png").stat().st_size > 10_000
+
+
+def test_the_python_of_the_readme_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert blocks
+    for block in blocks:
+        run(sys.executable, "-c", block, cwd=tmp_path)
+
+
+def shell_lines() -> list[str]:
+    blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", README, re.S)
+    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_every_make_target_of_the_readme_exists():
+    targets = {line.split()[1] for line in shell_lines() if line.startswith("make ")}
+    listed = run("make", "help")
+    assert targets >= {"train", "test"}
+    assert all(re.search(rf"^{target}\s", listed, re.M) for target in targets)
+
+
+@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("navrl ") and "bench" not in line])
+def test_every_navrl_command_of_the_readme_runs(line, tmp_path):
+    words = shlex.split(line)[1:]
+    if words[0] == "train":
+        words += ["flight.episodes=16", "flight.worlds=2", "flight.recorded=2", "flight.animation=false", "--out", str(tmp_path)]
+    words = [word.replace("examples/", f"{ROOT}/examples/") for word in words]
+    run(sys.executable, "-m", "navrl.cli", *words, cwd=tmp_path)
