@@ -34,8 +34,8 @@ def spread(number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def clear_poses(env: NavigationEnv, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts more than half a metre from every box and moving obstacle where there are such, and targets."""
-    starts, targets = spread(max(4 * number, 8192))
+    """Return starts more than 0.4 m from every box and moving obstacle where there are such, and targets."""
+    starts, targets = spread(max(16 * number, 8192))
     boxes, moving = env.pool.worlds[0].boxes, env.obstacles(0)
     centres, half = moving["position"].numpy(), moving["width"].numpy() / 2
     low = np.concatenate([boxes[:, [0, 2]], centres[:, :2] - half[:, None]])
@@ -43,7 +43,7 @@ def clear_poses(env: NavigationEnv, number: int) -> tuple[np.ndarray, np.ndarray
     gaps = [np.maximum(np.maximum(low - point, point - high), 0) for point in starts[:, :2]]
     room = np.array([np.hypot(gap[:, 0], gap[:, 1]).min(initial=9.0) for gap in gaps])
     # The first that are clear; in a crowd the clearest.
-    chosen = np.argsort(-np.minimum(room, 0.5), kind="stable")[:number]
+    chosen = np.argsort(-np.minimum(room, 0.4), kind="stable")[:number]
     return starts[chosen], targets[chosen]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,15 @@ EXACT = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def exact():
+    return load_config(["env=navrl_exact"])
+
+
 @pytest.mark.parametrize("key", EXACT)
-def test_the_originals_task_has_the_values_of_its_description(key):
+def test_the_originals_task_has_the_values_of_its_description(exact, key):
     group, name = key.split(".")
-    assert getattr(getattr(load_config(["env=navrl_exact"]), group), name) == EXACT[key]
+    assert getattr(getattr(exact, group), name) == EXACT[key]
 
 
 def test_an_override_wins_over_a_preset():
@@ -165,6 +171,7 @@ def test_the_yaml_of_a_configuration_is_the_configuration():
     assert loaded == config
 
 
+@functools.cache
 def attributes_read_outside(*names):
     """Return every attribute that is read somewhere in the package, except in the named modules."""
     found = set()

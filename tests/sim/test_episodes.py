@@ -108,6 +108,13 @@ def test_passing_at_0_7_metres_is_a_success_at_one_metre_only():
     assert outcome(step) == {"success_100", "time_out"}
 
 
+@pytest.mark.parametrize(("metres", "successes"), [(1.02, {"time_out"}), (0.98, {"success_100", "time_out"})])
+def test_a_success_at_one_metre_is_less_than_one_metre_away(metres, successes):
+    env = make(env__max_episode_length=1, **INSTANT)
+    env.place([0, 0, 2], [3, 0, 2])
+    assert outcome(fly(env, speed_for(3 - metres), 0, 0)) == successes
+
+
 def test_a_goal_that_was_left_again_counts_as_a_success_but_not_as_being_there():
     env = make(env__goal_ends_episode=False, env__max_episode_length=2, **INSTANT)
     env.place([0, 0, 2], [1, 0, 2])
@@ -120,8 +127,8 @@ def test_a_goal_that_was_left_again_counts_as_a_success_but_not_as_being_there()
 def test_the_time_to_the_goal_is_when_one_metre_was_first_reached():
     env = make(**INSTANT)
     env.place([0, 0, 2], [10, 0, 2])
-    fly(env, speed_for(3.0), 0, 0, steps=3)
-    fly(env, speed_for(0.25), 0, 0)  # 0.75 m away: the fourth step
+    fly(env, speed_for(2.9), 0, 0, steps=3)  # 1.3 m away
+    fly(env, speed_for(0.5), 0, 0)  # 0.8 m away: the fourth step
     step = fly(env, speed_for(0.5), 0, 0)
     assert step.terminated.all()
     assert statistics(step)["time_to_goal"] == pytest.approx(4 * DT)
@@ -283,12 +290,13 @@ def test_a_floating_obstacle_far_above_or_below_is_not_hit():
 
 
 def test_a_static_collision_comes_before_a_dynamic_one(tmp_path):
-    env = make_in(tmp_path, WALL, env_dyn__num_obstacles=8, env_dyn__vel_range=[0.0, 0.0], **INSTANT)
-    env.reset()
-    env._arrays["tracks"][..., 0, :, 0] = torch.tensor([1.9, 0.0, 2.0]).numpy()
-    env.place([1.8, 0, 2], [10, 0, 2])
-    env._arrays["positions"][0, :, 0] = [1.9, 0.0, 2.0]
+    x, y, _ = still_obstacles()[1][7].tolist()  # the widest cylinder; put a post inside it
+    post = f"boxes: [{{center: [{x}, {y}, 3], size: [0.2, 0.2, 6]}}]"
+    env = make_in(tmp_path, post, env_dyn__num_obstacles=8, env_dyn__vel_range=[0.0, 0.0], **INSTANT)
+    env.place([x - 0.35, y, 2], [x + 10, y, 2])
     assert outcome(fly(env, 0, 0, 0)) == {"static_collision"}
+    env.place([x - 0.45, y, 2], [x + 10, y, 2])
+    assert outcome(fly(env, 0, 0, 0)) == {"dynamic_collision"}
 
 
 # Rewards, each weight alone
