@@ -7,8 +7,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +25,8 @@ from navrl.io.threads import TaskThreads, usable_cores
 __all__ = ["ArraySource", "Container", "write_container"]
 
 CHUNK_BYTES = 1 << 20
+_SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
+_WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
 _READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
 
 
@@ -62,7 +64,7 @@ def write_container(
         path: the destination; what stands there is replaced in one step, at the end.
         arrays: named arrays; names must differ.
         document: JSON values that are stored in the index.
-        codec: one of `navrl.io.codecs.CODECS`.
+        codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw.
         level: how hard the codec tries; None is the codec's own choice.
         threads: that encode; None starts one for each core.
     """
@@ -75,12 +77,13 @@ def write_container(
         file.write([header])
         stored: list[list[int]] = [[] for _ in arrays]
         checksums: list[list[str]] = [[] for _ in arrays]
-        for number, buffers, size, checksum in _encode_all(arrays, codec, level, threads):
+        codecs = [codec if array.data.size >= _SMALL else "raw" for array in arrays]
+        for number, buffers, size, checksum in _encode_all(arrays, codecs, level, threads):
             file.write(buffers)
             stored[number].append(size)
             checksums[number].append(f"{checksum:016x}")
         entries = [
-            {"name": array.name, "element": array.element, "shape": list(array.shape), "codec": codec,
+            {"name": array.name, "element": array.element, "shape": list(array.shape), "codec": codecs[number],
              "chunk_bytes": CHUNK_BYTES, "stored": stored[number], "checksums": checksums[number]}
             for number, array in enumerate(arrays)
         ]  # fmt: skip
@@ -91,25 +94,30 @@ def write_container(
 
 
 def _encode_all(
-    arrays: Sequence[ArraySource], codec: str, level: int | None, threads: TaskThreads
+    arrays: Sequence[ArraySource], codecs: Sequence[str], level: int | None, threads: TaskThreads
 ) -> Iterator[tuple[int, list[Any], int, int]]:
     """Yield (array, buffers, bytes, checksum) of every chunk in order; the buffers are valid until the next."""
     ahead = 2 * threads.count + 2  # chunks that may wait for the disk; each has its scratch, used again and again
     scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
-    pending: deque[tuple[int, Future[Any], Bytes]] = deque()
+    pending: deque[tuple[int, Callable[[], Any], Bytes | None]] = deque()
 
     def finish() -> tuple[int, list[Any], int, int]:
-        first, future, scratch = pending.popleft()
-        scratches.append(scratch)
-        return first, *future.result()
+        first, result, scratch = pending.popleft()
+        if scratch is not None:
+            scratches.append(scratch)
+        return first, *result()
 
     for number, array in enumerate(arrays):
+        if array.data.size < _SMALL:  # not worth a thread's while
+            arguments = "raw", level, array.element, array.data, array.data
+            pending.extend([(number, partial(_encode_chunk, *arguments), None)] if array.data.size else [])
+            continue
         for start in range(0, array.data.size, CHUNK_BYTES):
-            if not scratches:
+            while not scratches:
                 yield finish()
             chunk, scratch = array.data[start : start + CHUNK_BYTES], scratches.pop()
-            future = threads.submit(_encode_chunk, codec, level, array.element, chunk, scratch)
-            pending.append((number, future, scratch))
+            future = threads.submit(_encode_chunk, codecs[number], level, array.element, chunk, scratch)
+            pending.append((number, future.result, scratch))
     while pending:
         yield finish()
 
@@ -160,13 +168,14 @@ class Container:
 
     def _each(self, function: Callable[..., object], chunks: Sequence[tuple[Any, ...]], workers: int | None) -> None:
         """Call the function on every chunk, in this thread and `workers - 1` more; each takes the next that is left."""
+        count = workers or (usable_cores() if self.index.size >= _WORTH_THREADS else 1)
         left = iter(chunks)
 
         def work() -> None:
             for chunk in left:  # `next` of a list's iterator is safe to share
                 function(*chunk)
 
-        with TaskThreads(min(workers or usable_cores(), len(chunks)) - 1, "navrl-read") as threads:
+        with TaskThreads(min(count, len(chunks)) - 1, "navrl-read") as threads:
             others = [threads.submit(work) for _ in range(threads.count)]
             try:
                 work()
