@@ -292,4 +292,5 @@ def suite(smoke: bool) -> Suite:
 
 
 if __name__ == "__main__":
-    print(measure_peak(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    print(measure_peak(sys.argv[1], sys.argv[2], Path(sys.argv[3])), flush=True)
+    os._exit(0)  # some writers leave threads behind that crash an orderly end

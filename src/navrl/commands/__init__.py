@@ -1,5 +1,5 @@
 """The commands of `navrl`, one file each: `register(subparsers)` adds a command, `run(arguments)` carries it out."""
 
-from navrl.commands import bench
+from navrl.commands import bench, checkpoints, convert, inspect
 
-COMMANDS = (bench,)
+COMMANDS = (bench, inspect, checkpoints, convert)

@@ -238,7 +238,7 @@ def _unpack(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int], An
         return [inner(node) for node in tree]
     if type(tree) is not dict:
         return tree
-    tag, content = next(iter(tree.items()), ("nothing", None))
+    tag, content = next(iter(tree.items()), ("nothing", ()))
     if tag == "tensor":
         return tensors(_whole(content))
     if tag in _ARRAY_TAGS:
