@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.index import MAGIC, ArrayEntry, Index
+from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources, tensor_bytes
-from navrl.io.state import Packed, check_json, pack_state, unpack_state
+from navrl.io.state import Packed, check_json, pack_state, unpack_state, widened_arrays
 
 __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
 
@@ -33,10 +34,12 @@ def save_checkpoint(
     codec: str = DEFAULT_CODEC,
     level: int | None = None,
     metadata: Mapping[str, Any] | None = None,
+    lossy_moments: bool = False,
 ) -> Written:
     """Write a state to a file and return its sizes; when this returns, the file is whole and on the disk.
 
     Nothing may write to the tensors meanwhile; `AsyncCheckpointSaver` is for a training that goes on.
+    `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see `navrl.io.lossy`.
 
     Raises:
         UnsupportedStateError: the state holds an object that cannot be stored.
@@ -44,7 +47,10 @@ def save_checkpoint(
     """
     packed = pack_state(state)
     document = checkpoint_document(packed, metadata)
-    return write_container(path, live_sources(packed), document, codec=codec, level=level)
+    sources = live_sources(packed)
+    if lossy_moments:
+        sources = narrow_moments(sources, packed)
+    return write_container(path, sources, document, codec=codec, level=level)
 
 
 def checkpoint_document(packed: Packed, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -128,47 +134,58 @@ class _Loading:
         self._workers = workers
         self._tree = checkpoint_tree(container)
         self._live = _live_tensors(into) if into is not None else {}
+        self._widened = self._named(widened_arrays, self._tree)
 
     def state(self) -> Any:
         entries = self._index.arrays
-        for entry in entries:
-            self._check(entry)
+        for number, entry in enumerate(entries):
+            self._check(entry, self._widened.get(number, entry.element))
         outputs = [self._output(entry) for entry in entries]
         self._container.read(entries, outputs, workers=self._workers)
-        tensors = [self._tensor(entry, output) for entry, output in zip(entries, outputs, strict=True)]
+        tensors = [self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)]
+        return self._named(unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i]))
+
+    def _named(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something that knows no files, and name this one should it fail."""
         try:
-            return unpack_state(self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i]))
+            return function(*arguments)
         except ContainerError as error:
             raise ContainerError(f"{self._index.path}: {error}") from error
 
-    def _check(self, entry: ArrayEntry) -> None:
+    def _check(self, entry: ArrayEntry, element: str) -> None:
+        if element not in TORCH_DTYPES or entry.element not in TORCH_DTYPES:
+            raise CheckpointError(f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch")
         live = self._live.get(entry.name)
         if live is None:
             return
-        found = f"{entry.element} {list(entry.shape)}"
+        found = f"{element} {list(entry.shape)}"
         expected = f"{live[0]} {list(live[1].shape)}"
         if found != expected:
             raise CheckpointError(f"{self._index.path}: {entry.name} is {found}, to be loaded into {expected}")
 
     def _output(self, entry: ArrayEntry) -> Bytes:
-        live = self._live.get(entry.name)
-        if live is not None and live[1].is_cpu and live[1].is_contiguous() and not live[1].is_neg():
-            return tensor_bytes(live[1])
+        element, tensor = self._live.get(entry.name, ("", None))
+        if tensor is not None and element == entry.element and _can_be_filled(tensor):
+            return tensor_bytes(tensor)
         return np.empty(entry.size, np.uint8)
 
-    def _tensor(self, entry: ArrayEntry, output: Bytes) -> Any:
-        dtype = TORCH_DTYPES.get(entry.element)
-        if dtype is None:
-            raise CheckpointError(f"{self._index.path}: {entry.name} is {entry.element}; this torch lacks it: upgrade")
-        tensor = torch.from_numpy(output).view(dtype).reshape(entry.shape) if entry.size else None
-        live = self._live.get(entry.name)
+    def _tensor(self, number: int, entry: ArrayEntry, output: Bytes) -> Any:
+        dtype = TORCH_DTYPES[entry.element]
+        if entry.size:
+            tensor = torch.from_numpy(output).view(dtype).reshape(entry.shape)
+        else:
+            tensor = torch.empty(entry.shape, dtype=dtype)
+        _, live = self._live.get(entry.name, ("", None))
         if live is not None:
-            if tensor is not None and live[1].data_ptr() != tensor.data_ptr():
-                live[1].copy_(tensor)
-            return live[1]
-        if tensor is None:
-            return torch.empty(entry.shape, dtype=dtype, device=self._device)
-        return tensor.to(self._device)
+            if live.data_ptr() != tensor.data_ptr():
+                live.copy_(tensor)
+            return live
+        return tensor.to(self._device, TORCH_DTYPES[self._widened.get(number, entry.element)])
+
+
+def _can_be_filled(tensor: torch.Tensor) -> bool:
+    """Tell whether the bytes of a tensor can be written to directly."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def checkpoint_tree(container: Container) -> Any:

@@ -96,7 +96,7 @@ class CheckpointDirectory:
     Args:
         folder: where they live; created. What dead writers left half-written is removed.
         keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
-        optimizers, max_queue_size, codec, level, on_error: see `AsyncCheckpointSaver`.
+        optimizers, max_queue_size, codec, level, lossy_moments, on_error: see `AsyncCheckpointSaver`.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class CheckpointDirectory:
         max_queue_size: int = 3,
         codec: str = DEFAULT_CODEC,
         level: int | None = None,
+        lossy_moments: bool = False,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
         self.folder = Path(folder)
@@ -119,7 +120,12 @@ class CheckpointDirectory:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_stale_files(self.folder)
         self.saver = AsyncCheckpointSaver(
-            max_queue_size, optimizers=optimizers, codec=codec, level=level, on_error=on_error
+            max_queue_size,
+            optimizers=optimizers,
+            codec=codec,
+            level=level,
+            lossy_moments=lossy_moments,
+            on_error=on_error,
         )
 
     def save(

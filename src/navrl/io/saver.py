@@ -24,6 +24,7 @@ from navrl.io.checkpoint import checkpoint_document
 from navrl.io.codecs import DEFAULT_CODEC, find_codec
 from navrl.io.container import Written, write_container
 from navrl.io.files import remove_stale_files
+from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Snapshot, guarded_addresses
 from navrl.io.state import pack_state
 from navrl.io.threads import TaskThreads, lower_priority, usable_cores
@@ -55,6 +56,7 @@ class AsyncCheckpointSaver:
             training goes on, and their next step waits for the copy. Without them the copy is made in the call.
         codec: how compressed files are stored; see `navrl.io.codecs.CODECS`.
         level: how hard the codec tries; None is the codec's own choice.
+        lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
         workers: threads that compress; None is one for each core.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
@@ -68,6 +70,7 @@ class AsyncCheckpointSaver:
         optimizers: Iterable[torch.optim.Optimizer] = (),
         codec: str = DEFAULT_CODEC,
         level: int | None = None,
+        lossy_moments: bool = False,
         workers: int | None = None,
         on_error: Literal["raise", "warn"] = "raise",
         when_full: Literal["wait", "raise"] = "wait",
@@ -80,6 +83,7 @@ class AsyncCheckpointSaver:
             raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
         self.codec = find_codec(codec).name
         self.level = level
+        self.lossy_moments = lossy_moments
         self._max_queue_size = max_queue_size
         self._log_level = logging.INFO if verbose else logging.DEBUG
         self._raises = on_error == "raise"
@@ -308,8 +312,11 @@ class AsyncCheckpointSaver:
             remove_stale_files(folder)
             self._cleaned.add(folder)
         start = time.perf_counter()
+        sources = job.snapshot.sources()
+        if self.lossy_moments:
+            sources = narrow_moments(sources, job.snapshot.packed)
         written = write_container(
-            job.path, job.snapshot.sources(), job.document, codec=job.codec, level=self.level, threads=self._encoders
+            job.path, sources, job.document, codec=job.codec, level=self.level, threads=self._encoders
         )
         seconds = time.perf_counter() - start
         with self._changed:

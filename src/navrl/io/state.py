@@ -71,7 +71,7 @@ def _tagged(tree: Any, place: str) -> Iterator[tuple[dict[str, Any], str]]:
         for number, node in enumerate(tree):
             yield from _tagged(node, _join(place, number))
     elif type(tree) is dict:
-        tag, content = next(iter(tree.items()))
+        tag, content = next(iter(tree.items()), ("nothing", ()))
         if tag in ("dict", "ordered"):
             for key, value in content:
                 yield from _tagged(key, _join(place, "key"))
@@ -275,6 +275,15 @@ def _attribute(name: Any) -> str:
     if type(name) is not str or hasattr(OrderedDict, name) or not name.isidentifier():
         raise ContainerError(f"invalid state tree: attribute {name!r}")
     return name
+
+
+def widened_arrays(tree: Any) -> dict[int, str]:
+    """Return the arrays that a tree says were rounded, and the element types to widen them to again."""
+    try:
+        nodes = (node for node, _ in _tagged(tree, "") if "widen" in node and "tensor" in node)
+        return {_whole(node["tensor"]): str(node["widen"]) for node in nodes}
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ContainerError(f"invalid state tree: {error}") from error
 
 
 def check_json(value: Any, what: str) -> Any:
