@@ -38,6 +38,7 @@ class ArraySource:
     element: str
     shape: tuple[int, ...]
     data: Bytes
+    ready: Callable[[], None] = lambda: None  # returns when the data are there
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def write_container(
     codec: str = DEFAULT_CODEC,
     level: int | None = None,
     threads: TaskThreads | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Written:
     """Write a container and return its sizes; when this returns the file is on the disk under its name.
 
@@ -67,11 +69,12 @@ def write_container(
         codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw.
         level: how hard the codec tries; None is the codec's own choice.
         threads: that encode; None starts one for each core.
+        check: called before the file gets its name; what it raises is raised, and the file never appears.
     """
     find_codec(codec)
     if threads is None:
         with TaskThreads(usable_cores(), "navrl-encode") as own:
-            return write_container(path, arrays, document, codec=codec, level=level, threads=own)
+            return write_container(path, arrays, document, codec=codec, level=level, threads=own, check=check)
     with AtomicFile(path) as file:
         header = HEADER.pack(MAGIC, VERSION, 0)
         file.write([header])
@@ -89,6 +92,7 @@ def write_container(
         ]  # fmt: skip
         text = json.dumps({"arrays": entries, "document": document}, separators=(",", ":"), allow_nan=False).encode()
         file.write([text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)])
+        check()
         file.commit()
     return Written(Path(path), sum(array.data.size for array in arrays), file.size)
 
@@ -108,6 +112,7 @@ def _encode_all(
         return first, *result()
 
     for number, array in enumerate(arrays):
+        array.ready()
         if array.data.size < _SMALL:  # not worth a thread's while
             arguments = "raw", level, array.element, array.data, array.data
             pending.extend([(number, partial(_encode_chunk, *arguments), None)] if array.data.size else [])

@@ -149,6 +149,7 @@ class AsyncCheckpointSaver:
         with self._changed:
             self._pending.append(job)
         self._to_copy.put(job)
+        self._to_write.put(job)
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -257,6 +258,7 @@ class AsyncCheckpointSaver:
         for hook in self._hooks:
             hook.remove()
         self._to_copy.put(None)
+        self._to_write.put(None)
         self._encoders.close()
 
     def _finish_at_exit(self) -> None:
@@ -274,15 +276,13 @@ class AsyncCheckpointSaver:
                 self._dead = True
                 for job in self._pending:
                     self._errors.append(_failed(job, error))
-                    job.snapshot.copied.set()
+                    job.snapshot.abandon(error)
                 self._pending.clear()
                 self._changed.notify_all()
 
     def _copy_all(self) -> None:
         while (job := self._to_copy.get()) is not None:
             job.snapshot.finish_copy()
-            self._to_write.put(job)
-        self._to_write.put(None)
 
     def _write_all(self) -> None:
         lower_priority(_NICENESS)
@@ -304,8 +304,6 @@ class AsyncCheckpointSaver:
             del job
 
     def _write(self, job: _Job) -> None:
-        if job.snapshot.failure is not None:
-            raise job.snapshot.failure
         folder = job.path.parent
         if folder not in self._cleaned:
             folder.mkdir(parents=True, exist_ok=True)
@@ -314,9 +312,16 @@ class AsyncCheckpointSaver:
         start = time.perf_counter()
         sources = job.snapshot.sources()
         if self.lossy_moments:
+            job.snapshot.check()
             sources = narrow_moments(sources, job.snapshot.packed)
         written = write_container(
-            job.path, sources, job.document, codec=job.codec, level=self.level, threads=self._encoders
+            job.path,
+            sources,
+            job.document,
+            codec=job.codec,
+            level=self.level,
+            threads=self._encoders,
+            check=job.snapshot.check,
         )
         seconds = time.perf_counter() - start
         with self._changed:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -73,8 +75,10 @@ class Snapshot:
         self.packed = packed
         self.copied = threading.Event()
         self.failure: BaseException | None = None
+        self._progress = threading.Condition()
         self._pool = pool
         self._offsets: list[int] = []
+        self._missing: set[int] = set()  # values that are not in the arena yet
         self._deferred: dict[int, tuple[int, int]] = {}  # address and version of values that are copied later
         immediate: list[int] = []
         size, pinned = 0, False
@@ -91,13 +95,18 @@ class Snapshot:
             size += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self._arena = pool.take(size, pinned=pinned)
         self._stream = _after_current_work() if pinned else None
+        self._missing = set(self._deferred)
         self._copy(immediate)
+
+    @cached_property
+    def distinct(self) -> list[int]:
+        """The numbers of the values to store; counted in the background."""
+        return self.packed.distinct()
 
     def finish_copy(self) -> None:
         """Copy what was deferred, let training go on, and note whether anybody wrote in between."""
         try:
-            self._distinct = self.packed.distinct()
-            self._copy([number for number in self._distinct if number in self._deferred])
+            self._copy([number for number in self.distinct if number in self._deferred])
             for number, before in self._deferred.items():
                 value = self.packed.values[number]
                 if (value.data_ptr(), value._version) != before:
@@ -105,10 +114,33 @@ class Snapshot:
                         f"{self.packed.names()[number]}: written to while it was being copied, not by a step of a "
                         "registered optimiser; nothing was stored. Call saver.barrier() before such a write"
                     )
+            self._end(None)
         except BaseException as error:
-            self.failure = error
-        finally:
+            self._end(error)
+
+    def _end(self, failure: BaseException | None) -> None:
+        with self._progress:
+            self.failure = failure
             self.copied.set()
+            self._progress.notify_all()
+
+    def abandon(self, error: BaseException) -> None:
+        """Let nobody wait for a copy that will never be made."""
+        if not self.copied.is_set():
+            self._end(error)
+
+    def check(self) -> None:
+        """Return when everything is copied; raise if the copy cannot be trusted."""
+        self.copied.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def _wait_for(self, number: int) -> None:
+        """Return when one value is in the arena, so that the disk can start before the last one is."""
+        with self._progress:
+            self._progress.wait_for(lambda: number not in self._missing or self.copied.is_set())
+        if self.failure is not None:
+            raise self.failure
 
     def _copy(self, numbers: Sequence[int]) -> None:
         start = self._arena.data_ptr()
@@ -119,6 +151,10 @@ class Snapshot:
             else:
                 # Lets other threads run, starts no threads of its own, and knows no element types.
                 ctypes.memmove(start + self._offsets[number], value.data_ptr(), value.nbytes)
+            if value.is_cpu and number in self._missing:
+                with self._progress:
+                    self._missing.discard(number)
+                    self._progress.notify_all()
         if self._stream is not None:
             self._stream.synchronize()
 
@@ -136,15 +172,18 @@ class Snapshot:
         return self._arena[start : start + self.packed.values[number].nbytes]
 
     def sources(self) -> list[ArraySource]:
-        """Return the copied arrays, ready to be written."""
-        return array_sources(
+        """Return the arrays to be written; some may still be on their way into the arena, and say when they are not."""
+        sources = array_sources(
             self.packed,
-            self._distinct,
+            self.distinct,
             lambda number, value: self._bytes(number).numpy() if type(value) is torch.Tensor else _flat(value),
         )
+        pairs = zip(self.distinct, sources, strict=True)
+        return [replace(source, ready=partial(self._wait_for, number)) for number, source in pairs]
 
     def release(self) -> None:
         """Give the memory back; the sources are invalid from here on."""
+        self.copied.wait()  # a write may fail while the copy is still under way
         self.packed = Packed()
         self._pool.give_back(self._arena)
 
