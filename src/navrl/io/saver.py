@@ -34,7 +34,7 @@ __all__ = ["AsyncCheckpointSaver"]
 logger = logging.getLogger("navrl.io")
 
 # Encoding gives way to training where both want the same core; copying does not, because training may wait for it.
-_NICENESS = 10
+_NICENESS = 19
 
 
 @dataclass
