@@ -63,6 +63,8 @@ def everything() -> dict:
         "empty": torch.empty(0, 3),
         "0-d": torch.tensor(3.25),
         "parameter": torch.nn.Parameter(torch.randn(3)),
+        "transposed parameter": torch.nn.Parameter(torch.randn(4, 3).T),
+        "with gradient": torch.randn(4, 3, requires_grad=True),
         "arrays": [np.arange(6).reshape(2, 3), np.zeros((0, 2), np.float16), np.float32(2.5), np.bool_(True)],
         "scalars": (True, False, None, 0, -1, 1 << 100, 0.1, -0.0, float("nan"), float("inf"), float("-inf"), 2 - 3j),
         "texts": ["", "höhe", "\ud800", b"", b"\x00\xff"],

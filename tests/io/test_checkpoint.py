@@ -116,7 +116,7 @@ def test_loading_into_a_state_fills_its_tensors(tmp_path, codec, workers):
 
 def test_loading_into_tensors_that_are_not_contiguous_fills_them_too(tmp_path):
     save_checkpoint({"x": torch.arange(12.0).reshape(3, 4)}, tmp_path / "x.pt")
-    target = torch.zeros(4, 3).T
+    target = torch.nn.Parameter(torch.zeros(4, 3).T)
     load_checkpoint(tmp_path / "x.pt", into={"x": target})
     assert target.equal(torch.arange(12.0).reshape(3, 4))
 

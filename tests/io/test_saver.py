@@ -106,6 +106,15 @@ def test_parameters_that_are_given_other_memory_are_saved_as_they_were(tmp_path,
     assert load_checkpoint(tmp_path / "x.pt")[1].sum() == 1000
 
 
+def test_tensors_that_become_one_after_the_call_are_saved_as_the_two_they_were(tmp_path, slow_copy):
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    one, two = torch.zeros(500), torch.ones(500)
+    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
+        saver.save_async([parameter, one, two], tmp_path / "x.pt")
+        one.data = two.data
+    assert load_checkpoint(tmp_path / "x.pt")[1].sum() == 0
+
+
 def test_an_optimiser_registered_later_waits_too(tmp_path, slow_copy):
     training = TinyTraining()
     training.step()
@@ -145,7 +154,7 @@ def test_a_failed_save_is_raised_by_the_next_call_and_the_one_after_works(tmp_pa
     saver.save_async({}, unwritable)
     while not saver.errors:
         time.sleep(0.001)
-    with pytest.raises(CheckpointError, match=r"x\.pt: not saved: .*Error"):
+    with pytest.raises(CheckpointError, match=r"x\.pt: not saved, .*Error"):
         saver.save_async({"n": 1}, tmp_path / "good.pt")
     saver.save_async({"n": 2}, tmp_path / "good.pt")
     saver.shutdown()
@@ -166,6 +175,14 @@ def test_an_error_in_the_block_is_not_hidden_by_a_failed_save_but_mentions_it(un
     with pytest.raises(ZeroDivisionError) as caught:
         train()
     assert "not saved" in caught.value.__notes__[0]
+
+
+def test_a_failure_after_the_save_does_not_say_that_the_save_failed(tmp_path):
+    saver = AsyncCheckpointSaver()
+    saver.save_async({"x": 1}, tmp_path / "x.pt", after=lambda written: 1 / 0)
+    with pytest.raises(CheckpointError, match=r"x\.pt: saved, but what was to follow failed: ZeroDivisionError"):
+        saver.shutdown()
+    assert load_checkpoint(tmp_path / "x.pt") == {"x": 1}
 
 
 def test_several_failures_are_told_together(unwritable):
@@ -202,7 +219,7 @@ def test_a_dead_worker_is_told_and_holds_nobody_up(tmp_path, victim):
     training.step()
     thread.join(10)
     assert not thread.is_alive()
-    with pytest.raises(CheckpointError, match="not saved: SystemExit"):
+    with pytest.raises(CheckpointError, match=r"not saved, .*: SystemExit"):
         saver.save_async(training.state(), tmp_path / "y.pt")
     with pytest.raises(CheckpointError, match="has died"):
         saver.save_async(training.state(), tmp_path / "y.pt")

@@ -49,6 +49,8 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     console.print(f"[bold]{path}[/bold]: {document.get('kind')}, {_bytes(index.size)} stored as {_size(index)}")
     if isinstance(document.get("created"), float):
         console.print(f"created {_date(document['created'])}")
+    if isinstance(document.get("base"), dict):
+        console.print(f"holds differences to {document['base'].get('file')}", markup=False)
     console.print(f"metadata {json.dumps(document.get('metadata'))}", markup=False, soft_wrap=True)
     table = Table("tensor", "type", "shape", "codec", *_right("bytes", "stored", "ratio"))
     for entry in index.arrays:

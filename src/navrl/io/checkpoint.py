@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from navrl.errors import CheckpointError, ContainerError
 from navrl.io import legacy
 from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
+from navrl.io.delta import add_bases, base_of
 from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.index import MAGIC, ArrayEntry, Index
 from navrl.io.lossy import narrow_moments
@@ -137,11 +139,14 @@ class _Loading:
         self._widened = self._named(widened_arrays, self._tree)
 
     def state(self) -> Any:
-        entries = self._index.arrays
+        base = base_of(self._index)
+        elements = base.elements if base else {}  # of arrays that are stored as differences
+        entries = [replace(entry, element=elements.get(entry.name, entry.element)) for entry in self._index.arrays]
         for number, entry in enumerate(entries):
             self._check(entry, self._widened.get(number, entry.element))
         outputs = [self._output(entry) for entry in entries]
-        self._container.read(entries, outputs, workers=self._workers)
+        self._container.read(self._index.arrays, outputs, workers=self._workers)
+        add_bases(self._index, dict(zip((entry.name for entry in entries), outputs, strict=True)), self._workers)
         tensors = [self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)]
         return self._named(unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i]))
 
@@ -178,7 +183,7 @@ class _Loading:
         _, live = self._live.get(entry.name, ("", None))
         if live is not None:
             if live.data_ptr() != tensor.data_ptr():
-                live.copy_(tensor)
+                live.detach().copy_(tensor)
             return live
         return tensor.to(self._device, TORCH_DTYPES[self._widened.get(number, entry.element)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from navrl.errors import CheckpointError, ConfigError, ContainerError
 from navrl.io.checkpoint import load_checkpoint, verify_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import Written
+from navrl.io.delta import base_of
 from navrl.io.files import point_alias, remove_stale_files, sync_folder
 from navrl.io.index import read_index
 from navrl.io.models import format_checkpoint_name
@@ -41,6 +43,7 @@ class Entry:
     created: float
     raw_bytes: int
     stored_bytes: int
+    base: str | None = None  # the file that this one builds on
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class CheckpointDirectory:
     Args:
         folder: where they live; created. What dead writers left half-written is removed.
         keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
-        optimizers, max_queue_size, codec, level, lossy_moments, on_error: see `AsyncCheckpointSaver`.
+        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, on_error: see `AsyncCheckpointSaver`.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class CheckpointDirectory:
         max_queue_size: int = 3,
         codec: str = DEFAULT_CODEC,
         level: int | None = None,
+        delta_chain: int = 0,
         lossy_moments: bool = False,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
@@ -124,6 +128,7 @@ class CheckpointDirectory:
             optimizers=optimizers,
             codec=codec,
             level=level,
+            delta_chain=delta_chain,
             lossy_moments=lossy_moments,
             on_error=on_error,
         )
@@ -171,7 +176,7 @@ class CheckpointDirectory:
         return ranked[0] if ranked else None
 
     def load(self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None) -> Any:
-        """Return the state of a step; by default of the newest checkpoint that is whole.
+        """Return the state of a step; by default of the newest that is whole, with a warning if newer ones are not.
 
         Raises:
             CheckpointError: there is none.
@@ -180,13 +185,17 @@ class CheckpointDirectory:
         if step is not None:
             return load_checkpoint(self.folder / format_checkpoint_name(step), device, into=into)
         damaged = []
-        for entry in reversed(self.entries()):
+        for _, path in reversed(_checkpoint_files(self.folder)):
             try:
                 if into is not None:
-                    verify_checkpoint(entry.path)  # a damaged file must not leave its half in live tensors
-                return load_checkpoint(entry.path, device, into=into)
+                    verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
+                state = load_checkpoint(path, device, into=into)
             except ContainerError as error:
                 damaged.append(str(error))
+                continue
+            if damaged:
+                warnings.warn(f"{path.name} was loaded, because: {'; '.join(damaged)}", RuntimeWarning, stacklevel=2)
+            return state
         raise CheckpointError(f"{self.folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged))
 
     def alias(self, name: str, step: int) -> Path:
@@ -223,26 +232,31 @@ class CheckpointDirectory:
 def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
     """Return the readable checkpoints of a folder by step; only their indexes are read."""
     entries = []
-    for path in Path(folder).iterdir():
-        match = _STEP.fullmatch(path.name)
-        if match is None or path.is_symlink():
-            continue
+    for step, path in _checkpoint_files(folder):
         with suppress(ContainerError, FileNotFoundError):
             index = read_index(path)
             metadata = _dict_or_empty(index.document.get("metadata"))
             created = index.document.get("created")
             entries.append(
                 Entry(
-                    step=int(match[1]),
+                    step=step,
                     path=path,
                     metrics=_dict_or_empty(metadata.get("metrics")),
                     config=metadata.get("config"),
                     created=created if isinstance(created, float) else 0.0,
                     raw_bytes=index.size,
                     stored_bytes=index.file_size,
+                    base=base.file if (base := base_of(index)) else None,
                 )
             )
-    return sorted(entries, key=lambda entry: entry.step)
+    return entries
+
+
+def _checkpoint_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
+    """Return step and path of every file that is named like a checkpoint, by step."""
+    files = (path for path in Path(folder).iterdir() if path.is_file() and not path.is_symlink())
+    matches = ((_STEP.fullmatch(path.name), path) for path in files)
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def _dict_or_empty(value: Any) -> dict[str, Any]:
@@ -255,9 +269,17 @@ def list_aliases(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def prune(folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool = False) -> list[Entry]:
-    """Remove the checkpoints that neither a rule nor an alias keeps, oldest first, and return them."""
-    named = set(list_aliases(folder).values())
-    doomed = [entry for entry in retention.doomed(list_entries(folder)) if entry.path.name not in named]
+    """Remove the checkpoints that neither a rule, an alias nor a kept checkpoint needs, and return them."""
+    entries = list_entries(folder)
+    kept = set(list_aliases(folder).values())
+    kept |= {entry.path.name for entry in entries} - {entry.path.name for entry in retention.doomed(entries)}
+    bases = {entry.path.name: entry.base for entry in entries}
+    for name in list(kept):  # what a kept checkpoint builds on is kept too
+        base = bases.get(name)
+        while base is not None and base not in kept:
+            kept.add(base)
+            base = bases.get(base)
+    doomed = [entry for entry in entries if entry.path.name not in kept]
     if doomed and not dry_run:
         for entry in doomed:
             with suppress(FileNotFoundError):

@@ -90,7 +90,7 @@ def _create_locked(folder: Path) -> tuple[Path, int]:
         path = folder / f".navrl-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # a file system without locks: nobody will clean up there either
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a cleaner that was quicker
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)

@@ -9,24 +9,25 @@ import queue
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 
 from navrl.errors import CheckpointError, ConfigError
 from navrl.io.checkpoint import checkpoint_document
 from navrl.io.codecs import DEFAULT_CODEC, find_codec
 from navrl.io.container import Written, write_container
+from navrl.io.delta import DeltaChain
 from navrl.io.files import remove_stale_files
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Snapshot, guarded_addresses
 from navrl.io.state import pack_state
+from navrl.io.statistics import SaveStatistics
 from navrl.io.threads import TaskThreads, lower_priority, usable_cores
 
 __all__ = ["AsyncCheckpointSaver"]
@@ -37,7 +38,7 @@ logger = logging.getLogger("navrl.io")
 _NICENESS = 19
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
     path: Path
     snapshot: Snapshot
@@ -56,6 +57,8 @@ class AsyncCheckpointSaver:
             training goes on, and their next step waits for the copy. Without them the copy is made in the call.
         codec: how compressed files are stored; see `navrl.io.codecs.CODECS`.
         level: how hard the codec tries; None is the codec's own choice.
+        delta_chain: store a save as the difference to the one before, and a whole one after this many; 0 is never.
+            Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
         workers: threads that compress; None is one for each core.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
@@ -70,11 +73,14 @@ class AsyncCheckpointSaver:
         optimizers: Iterable[torch.optim.Optimizer] = (),
         codec: str = DEFAULT_CODEC,
         level: int | None = None,
+        delta_chain: int = 0,
         lossy_moments: bool = False,
         workers: int | None = None,
         on_error: Literal["raise", "warn"] = "raise",
         when_full: Literal["wait", "raise"] = "wait",
     ) -> None:
+        if delta_chain < 0:
+            raise ConfigError(f"delta_chain is {delta_chain}, expected 0 or more")
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
         if on_error not in ("raise", "warn"):
@@ -84,6 +90,7 @@ class AsyncCheckpointSaver:
         self.codec = find_codec(codec).name
         self.level = level
         self.lossy_moments = lossy_moments
+        self._delta = DeltaChain(delta_chain) if delta_chain else None
         self._max_queue_size = max_queue_size
         self._log_level = logging.INFO if verbose else logging.DEBUG
         self._raises = on_error == "raise"
@@ -96,7 +103,7 @@ class AsyncCheckpointSaver:
         self._errors: list[CheckpointError] = []
         self._dead = False
         self._closed = False
-        self._statistics = _Statistics()
+        self._statistics = SaveStatistics()
         self._cleaned: set[Path] = set()
         self._to_copy: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -149,7 +156,6 @@ class AsyncCheckpointSaver:
         with self._changed:
             self._pending.append(job)
         self._to_copy.put(job)
-        self._to_write.put(job)
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -258,11 +264,11 @@ class AsyncCheckpointSaver:
         for hook in self._hooks:
             hook.remove()
         self._to_copy.put(None)
-        self._to_write.put(None)
         self._encoders.close()
 
     def _finish_at_exit(self) -> None:
-        logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d pending saves", len(self._pending))
+        if self._pending:
+            logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending))
         self.shutdown()
 
     # In the background threads.
@@ -282,20 +288,18 @@ class AsyncCheckpointSaver:
 
     def _copy_all(self) -> None:
         while (job := self._to_copy.get()) is not None:
+            self._to_write.put(job)  # which can begin while the copy is still being made
             job.snapshot.finish_copy()
+        self._to_write.put(None)
 
     def _write_all(self) -> None:
         lower_priority(_NICENESS)
         while (job := self._to_write.get()) is not None:
-            error = None
-            try:
-                self._write(job)
-            except Exception as failure:
-                error = _failed(job, failure)
-                logger.error("%s", error)
+            error = self._attempt(job)
             job.snapshot.release()
             with self._changed:
                 if error is not None:
+                    logger.error("%s", error)
                     self._errors.append(error)
                     self._statistics.failed += 1
                 if job in self._pending:
@@ -303,7 +307,20 @@ class AsyncCheckpointSaver:
                 self._changed.notify_all()
             del job
 
-    def _write(self, job: _Job) -> None:
+    def _attempt(self, job: _Job) -> CheckpointError | None:
+        """Write a file and do what is to follow; return what went wrong."""
+        try:
+            written = self._write(job)
+        except Exception as error:
+            return _failed(job, error)
+        try:
+            if job.after is not None:
+                job.after(written)
+        except Exception as error:
+            return _failed(job, error, "saved, but what was to follow failed")
+        return None
+
+    def _write(self, job: _Job) -> Written:
         folder = job.path.parent
         if folder not in self._cleaned:
             folder.mkdir(parents=True, exist_ok=True)
@@ -314,15 +331,20 @@ class AsyncCheckpointSaver:
         if self.lossy_moments:
             job.snapshot.check()
             sources = narrow_moments(sources, job.snapshot.packed)
-        written = write_container(
+        write = partial(
+            write_container,
             job.path,
-            sources,
-            job.document,
+            document=job.document,
             codec=job.codec,
             level=self.level,
             threads=self._encoders,
             check=job.snapshot.check,
         )
+        if self._delta is None:
+            written = write(sources)
+        else:
+            job.snapshot.check()
+            written = self._delta.write(job.path, job.snapshot, sources, job.document, write)
         seconds = time.perf_counter() - start
         with self._changed:
             self._statistics.wrote(written, seconds)
@@ -330,52 +352,10 @@ class AsyncCheckpointSaver:
             self._log_level, "%s: %.1f MB as %.1f MB in %.2f s",
             job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
         )  # fmt: skip
-        if job.after is not None:
-            job.after(written)
+        return written
 
 
-def _failed(job: _Job, error: BaseException) -> CheckpointError:
-    failed = CheckpointError(f"{job.path}: not saved: {type(error).__name__}: {error}; earlier files are untouched")
+def _failed(job: _Job, error: BaseException, what: str = "not saved, earlier files are untouched") -> CheckpointError:
+    failed = CheckpointError(f"{job.path}: {what}: {type(error).__name__}: {error}")
     failed.__cause__ = error
     return failed
-
-
-class _Statistics:
-    def __init__(self) -> None:
-        self.failed = 0
-        self._saves = 0
-        self._raw_bytes = 0
-        self._stored_bytes = 0
-        self._write_seconds = 0.0
-        self._stalls: deque[float] = deque(maxlen=10_000)
-
-    def stalled(self, seconds: float) -> None:
-        """Note what a call to save cost."""
-        self._stalls.append(seconds)
-
-    def waited(self, seconds: float) -> None:
-        """Note what a step waited for the copy; it belongs to the save before it."""
-        if self._stalls:
-            self._stalls[-1] += seconds
-
-    def wrote(self, written: Written, seconds: float) -> None:
-        """Note a file on the disk."""
-        self._saves += 1
-        self._raw_bytes += written.raw_bytes
-        self._stored_bytes += written.stored_bytes
-        self._write_seconds += seconds
-
-    def summary(self) -> dict[str, float]:
-        """Return it all; times of the training thread in milliseconds."""
-        stalls = 1e3 * np.array(self._stalls or [0.0])
-        return {
-            "saves": self._saves,
-            "failed": self.failed,
-            "raw_bytes": self._raw_bytes,
-            "stored_bytes": self._stored_bytes,
-            "ratio": self._stored_bytes / self._raw_bytes if self._raw_bytes else 1.0,
-            "stall_ms_p50": float(np.percentile(stalls, 50)),
-            "stall_ms_p99": float(np.percentile(stalls, 99)),
-            "stall_ms_max": float(stalls.max()),
-            "write_seconds": self._write_seconds,
-        }

@@ -59,12 +59,9 @@ def guarded_addresses(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, 
     guarded: dict[int, int] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                guarded[parameter.data_ptr()] = parameter.nbytes
+            guarded.update({parameter.data_ptr(): parameter.nbytes for parameter in group["params"]})
         for state in optimizer.state.values():
-            for value in state.values():
-                if type(value) is torch.Tensor:
-                    guarded[value.data_ptr()] = value.nbytes
+            guarded.update({one.data_ptr(): one.nbytes for one in state.values() if type(one) is torch.Tensor})
     return guarded
 
 
@@ -76,12 +73,13 @@ class Snapshot:
         self.copied = threading.Event()
         self.failure: BaseException | None = None
         self._progress = threading.Condition()
+        self._holders = 1
         self._pool = pool
         self._offsets: list[int] = []
         self._missing: set[int] = set()  # values that are not in the arena yet
         self._deferred: dict[int, tuple[int, int]] = {}  # address and version of values that are copied later
         immediate: list[int] = []
-        size, pinned = 0, False
+        size, pinned, cuda = 0, False, torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         for number, value in enumerate(packed.values):
             self._offsets.append(size)
             if type(value) is not torch.Tensor:
@@ -90,9 +88,10 @@ class Snapshot:
             if guarded.get(address) == nbytes:
                 self._deferred[number] = address, value._version
             else:
+                packed.values[number] = value.detach()  # whatever is done to the object later, this stays as it is
                 immediate.append(number)
-            pinned = pinned or value.is_cuda
-            size += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+            pinned = cuda and (pinned or value.is_cuda)
+            size += (nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
         self._arena = pool.take(size, pinned=pinned)
         self._stream = _after_current_work() if pinned else None
         self._missing = set(self._deferred)
@@ -159,8 +158,9 @@ class Snapshot:
             self._stream.synchronize()
 
     def _copy_by_torch(self, value: torch.Tensor, region: torch.Tensor) -> None:
+        value = value.detach()
         target = region.view(value.dtype).view(value.shape)
-        if self._stream is None or not value.is_cuda:
+        if self._stream is None or value.device != self._stream.device:
             target.copy_(value)
             return
         with torch.cuda.stream(self._stream):
@@ -181,9 +181,16 @@ class Snapshot:
         pairs = zip(self.distinct, sources, strict=True)
         return [replace(source, ready=partial(self._wait_for, number)) for number, source in pairs]
 
+    def keep(self) -> None:
+        """Hold on to the memory: it then takes one more `release` to give it back."""
+        self._holders += 1
+
     def release(self) -> None:
-        """Give the memory back; the sources are invalid from here on."""
+        """Give the memory back, if nobody else holds on to it; the sources are invalid from then on."""
         self.copied.wait()  # a write may fail while the copy is still under way
+        self._holders -= 1
+        if self._holders:
+            return
         self.packed = Packed()
         self._pool.give_back(self._arena)
 
