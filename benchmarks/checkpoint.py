@@ -240,7 +240,8 @@ def draw(bench: Bench, path: Path) -> None:
             if label == f"{name}, {size}" and stalls
         }
         if points:
-            style = {"lw": 2.5, "ls": "-"} if name.startswith("navrl") else {"lw": 1.2, "ls": "--"}
+            style: dict[str, Any] = {"lw": 2.5} if name.startswith("navrl") else {"lw": 1.2, "ls": "--"}
+            style["color"] = matplotlib.colormaps["tab20"](2 * list(WRITERS).index(name) % 19)
             axes.plot(*zip(*sorted(points.items()), strict=True), marker="o", label=name, **style)
     axes.set(xscale="log", yscale="log", xlabel="weights and moments, MB", ylabel="training held up by a save, ms")
     axes.grid(alpha=0.3)

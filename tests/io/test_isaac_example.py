@@ -13,6 +13,7 @@ from io_states import assert_same
 from navrl.io import load_checkpoint
 from navrl.io.directory import list_entries
 
+pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "isaac_checkpoint.py"
 
 
