@@ -1,8 +1,8 @@
 """Opt-in differential checkpoints: store what changed since the one before.
 
-Pays where saves are a few optimiser steps apart (benchmarks say how much), and not at a thousand. The numbers of an
-array, seen as whole numbers, are subtracted from those of the base; small differences of either sign become small
-unsigned numbers, whose upper bytes are zeros that compress well. Reading adds the differences up again, exactly.
+Pays where saves are a few optimiser steps apart, and not at a thousand. The numbers of an array, seen as whole
+numbers, are subtracted from those of the base; small differences of either sign become small unsigned numbers, whose
+upper bytes are zeros that compress well. Reading adds the differences up again, exactly.
 
 A chain of such files is only as good as its first: chains are bounded, a base is identified by its checksum, a file
 that others build on is neither pruned nor overwritten, and a base that is missing or another is an error that names it.
@@ -30,7 +30,6 @@ __all__ = ["DeltaChain", "add_bases", "base_of"]
 MAX_CHAIN = 64
 _FILE = re.compile(r"[^/\0.][^/\0]*")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
-
 
 # The whole numbers as which elements of so many bytes are subtracted and stored.
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
