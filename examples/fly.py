@@ -1,7 +1,7 @@
 """Fly drones with the native interface: a batch of environments, the scripted pilot, what became of them.
 
-    python examples/fly.py
-    python examples/fly.py --drones 4096 --steps 2000
+python examples/fly.py
+python examples/fly.py --drones 4096 --steps 2000
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Train the PPO of Stable-Baselines3 on the simulator: the whole batch of drones is one VecEnv, in one process.
 
-    pip install 'navrl[gymnasium]' stable-baselines3
-    python examples/stable_baselines3_ppo.py --steps 200000
+pip install 'navrl[gymnasium]' stable-baselines3
+python examples/stable_baselines3_ppo.py --steps 200000
 """
 
 from __future__ import annotations

@@ -59,6 +59,13 @@ def test_every_make_target_of_the_readme_exists():
 def test_every_navrl_command_of_the_readme_runs(line, tmp_path):
     words = shlex.split(line)[1:]
     if words[0] == "train":
-        words += ["flight.episodes=16", "flight.worlds=2", "flight.recorded=2", "flight.animation=false", "--out", str(tmp_path)]
+        words += [
+            "flight.episodes=16",
+            "flight.worlds=2",
+            "flight.recorded=2",
+            "flight.animation=false",
+            "--out",
+            str(tmp_path),
+        ]
     words = [word.replace("examples/", f"{ROOT}/examples/") for word in words]
     run(sys.executable, "-m", "navrl.cli", *words, cwd=tmp_path)

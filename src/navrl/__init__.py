@@ -12,11 +12,25 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "AsyncCheckpointSaver": "navrl.io.saver",
+    "CheckpointDirectory": "navrl.io.directory",
+    "format_checkpoint_name": "navrl.io.models",
+    "get_model_size": "navrl.io.models",
+    "load_checkpoint": "navrl.io.checkpoint",
+    "print_model_info": "navrl.io.models",
+    "save_checkpoint": "navrl.io.checkpoint",
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
 }
 
 if TYPE_CHECKING:
+    from navrl.io.checkpoint import load_checkpoint as load_checkpoint
+    from navrl.io.checkpoint import save_checkpoint as save_checkpoint
+    from navrl.io.directory import CheckpointDirectory as CheckpointDirectory
+    from navrl.io.models import format_checkpoint_name as format_checkpoint_name
+    from navrl.io.models import get_model_size as get_model_size
+    from navrl.io.models import print_model_info as print_model_info
+    from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
 

@@ -30,6 +30,18 @@ class StateError(NavrlError, ValueError):
     """A saved state does not fit what it is loaded into; nothing has been changed."""
 
 
+class ContainerError(NavrlError, ValueError):
+    """A file is not a container, was cut short, is damaged, or claims what it cannot hold; nothing was loaded."""
+
+
+class CheckpointError(NavrlError, RuntimeError):
+    """A checkpoint could not be saved, found, or loaded; earlier checkpoints are untouched."""
+
+
+class UnsupportedStateError(CheckpointError, TypeError):
+    """A state holds an object that no checkpoint can hold; the message names its place and what to do."""
+
+
 class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that installs it."""
 

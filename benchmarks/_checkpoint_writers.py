@@ -1,0 +1,314 @@
+"""The writers that are compared: each saves a training's state its own way, and reads it back."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import queue
+import shutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import torch
+
+from _trained_states import Training
+from navrl.io import AsyncCheckpointSaver, load_checkpoint
+
+
+def named_tensors(state: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor of a state with its place."""
+    if isinstance(state, torch.Tensor):
+        yield place, state.detach()
+    elif isinstance(state, dict | list):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            yield from named_tensors(value, f"{place}/{key}")
+
+
+def copy_into(state: Any, loaded: dict[str, torch.Tensor]) -> None:
+    """Copy loaded tensors into the live ones."""
+    for name, tensor in named_tensors(state):
+        tensor.copy_(loaded[name])
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or every file of a folder, is on the disk."""
+    for one in path.iterdir() if path.is_dir() else [path]:
+        descriptor = os.open(one, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+class Writer:
+    """A blocking writer; the others override what differs."""
+
+    def __init__(self, training: Training, path: Path) -> None:
+        self.training = training
+        self.path = path
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Start to save; what this takes is taken from training."""
+        torch.save(state, self.path)
+
+    def before_step(self) -> None:
+        """Wait until the optimiser may write to the tensors again."""
+
+    def busy(self) -> bool:
+        """Tell whether the writer still works in the background."""
+        return False
+
+    def wait(self) -> None:
+        """Wait until the file is on the disk."""
+        sync(self.path)
+
+    def load(self) -> dict[str, torch.Tensor]:
+        """Return the tensors as fresh ones."""
+        return dict(named_tensors(torch.load(self.path, weights_only=True)))
+
+    def load_live(self, state: dict[str, Any]) -> None:
+        """Load into live tensors."""
+        copy_into(state, self.load())
+
+    def size(self) -> int:
+        """Return the bytes on the disk."""
+        return sum(one.stat().st_size for one in (self.path.iterdir() if self.path.is_dir() else [self.path]))
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+
+
+class Safetensors(Writer):
+    """safetensors, blocking: tensors by name."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        from safetensors.torch import save_file
+
+        save_file(dict(named_tensors(state)), self.path)
+
+    def load(self) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load_file
+
+        return load_file(self.path)
+
+
+class CloneAndQueue(Writer):
+    """The design of the documents: clone every tensor, queue it; a thread runs torch.save into memory and LZ4 at 9."""
+
+    def __init__(self, training: Training, path: Path) -> None:
+        super().__init__(training, path)
+        self._queue: queue.Queue[Any] = queue.Queue(3)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._queue.put(self._clone(state))
+
+    def _clone(self, state: Any) -> Any:
+        if isinstance(state, torch.Tensor):
+            return state.detach().clone()
+        if isinstance(state, dict):
+            return {key: self._clone(value) for key, value in state.items()}
+        return [self._clone(value) for value in state] if isinstance(state, list) else state
+
+    def _work(self) -> None:
+        while (state := self._queue.get()) is not None:
+            buffer = io.BytesIO()
+            torch.save(state, buffer)
+            self.path.write_bytes(lz4.frame.compress(buffer.getvalue(), compression_level=9))
+            self._queue.task_done()
+
+    def busy(self) -> bool:
+        return self._queue.unfinished_tasks > 0
+
+    def wait(self) -> None:
+        self._queue.join()
+        sync(self.path)
+
+    def load(self) -> dict[str, torch.Tensor]:
+        content = io.BytesIO(lz4.frame.decompress(self.path.read_bytes()))
+        return dict(named_tensors(torch.load(content, weights_only=True)))
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+
+class Lightning(Writer):
+    """Lightning's AsyncCheckpointIO."""
+
+    def __init__(self, training: Training, path: Path) -> None:
+        from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+
+        super().__init__(training, path)
+        self._io = AsyncCheckpointIO(TorchCheckpointIO())
+        self._io._ensure_setup()
+        self._done: Any = None
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._io.save_checkpoint(state, self.path)
+        self._done = self._io._executor.submit(lambda: None)
+
+    def busy(self) -> bool:
+        return self._done is not None and not self._done.done()
+
+    def wait(self) -> None:
+        self._done.result()
+        sync(self.path)
+
+    def close(self) -> None:
+        self._io.teardown()
+
+
+class Distributed(Writer):
+    """torch.distributed.checkpoint.async_save, in a thread or a process, with one of its stagers."""
+
+    kind = "thread"
+    staging: Callable[[], Any] = staticmethod(lambda: None)
+
+    def __init__(self, training: Training, path: Path) -> None:
+        import torch.distributed as dist
+
+        super().__init__(training, path)
+        logging.getLogger().setLevel(logging.WARNING)  # its processes report every request
+        warnings.filterwarnings("ignore", module="torch.distributed")
+        if not dist.is_initialized():
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+            dist.init_process_group("gloo", rank=0, world_size=1)
+        self._stager = self.staging()
+        self._staged: Any = None
+        self._done: Any = None
+
+    def save(self, state: dict[str, Any]) -> None:
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        response = dcp.async_save(
+            state,
+            storage_writer=dcp.FileSystemWriter(self.path, overwrite=True),
+            async_checkpointer_type=AsyncCheckpointerType(self.kind),
+            async_stager=self._stager,
+        )
+        self._staged = getattr(response, "staging_completion", None)
+        self._done = getattr(response, "upload_completion", response)
+
+    def before_step(self) -> None:
+        if self._staged is not None:
+            self._staged.result()
+            self._staged = None
+
+    def busy(self) -> bool:
+        return not self._done.done()
+
+    def wait(self) -> None:
+        self._done.result()  # its FileSystemWriter flushes by itself
+
+    def load_live(self, state: dict[str, Any]) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.load(state, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+
+    def load(self) -> dict[str, torch.Tensor]:
+        state = Training.state(self.training)
+        fresh = _empty_like(state)
+        self.load_live(fresh)
+        return dict(named_tensors(fresh))
+
+    def close(self) -> None:
+        if self._stager is not None and hasattr(self._stager, "close"):
+            self._stager.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _empty_like(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return torch.empty_like(state)
+    if isinstance(state, dict):
+        return {key: _empty_like(value) for key, value in state.items()}
+    return [_empty_like(value) for value in state] if isinstance(state, list) else state
+
+
+class DistributedCached(Distributed):
+    """The same with a stager that keeps its copy between saves."""
+
+    @staticmethod
+    def staging() -> Any:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        return DefaultStager(StagingOptions(False, False, False, False))  # pinned memory would need a GPU
+
+
+class DistributedStaged(Distributed):
+    """The same with a stager that copies in the background."""
+
+    @staticmethod
+    def staging() -> Any:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        return DefaultStager(StagingOptions(False, False, True, False))
+
+
+class DistributedProcess(Distributed):
+    """The same, written by a process of its own."""
+
+    kind = "process"
+
+
+class Navrl(Writer):
+    """AsyncCheckpointSaver as in the README."""
+
+    compress = True
+    lazy = True
+
+    def __init__(self, training: Training, path: Path) -> None:
+        super().__init__(training, path)
+        self.saver = AsyncCheckpointSaver(optimizers=[training.optimizer] if self.lazy else [])
+
+    def save(self, state: dict[str, Any]) -> None:
+        self.saver.save_async(state, self.path, compress=self.compress)
+
+    def before_step(self) -> None:
+        self.saver.barrier()
+
+    def busy(self) -> bool:
+        return bool(self.saver.get_stats()["queue_length"])
+
+    def wait(self) -> None:
+        self.saver.flush()
+
+    def load(self) -> dict[str, torch.Tensor]:
+        return dict(named_tensors(load_checkpoint(self.path)))
+
+    def load_live(self, state: dict[str, Any]) -> None:
+        load_checkpoint(self.path, into=state)
+
+    def close(self) -> None:
+        self.saver.shutdown()
+
+
+class NavrlRaw(Navrl):
+    """The same without compression."""
+
+    compress = False
+
+
+class NavrlEager(Navrl):
+    """The same without registered optimisers: the copy is made in the call."""
+
+    lazy = False
+
+
+WRITERS: dict[str, type[Writer]] = {
+    "torch.save": Writer,
+    "safetensors": Safetensors,
+    "clone, queue, LZ4-9": CloneAndQueue,
+    "Lightning async": Lightning,
+    "DCP thread": Distributed,
+    "DCP thread, cached staging": DistributedCached,
+    "DCP thread, async staging": DistributedStaged,
+    "DCP process": DistributedProcess,
+    "navrl": Navrl,
+    "navrl raw": NavrlRaw,
+    "navrl, copy in call": NavrlEager,
+}

@@ -1,0 +1,297 @@
+"""What a checkpoint costs: time taken from training, time to the disk, size, load time, memory; beside its peers.
+
+The state is a network that is really trained (`_trained_states.py`), and training goes on while the writers work. One
+core is left to them, as in a run whose simulator or data loader does not use every core; the cases "all cores" leave
+none. A save is followed by steps until the writer is done, and those steps are compared with steps without a save.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _checkpoint_writers import WRITERS, Writer, named_tensors
+from _trained_states import Training, trained
+from navrl.bench import Case, Column, Gate, Results, Suite
+
+SAVES = {"1 MB": 12, "20 MB": 4, "200 MB": 2, "2 GB": 1}
+PEERS = {"safetensors": "safetensors", "Lightning async": "lightning"}
+SLOW = {"clone, queue, LZ4-9": 1}  # rounds at 200 MB: one save takes many seconds there
+DISTRIBUTED = [name for name in WRITERS if name.startswith("DCP")]
+TORCH, OURS, RAW = "torch.save", "navrl", "navrl raw"
+
+
+class Bench:
+    """Trainings by size, writers by case, and every stall that was measured."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="navrl-bench-", dir=os.environ.get("NAVRL_BENCHMARK_FOLDER")))
+        self._trainings: dict[str, Training] = {}
+        self._writers: dict[tuple[str, str], Writer] = {}
+        self.stalls: dict[tuple[str, str], list[float]] = {}
+        self._rounds: dict[str, int] = {}
+        self._peaks: dict[str, float] = {}
+
+    def case(self, name: str, size: str, *, all_cores: bool = False, stall_only: bool = False) -> Case:
+        """Return one writer at one size as a case of the suite."""
+        label = f"{name}, {size}" + (", all cores" if all_cores else "")
+        limit = 1 if stall_only else SLOW.get(name) if size == "200 MB" else None
+
+        def measure() -> Mapping[str, float]:
+            self._rounds[label] = self._rounds.get(label, 0) + 1
+            if limit is not None and self._rounds[label] > limit + 1:  # the first is the warm-up
+                return {}
+            torch.set_num_threads((os.cpu_count() or 2) if all_cores else max(1, (os.cpu_count() or 2) - 1))
+            return self._measure(name, size, label, stall_only)
+
+        return Case(label, measure, note=(WRITERS[name].__doc__ or "").splitlines()[0])
+
+    def _measure(self, name: str, size: str, label: str, stall_only: bool) -> dict[str, float]:
+        if size not in self._trainings:
+            self._trainings[size] = trained(size)
+        training = self._trainings[size]
+        if (name, size) not in self._writers:
+            path = self.folder / f"{len(self._writers)}.pt"
+            self._writers[name, size] = WRITERS[name](training, path)
+        writer = self._writers[name, size]
+        base = statistics.median(self._step(training, writer)[0] for _ in range(1 if stall_only else SAVES[size] + 2))
+        stalls, added = [], []
+        for _ in range(SAVES[size]):
+            stall, extra = self._save_while_training(training, writer, base)
+            stalls.append(stall)
+            added.append(extra)
+        known = self.stalls.setdefault((label, size), [])
+        if self._rounds[label] > 1:
+            known += stalls
+        metrics = {
+            "stall": statistics.median(stalls),
+            "stall_p99": float(np.percentile(known or stalls, 99)),
+            "added": statistics.median(added),
+        }
+        return metrics if stall_only else {**metrics, **self._alone(training, writer), **self._peak(name, size)}
+
+    def _step(self, training: Training, writer: Writer) -> tuple[float, float]:
+        """Return the seconds of a step, and of them those it waited for a copy."""
+        waits: list[float] = []
+
+        def wait(*_: Any) -> None:
+            start = time.perf_counter()
+            writer.before_step()
+            waits.append(time.perf_counter() - start)
+
+        hook = training.optimizer.register_step_pre_hook(wait)
+        training.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)  # before our own hook
+        start = time.perf_counter()
+        training.step()
+        seconds = time.perf_counter() - start
+        hook.remove()
+        return seconds, waits[0]
+
+    def _save_while_training(self, training: Training, writer: Writer, base: float) -> tuple[float, float]:
+        state = training.state()
+        start = time.perf_counter()
+        writer.save(state)
+        stall = time.perf_counter() - start
+        steps = 0
+        while writer.busy() or not steps:
+            stall += self._step(training, writer)[1]
+            steps += 1
+        added = time.perf_counter() - start - steps * base
+        writer.wait()
+        return stall, added
+
+    def _alone(self, training: Training, writer: Writer) -> dict[str, float]:
+        """Measure what does not depend on training: time to the disk, size, and reading back."""
+        state = training.state()
+        start = time.perf_counter()
+        writer.save(state)
+        writer.wait()
+        durable = time.perf_counter() - start
+        expected = {name: tensor.clone() for name, tensor in named_tensors(state)}
+        start = time.perf_counter()
+        loaded = writer.load()
+        fresh = time.perf_counter() - start
+        identical = all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
+        del loaded
+        start = time.perf_counter()
+        writer.load_live(state)
+        live = time.perf_counter() - start
+        identical &= all(torch.equal(tensor, expected[name]) for name, tensor in named_tensors(state))
+        raw = sum(tensor.nbytes for tensor in expected.values())
+        return {
+            "durable": durable,
+            "size": writer.size() / raw,
+            "load": fresh,
+            "load_live": live,
+            "identical": float(identical),
+        }
+
+    def _peak(self, name: str, size: str) -> dict[str, float]:
+        """Measure the most memory that a process of its own needs beyond the training, once."""
+        if size != "200 MB" or name == "DCP process":  # half of what that one needs is in another process
+            return {}
+        if name not in self._peaks:
+            command = [sys.executable, __file__, name, size, str(self.folder)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            self._peaks[name] = float(done.stdout.split()[-1])
+        return {"peak": self._peaks[name]}
+
+    def close(self) -> None:
+        """Stop the writers and remove their files."""
+        for writer in self._writers.values():
+            writer.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def measure_peak(name: str, size: str, folder: Path) -> float:
+    """Return the bytes of memory that two saves need at most, beyond what the training itself holds."""
+    training = trained(size)
+    training.step()
+    writer = WRITERS[name](training, Path(tempfile.mkdtemp(dir=folder)) / "peak.pt")
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    for _ in range(2):
+        writer.save(training.state())
+        writer.before_step()
+        writer.wait()
+    peak = _status("VmHWM") - before
+    writer.close()
+    return peak
+
+
+def _status(field: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return float(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def gates(sizes: list[str]) -> list[Gate]:
+    """Return what is promised: sizes and identity everywhere, the rest at 200 MB."""
+    everywhere = [
+        *(Gate(f"size at {size}", _median(f"{OURS}, {size}", "size"), at_most=0.85) for size in sizes),
+        *(Gate(f"identical at {size}", _median(f"{OURS}, {size}", "identical"), at_least=1) for size in sizes),
+    ]
+    if "200 MB" not in sizes:
+        return everywhere
+    ours, raw, blocking = (f"{name}, 200 MB" for name in (OURS, RAW, TORCH))
+
+    def best_distributed(results: Results, metric: str) -> float:
+        return min(results.median(f"{name}, 200 MB", metric) for name in DISTRIBUTED)
+
+    def last(results: Results, case: str) -> float:
+        return results.rounds[case]["stall_p99"][-1]  # over all saves of all rounds
+
+    def over(metric: str, case: str, peer: str) -> Callable[[Results], float]:
+        return lambda results: results.median(case, metric) / results.median(peer, metric)
+
+    return [
+        Gate("stall / torch.save", over("stall", ours, blocking), at_most=1 / 500),
+        Gate("stall / best DCP", lambda r: r.median(ours, "stall") / best_distributed(r, "stall"), at_most=1 / 50),
+        Gate("stall p99 / torch.save", lambda r: last(r, ours) / last(r, blocking), at_most=1 / 20),
+        Gate("added / torch.save", over("added", ours, blocking), at_most=0.05),
+        Gate("added / best DCP", lambda r: r.median(ours, "added") / best_distributed(r, "added"), at_most=0.2),
+        *everywhere,
+        Gate("durable raw / torch.save + fsync", over("durable", raw, blocking), at_most=0.7),
+        Gate("durable compressed / torch.save + fsync", over("durable", ours, blocking), at_most=0.85),
+        Gate("load raw, times torch.load", over("load_live", blocking, raw), at_least=4),
+        Gate("load compressed, times torch.load", over("load_live", blocking, ours), at_least=1.6),
+        Gate("stall at 2 GB / at 1 MB", over("stall", f"{RAW}, 2 GB", f"{RAW}, 1 MB"), at_most=2, stretch=True),
+        Gate(
+            "added / torch.save, all cores",
+            over("added", f"{ours}, all cores", f"{blocking}, all cores"),
+            at_most=0.5,
+            stretch=True,
+        ),
+    ]
+
+
+def _median(case: str, metric: str) -> Callable[[Results], float]:
+    return lambda results: results.median(case, metric)
+
+
+def draw(bench: Bench, path: Path) -> None:
+    """Draw the stall of every writer against the size of the state."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    megabytes = {"1 MB": 1.03, "20 MB": 20.3, "200 MB": 203.4, "2 GB": 2074.0}
+    for name in WRITERS:
+        points = {
+            megabytes[size]: 1e3 * statistics.median(stalls)
+            for (label, size), stalls in bench.stalls.items()
+            if label == f"{name}, {size}" and stalls
+        }
+        if points:
+            style: dict[str, Any] = {"lw": 2.5} if name.startswith("navrl") else {"lw": 1.2, "ls": "--"}
+            style["color"] = matplotlib.colormaps["tab20"](2 * list(WRITERS).index(name) % 19)
+            axes.plot(*zip(*sorted(points.items()), strict=True), marker="o", label=name, **style)
+    axes.set(xscale="log", yscale="log", xlabel="weights and moments, MB", ylabel="training held up by a save, ms")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def suite(smoke: bool) -> Suite:
+    bench = Bench()
+    sizes = ["1 MB"] if smoke else ["1 MB", "20 MB", "200 MB"]
+    names = [name for name in WRITERS if name not in PEERS or importlib.util.find_spec(PEERS[name]) is not None]
+    cases = [bench.case(name, size) for size in sizes for name in names]
+    if not smoke:
+        cases += [bench.case(name, "200 MB", all_cores=True) for name in (TORCH, "DCP thread", OURS, RAW)]
+        cases += [bench.case(name, "2 GB", stall_only=True) for name in (TORCH, RAW)]
+
+    def close() -> None:
+        if not smoke:
+            draw(bench, Path(__file__).parents[1] / "docs" / "checkpoint_stall.png")
+        bench.close()
+
+    left_out = sorted(set(WRITERS) - set(names))
+    return Suite(
+        name="checkpoint",
+        title="Checkpoints: what a save takes from training, and what it leaves on the disk",
+        cases=cases,
+        columns=[
+            Column("stall", "stall ms", ".3g", 1e3),
+            Column("stall_p99", "p99 ms", ".3g", 1e3),
+            Column("added", "added ms", ".3g", 1e3),
+            Column("durable", "durable ms", ".3g", 1e3),
+            Column("size", "size", ".3f"),
+            Column("load", "load ms", ".3g", 1e3),
+            Column("load_live", "into live ms", ".3g", 1e3),
+            Column("peak", "memory MB", ".0f", 1e-6),
+            Column("identical", "identical", ".0f"),
+        ],
+        gates=gates(sizes),
+        packages=("lz4", "zstandard", "xxhash", "safetensors", "lightning"),
+        repeats=5,
+        settings={
+            "saves a round": SAVES,
+            "training threads": max(1, (os.cpu_count() or 2) - 1),
+            "not installed, so left out": left_out,
+        },
+        close=close,
+    )
+
+
+if __name__ == "__main__":
+    print(measure_peak(sys.argv[1], sys.argv[2], Path(sys.argv[3])), flush=True)
+    os._exit(0)  # some writers leave threads behind that crash an orderly end

@@ -1,0 +1,54 @@
+"""`navrl checkpoints prune FOLDER`: remove old checkpoints by the rules that a training run uses."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  navrl checkpoints prune runs/a --keep-last 3 --dry-run
+  navrl checkpoints prune runs/a --keep-last 3 --keep-best 2 --metric success --keep-every 1000
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser("checkpoints", help="tidy a folder of checkpoints")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    prune = actions.add_parser(
+        "prune",
+        help="remove the checkpoints that no rule keeps",
+        description="Remove the checkpoints that no rule keeps. What has a name (an alias) is always kept.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    prune.add_argument("folder", type=Path, help="the folder of a CheckpointDirectory")
+    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N")
+    prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="keep the best K by --metric")
+    prune.add_argument("--metric", help="the metric that says which is best")
+    prune.add_argument("--mode", choices=("max", "min"), default="max", help="which end of the metric is best")
+    prune.add_argument("--keep-every", type=int, default=0, metavar="K", help="keep steps that are a multiple of K")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prune the folder and say what went."""
+    from navrl.errors import CheckpointError
+    from navrl.io import Retention
+    from navrl.io.directory import list_entries, prune
+    from navrl.io.files import remove_stale_files
+
+    if not arguments.folder.is_dir():
+        raise CheckpointError(f"{arguments.folder}: no such folder")
+    rules = Retention(arguments.keep_last, arguments.keep_best, arguments.metric, arguments.mode, arguments.keep_every)
+    removed = prune(arguments.folder, rules, dry_run=arguments.dry_run)
+    verb = "would remove" if arguments.dry_run else "removed"
+    for entry in removed:
+        print(f"{verb} {entry.path} ({entry.stored_bytes / 1e6:.1f} MB)")
+    for path in [] if arguments.dry_run else remove_stale_files(arguments.folder):
+        print(f"removed {path}, which a dead writer had left")
+    left = len(list_entries(arguments.folder)) - (len(removed) if arguments.dry_run else 0)
+    print(f"{left} checkpoints kept")
+    return 0

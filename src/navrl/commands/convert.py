@@ -1,0 +1,41 @@
+"""`navrl convert SOURCE TARGET`: a checkpoint in another format, to and from safetensors and torch.save."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  navrl convert runs/a/latest policy.safetensors
+  navrl convert runs/a/latest old_school.pt --to torch
+  navrl convert somebody_elses.pt mine.pt              compressed and checksummed from now on
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "convert",
+        help="write a checkpoint in another format",
+        description="Write a checkpoint in another format. What SOURCE is, is found out.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", type=Path, help="a checkpoint of navrl or torch.save, or a safetensors file")
+    parser.add_argument("target", type=Path, help="the file to write")
+    parser.add_argument("--to", choices=("navrl", "safetensors", "torch"), help="the format (default: by the suffix)")
+    parser.add_argument("--codec", default="planes-zstd", help="how a navrl file is stored (default: planes-zstd)")
+    parser.add_argument("--trusted", action="store_true", help="let a pickle in SOURCE run the code that it names")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert and say how large the two files are."""
+    from navrl.io import find_checkpoint
+    from navrl.io.convert import convert_checkpoint
+
+    source = find_checkpoint(arguments.source)
+    target = convert_checkpoint(source, arguments.target, to=arguments.to, codec=arguments.codec, trusted=arguments.trusted)
+    print(f"{source} ({source.stat().st_size / 1e6:.1f} MB) -> {target} ({target.stat().st_size / 1e6:.1f} MB)")
+    return 0

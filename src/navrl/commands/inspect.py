@@ -1,0 +1,115 @@
+"""`navrl inspect FILE|FOLDER`: what is inside a checkpoint, or which checkpoints a folder holds; nothing is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  navrl inspect runs/a/latest             tensors, sizes, codec, ratio, metadata
+  navrl inspect runs/a                    the checkpoints of a run with their metrics
+  navrl inspect runs/a/latest --verify    read every byte and compare the checksums; exit 1 if one is wrong
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "inspect",
+        help="look into checkpoints without loading them",
+        description="Show what a checkpoint, or a folder of checkpoints, holds. Reads indexes only, unless --verify.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", type=Path, help="a checkpoint, or a folder of checkpoints")
+    parser.add_argument("--verify", action="store_true", help="check every byte; exit 1 if anything is damaged")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the file or the folder; return 1 if something is damaged."""
+    from rich.console import Console
+
+    console = Console(width=None if Console().is_terminal else 150)
+    show = _show_folder if arguments.path.is_dir() else _show_file
+    return show(console, arguments.path, arguments.verify)
+
+
+def _show_file(console: Any, path: Path, verify: bool) -> int:
+    from rich.table import Table
+
+    from navrl.io import find_checkpoint, read_index
+
+    path = find_checkpoint(path)
+    index = read_index(path)
+    document = index.document
+    console.print(f"[bold]{path}[/bold]: {document.get('kind')}, {_bytes(index.size)} stored as {_size(index)}")
+    if isinstance(document.get("created"), float):
+        console.print(f"created {_date(document['created'])}")
+    if isinstance(document.get("base"), dict):
+        console.print(f"holds differences to {document['base'].get('file')}", markup=False)
+    console.print(f"metadata {json.dumps(document.get('metadata'))}", markup=False, soft_wrap=True)
+    table = Table("tensor", "type", "shape", "codec", *_right("bytes", "stored", "ratio"))
+    for entry in index.arrays:
+        ratio = f"{entry.stored_bytes / entry.size:.3f}" if entry.size else ""
+        shape = " x ".join(map(str, entry.shape)) or "single"
+        table.add_row(entry.name, entry.element, shape, entry.codec, f"{entry.size:,}", f"{entry.stored_bytes:,}", ratio)
+    console.print(table)
+    return _verify(console, [path]) if verify else 0
+
+
+def _show_folder(console: Any, folder: Path, verify: bool) -> int:
+    from rich.table import Table
+
+    from navrl.io.directory import list_aliases, list_entries
+
+    aliases = list_aliases(folder)
+    table = Table(*_right("step"), "names", "metrics", *_right("bytes", "stored", "ratio"), "created")
+    entries = list_entries(folder)
+    for entry in entries:
+        names = ", ".join(sorted(name for name, target in aliases.items() if target == entry.path.name))
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in entry.metrics.items() if value is not None)
+        ratio = entry.stored_bytes / entry.raw_bytes if entry.raw_bytes else 1.0
+        table.add_row(
+            str(entry.step), names, metrics, _bytes(entry.raw_bytes), _bytes(entry.stored_bytes), f"{ratio:.3f}",
+            _date(entry.created),
+        )  # fmt: skip
+    console.print(f"[bold]{folder}[/bold]: {len(entries)} checkpoints")
+    console.print(table)
+    return _verify(console, sorted(folder.glob("checkpoint_*.pt"))) if verify else 0
+
+
+def _verify(console: Any, paths: list[Path]) -> int:
+    from navrl.errors import ContainerError
+    from navrl.io import verify_checkpoint
+
+    damaged = 0
+    for path in paths:
+        try:
+            verify_checkpoint(path)
+            console.print(f"{path}: verified", markup=False, soft_wrap=True)
+        except ContainerError as error:
+            damaged += 1
+            console.print(f"damaged: {error}", markup=False, soft_wrap=True)
+    return 1 if damaged else 0
+
+
+def _right(*headings: str) -> list[Any]:
+    from rich.table import Column
+
+    return [Column(heading, justify="right") for heading in headings]
+
+
+def _size(index: Any) -> str:
+    return f"{_bytes(index.file_size)}, ratio {index.file_size / index.size if index.size else 1:.3f}"
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

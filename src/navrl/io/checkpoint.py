@@ -1,0 +1,217 @@
+"""Save a nested state to a file and load it back, every byte verified; also reads what `torch.save` wrote."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from navrl.errors import CheckpointError, ContainerError
+from navrl.io import legacy
+from navrl.io.codecs import DEFAULT_CODEC, Bytes
+from navrl.io.container import Container, Written, write_container
+from navrl.io.delta import add_bases, base_of
+from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
+from navrl.io.index import MAGIC, ArrayEntry, Index
+from navrl.io.lossy import narrow_moments
+from navrl.io.snapshot import live_sources, tensor_bytes
+from navrl.io.state import Packed, check_json, pack_state, unpack_state, widened_arrays
+
+__all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
+
+KIND = "checkpoint"
+_SUFFIXES = (".lz4", ".navrl", ".zst")
+
+
+def save_checkpoint(
+    state: Any,
+    path: str | os.PathLike[str],
+    *,
+    codec: str = DEFAULT_CODEC,
+    level: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    lossy_moments: bool = False,
+) -> Written:
+    """Write a state to a file and return its sizes; when this returns, the file is whole and on the disk.
+
+    Nothing may write to the tensors meanwhile; `AsyncCheckpointSaver` is for a training that goes on.
+    `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see `navrl.io.lossy`.
+
+    Raises:
+        UnsupportedStateError: the state holds an object that cannot be stored.
+        OSError: the disk is full, the folder not writable; what stood at `path` is untouched.
+    """
+    packed = pack_state(state)
+    document = checkpoint_document(packed, metadata)
+    sources = live_sources(packed)
+    if lossy_moments:
+        sources = narrow_moments(sources, packed)
+    return write_container(path, sources, document, codec=codec, level=level)
+
+
+def checkpoint_document(packed: Packed, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the index of a checkpoint says beside its arrays."""
+    return {
+        "kind": KIND,
+        "created": time.time(),
+        "metadata": check_json(dict(metadata), "metadata") if metadata else {},
+        "state": packed.tree,
+    }
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """Return the file that holds a checkpoint: the path itself, or with a suffix of compression more or less.
+
+    Raises:
+        CheckpointError: there is none; the message lists the names that were tried.
+    """
+    path = Path(path)
+    candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
+    if path.suffix in _SUFFIXES:
+        candidates.append(path.with_suffix(""))
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    tried = ", ".join(candidate.name for candidate in candidates)
+    raise CheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    device: str | torch.device = "cpu",
+    *,
+    workers: int | None = None,
+    into: Any = None,
+    trusted: bool = False,
+) -> Any:
+    """Return the state that was saved, every byte of it verified.
+
+    Args:
+        path: the file, by its name with or without a suffix of compression; a `torch.save` file is fine too.
+        device: where the tensors go.
+        workers: threads that read and decompress; None is one for each core.
+        into: a state of the same structure whose tensors are filled in place, which spares fresh memory; arrays that
+            it lacks are created. Should the file turn out damaged half-way, they hold a mixture: load another file
+            into them, or call `verify_checkpoint` first.
+        trusted: allow a pickle to run the code that it names. Only needed for foreign files with foreign classes.
+
+    Raises:
+        CheckpointError: there is no such file, or it does not fit `into`.
+        ContainerError: the file is damaged; the message names the file and the tensor.
+    """
+    found = find_checkpoint(path)
+    with open(found, "rb") as file:
+        start = file.read(len(MAGIC))
+    if start != MAGIC:
+        return legacy.load(found, start, device, trusted=trusted)
+    with Container(found) as container:
+        return _Loading(container, torch.device(device), workers, into).state()
+
+
+def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:
+    """Check every byte of a container without loading it, and return its index.
+
+    Raises:
+        FileNotFoundError: `path` does not exist.
+        ContainerError: the file is damaged, or no container; the message names the file and the tensor.
+    """
+    with Container(path) as container:
+        container.verify(workers=workers)
+        return container.index
+
+
+class _Loading:
+    """One load: which arrays go where, and the state around them."""
+
+    def __init__(self, container: Container, device: torch.device, workers: int | None, into: Any) -> None:
+        self._container = container
+        self._index = container.index
+        self._device = device
+        self._workers = workers
+        self._tree = checkpoint_tree(container)
+        self._live = _live_tensors(into) if into is not None else {}
+        self._widened = self._named(widened_arrays, self._tree)
+
+    def state(self) -> Any:
+        base = base_of(self._index)
+        elements = base.elements if base else {}  # of arrays that are stored as differences
+        entries = [replace(entry, element=elements.get(entry.name, entry.element)) for entry in self._index.arrays]
+        for number, entry in enumerate(entries):
+            self._check(entry, self._widened.get(number, entry.element))
+        outputs = [self._output(entry) for entry in entries]
+        self._container.read(self._index.arrays, outputs, workers=self._workers)
+        add_bases(self._index, dict(zip((entry.name for entry in entries), outputs, strict=True)), self._workers)
+        tensors = [self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)]
+        return self._named(unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i]))
+
+    def _named(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something that knows no files, and name this one should it fail."""
+        try:
+            return function(*arguments)
+        except ContainerError as error:
+            raise ContainerError(f"{self._index.path}: {error}") from error
+
+    def _check(self, entry: ArrayEntry, element: str) -> None:
+        if element not in TORCH_DTYPES or entry.element not in TORCH_DTYPES:
+            raise CheckpointError(f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch")
+        live = self._live.get(entry.name)
+        if live is None:
+            return
+        found = f"{element} {list(entry.shape)}"
+        expected = f"{live[0]} {list(live[1].shape)}"
+        if found != expected:
+            raise CheckpointError(f"{self._index.path}: {entry.name} is {found}, to be loaded into {expected}")
+
+    def _output(self, entry: ArrayEntry) -> Bytes:
+        element, tensor = self._live.get(entry.name, ("", None))
+        if tensor is not None and element == entry.element and _can_be_filled(tensor):
+            return tensor_bytes(tensor)
+        return np.empty(entry.size, np.uint8)
+
+    def _tensor(self, number: int, entry: ArrayEntry, output: Bytes) -> Any:
+        dtype = TORCH_DTYPES[entry.element]
+        if entry.size:
+            tensor = torch.from_numpy(output).view(dtype).reshape(entry.shape)
+        else:
+            tensor = torch.empty(entry.shape, dtype=dtype)
+        _, live = self._live.get(entry.name, ("", None))
+        if live is not None:
+            if live.data_ptr() != tensor.data_ptr():
+                live.detach().copy_(tensor)
+            return live
+        return tensor.to(self._device, TORCH_DTYPES[self._widened.get(number, entry.element)])
+
+
+def _can_be_filled(tensor: torch.Tensor) -> bool:
+    """Tell whether the bytes of a tensor can be written to directly."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def checkpoint_tree(container: Container) -> Any:
+    """Return the tree of a checkpoint's state."""
+    document = container.index.document
+    if document.get("kind") != KIND or "state" not in document:
+        raise ContainerError(f"{container.index.path}: holds {document.get('kind')!r}, not a checkpoint")
+    return document["state"]
+
+
+def _array(entry: ArrayEntry, output: Bytes) -> Any:
+    if entry.element not in NUMPY_DTYPES:
+        raise ContainerError(f"{entry.name}: NumPy has no {entry.element}")
+    return output.view(NUMPY_DTYPES[entry.element]).reshape(entry.shape)
+
+
+def _live_tensors(into: Any) -> dict[str, tuple[str, torch.Tensor]]:
+    """Return element type and tensor by name, for every tensor of a state."""
+    packed = pack_state(into)
+    return {
+        name: (NAME_OF_TORCH_DTYPE[value.dtype], value)
+        for name, value in zip(packed.names(), packed.values, strict=True)
+        if isinstance(value, torch.Tensor)
+    }

@@ -1,0 +1,236 @@
+"""Named codecs: how the bytes of one chunk are stored.
+
+A codec splits a chunk into parts and codes each part, or leaves it as it is when coding does not pay. `planes-zstd`,
+the default, takes floats apart: the top bytes (sign and exponent) of trained weights crowd around a few values and
+shrink to a third; the lower bits of the mantissa are noise that no compressor can shrink and none should waste time on.
+
+Everything heavy here runs inside NumPy, zstandard or lz4, which let other threads run meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lz4.block
+import numpy as np
+import zstandard
+
+from navrl.errors import ConfigError, ContainerError, nearest_name
+from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
+
+__all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "Codec", "find_codec"]
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]  # flat, contiguous
+
+DEFAULT_CODEC = "planes-zstd"
+
+# A chunk is stored in at least this fraction of its bytes, so that a small file can never ask for much memory.
+MAX_EXPANSION = 1024
+
+_CODED = 1 << 31  # the flag beside a part's length: coded, rather than stored as it is
+_SAMPLES = 4096
+_COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One way to store a chunk: `encode` gives the buffers to write, `decode` fills the chunk again."""
+
+    name: str
+    coder: _Coder | None
+    planes: bool = False
+    default_level: int | None = None
+
+    def encode(self, chunk: Bytes, element: str, level: int | None, scratch: Bytes) -> list[Any]:
+        """Return buffers whose concatenation is the stored form of a chunk.
+
+        Some may be views of the chunk and of `scratch`, which must be as large: they are valid as long as both are.
+        """
+        if self.coder is None:
+            return [chunk]
+        level = self.default_level if level is None else level
+        words: list[int] = []
+        buffers: list[Any] = []
+        for part in _split(chunk, element, scratch) if self.planes else [chunk]:
+            coded = self.coder.compress(part, level) if _compressible(part) else b""
+            pays = 0 < len(coded) < part.size
+            buffers.append(coded if pays else part)
+            words.append(_CODED | len(coded) if pays else part.size)
+        stored = 4 * len(words) + sum(word & ~_CODED for word in words)
+        padding = bytes(max(0, -(-chunk.size // MAX_EXPANSION) - stored))
+        return [struct.pack(f"<{len(words)}I", *words), *buffers, *([padding] if padding else [])]
+
+    def decode(self, stored: Bytes, chunk: Bytes, element: str) -> None:
+        """Fill `chunk` from its stored form.
+
+        Raises:
+            ContainerError: the stored form is not one that `encode` could have made.
+        """
+        if self.coder is None:
+            if stored.size != chunk.size:
+                raise ContainerError(f"{stored.size} bytes stored, expected {chunk.size}")
+            np.copyto(chunk, stored)
+            return
+        widths = _plane_widths(element) if self.planes else [1]
+        sizes = [chunk.size // sum(widths) * width for width in widths]
+        parts = _read_parts(stored, sizes, self.coder)
+        if self.planes and len(parts) > 1:
+            _join(parts, chunk, element)
+        else:
+            np.copyto(chunk, parts[0])
+
+
+def _read_parts(stored: Bytes, sizes: Sequence[int], coder: _Coder) -> list[Bytes]:
+    position = 4 * len(sizes)
+    if stored.size < position:
+        raise ContainerError(f"{stored.size} bytes stored, expected at least {position}")
+    parts = []
+    for word, size in zip(struct.unpack_from(f"<{len(sizes)}I", stored.data), sizes, strict=True):
+        length = word & ~_CODED
+        part = stored[position : position + length]
+        position += length
+        if part.size != length or (not word & _CODED and length != size):
+            raise ContainerError(f"a part of {length} bytes where {size} were expected")
+        parts.append(coder.decompress(part, size) if word & _CODED else part)
+    if stored[position:].any():
+        raise ContainerError("bytes after the last part that are not padding")
+    return parts
+
+
+def _compressible(part: Bytes) -> bool:
+    """Tell from a sample whether the bytes are uneven enough for a coder to gain on them."""
+    sample = part[:: max(1, part.size // _SAMPLES)]
+    if sample.size < _SAMPLES // 4:
+        return sample.size > 0
+    counts = np.bincount(sample, minlength=256)
+    shares = counts[counts > 0] / sample.size
+    return float(-(shares * np.log2(shares)).sum()) < _COMPRESSIBLE_BITS
+
+
+# Planes: the bytes of all numbers that belong together, side by side; the most significant first.
+
+
+def _plane_widths(element: str) -> list[int]:
+    """Return how many bytes of each number go into each plane."""
+    element = SCALAR_OF.get(element, element)
+    return [1, 3] if element == "float32" else [1] * ITEM_BYTES[element]
+
+
+def _split(chunk: Bytes, element: str, scratch: Bytes) -> list[Bytes]:
+    widths = _plane_widths(element)
+    if len(widths) == 1:
+        return [chunk]
+    count, width = chunk.size // sum(widths), sum(widths)
+    if widths == [1, 3]:
+        top, rest = scratch[:count], scratch[count : chunk.size]
+        np.copyto(top, chunk[3::4])
+        np.copyto(rest[2::3], chunk[2::4])
+        np.copyto(_strided(rest, "<u2", 3, count), chunk.view("<u2")[0::2])
+        return [top, rest]
+    planes = scratch[: chunk.size].reshape(width, count)
+    np.copyto(planes, chunk.reshape(count, width).T[::-1])
+    return list(planes)
+
+
+def _join(parts: Sequence[Bytes], chunk: Bytes, element: str) -> None:
+    widths = _plane_widths(element)
+    count, width = chunk.size // sum(widths), sum(widths)
+    if widths == [1, 3]:
+        # Four bytes are read where three belong together: the fourth is then overwritten by the top byte. Only the last
+        # number has no fourth byte to read.
+        top, rest = parts
+        np.copyto(chunk.view("<u4")[:-1], _strided(rest, "<u4", 3, count - 1))
+        chunk[-4:-1] = rest[-3:]
+        np.copyto(chunk[3::4], top)
+        return
+    for byte, part in enumerate(parts):
+        np.copyto(chunk[width - 1 - byte :: width], part)
+
+
+def _strided(data: Bytes, dtype: str, stride: int, count: int) -> np.ndarray[Any, Any]:
+    """Return a view of numbers that begin `stride` bytes after one another."""
+    return np.ndarray((count,), dtype, data, 0, (stride,))
+
+
+# Coders.
+
+
+@dataclass(frozen=True)
+class _Coder:
+    compress: Callable[[Bytes, int | None], bytes]
+    decompress: Callable[[Bytes, int], Bytes]
+
+
+# One (de)compressor a thread: they keep their tables between chunks, and must not be shared.
+_of_this_thread = threading.local()
+
+# Planes have no long repetitions to search for. Tiny tables leave little but the entropy coder, and twice the speed.
+_ENTROPY_ONLY = zstandard.ZstdCompressionParameters(
+    window_log=18, hash_log=6, chain_log=6, search_log=1, min_match=7, strategy=zstandard.STRATEGY_FAST
+)
+
+
+def _compress_zstd(part: Bytes, level: int | None) -> bytes:
+    compressors = _of_this_thread.__dict__.setdefault("compressors", {})
+    if level not in compressors:
+        compressors[level] = (
+            zstandard.ZstdCompressor(compression_params=_ENTROPY_ONLY)
+            if level is None
+            else zstandard.ZstdCompressor(level=level)
+        )
+    return compressors[level].compress(part)
+
+
+def _decompress_zstd(part: Bytes, size: int) -> Bytes:
+    decompressor = _of_this_thread.__dict__.setdefault("decompressor", zstandard.ZstdDecompressor())
+    try:
+        if zstandard.frame_content_size(part.data) != size:
+            raise ContainerError(f"a zstd frame that does not hold the {size} bytes expected")
+        return np.frombuffer(decompressor.decompress(part, allow_extra_data=False), np.uint8)
+    except zstandard.ZstdError as error:
+        raise ContainerError(f"zstd cannot decompress a part: {error}") from error
+
+
+def _compress_lz4(part: Bytes, level: int | None) -> bytes:
+    if level is not None and level >= 3:
+        return lz4.block.compress(part, mode="high_compression", compression=min(level, 12), store_size=False)
+    return lz4.block.compress(part, store_size=False)
+
+
+def _decompress_lz4(part: Bytes, size: int) -> Bytes:
+    try:
+        whole = np.frombuffer(lz4.block.decompress(part, uncompressed_size=size), np.uint8)
+    except lz4.block.LZ4BlockError as error:
+        raise ContainerError(f"lz4 cannot decompress a part: {error}") from error
+    if whole.size != size:
+        raise ContainerError(f"an lz4 block of {whole.size} bytes, expected {size}")
+    return whole
+
+
+_ZSTD = _Coder(_compress_zstd, _decompress_zstd)
+_LZ4 = _Coder(_compress_lz4, _decompress_lz4)
+
+CODECS = {
+    codec.name: codec
+    for codec in (
+        Codec("raw", None),
+        Codec("lz4", _LZ4),
+        Codec("zstd", _ZSTD, default_level=1),
+        Codec("planes-zstd", _ZSTD, planes=True),
+    )
+}
+
+
+def find_codec(name: str) -> Codec:
+    """Return a codec by name.
+
+    Raises:
+        ConfigError: there is no such codec; the message names the nearest.
+    """
+    if name not in CODECS:
+        raise ConfigError(f"codec {name!r} is unknown; there are {', '.join(CODECS)}.{nearest_name(name, CODECS)}")
+    return CODECS[name]

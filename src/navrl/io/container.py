@@ -1,0 +1,242 @@
+"""Containers: named arrays and a JSON document in one file, written whole or not at all, read verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import xxhash
+
+from navrl.errors import ContainerError
+from navrl.io.codecs import CODECS, DEFAULT_CODEC, Bytes, find_codec
+from navrl.io.files import AtomicFile
+from navrl.io.index import END_MAGIC, FOOTER, HEADER, MAGIC, VERSION, ArrayEntry, Index, index_checksum, read_index_of
+from navrl.io.threads import TaskThreads, usable_cores
+
+__all__ = ["ArraySource", "Container", "write_container"]
+
+CHUNK_BYTES = 1 << 20
+_SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
+_WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
+_READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """An array to be written: its name, what it is, and its bytes."""
+
+    name: str
+    element: str
+    shape: tuple[int, ...]
+    data: Bytes
+    ready: Callable[[], None] = lambda: None  # returns when the data are there
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write put on the disk."""
+
+    path: Path
+    raw_bytes: int
+    stored_bytes: int
+
+
+def write_container(
+    path: str | os.PathLike[str],
+    arrays: Sequence[ArraySource],
+    document: Mapping[str, Any],
+    *,
+    codec: str = DEFAULT_CODEC,
+    level: int | None = None,
+    threads: TaskThreads | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Written:
+    """Write a container and return its sizes; when this returns the file is on the disk under its name.
+
+    Args:
+        path: the destination; what stands there is replaced in one step, at the end.
+        arrays: named arrays; names must differ.
+        document: JSON values that are stored in the index.
+        codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw.
+        level: how hard the codec tries; None is the codec's own choice.
+        threads: that encode; None starts one for each core.
+        check: called before the file gets its name; what it raises is raised, and the file never appears.
+    """
+    find_codec(codec)
+    if threads is None:
+        with TaskThreads(usable_cores(), "navrl-encode") as own:
+            return write_container(path, arrays, document, codec=codec, level=level, threads=own, check=check)
+    with AtomicFile(path) as file:
+        header = HEADER.pack(MAGIC, VERSION, 0)
+        file.write([header])
+        stored: list[list[int]] = [[] for _ in arrays]
+        checksums: list[list[str]] = [[] for _ in arrays]
+        codecs = [codec if array.data.size >= _SMALL else "raw" for array in arrays]
+        for number, buffers, size, checksum in _encode_all(arrays, codecs, level, threads):
+            file.write(buffers)
+            stored[number].append(size)
+            checksums[number].append(f"{checksum:016x}")
+        entries = [
+            {"name": array.name, "element": array.element, "shape": list(array.shape), "codec": codecs[number],
+             "chunk_bytes": CHUNK_BYTES, "stored": stored[number], "checksums": checksums[number]}
+            for number, array in enumerate(arrays)
+        ]  # fmt: skip
+        text = json.dumps({"arrays": entries, "document": document}, separators=(",", ":"), allow_nan=False).encode()
+        file.write([text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)])
+        check()
+        file.commit()
+    return Written(Path(path), sum(array.data.size for array in arrays), file.size)
+
+
+def _encode_all(
+    arrays: Sequence[ArraySource], codecs: Sequence[str], level: int | None, threads: TaskThreads
+) -> Iterator[tuple[int, list[Any], int, int]]:
+    """Yield (array, buffers, bytes, checksum) of every chunk in order; the buffers are valid until the next."""
+    ahead = 2 * threads.count + 2  # chunks that may wait for the disk; each has its scratch, used again and again
+    scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
+    pending: deque[tuple[int, Callable[[], Any], Bytes | None]] = deque()
+
+    def finish() -> tuple[int, list[Any], int, int]:
+        first, result, scratch = pending.popleft()
+        if scratch is not None:
+            scratches.append(scratch)
+        return first, *result()
+
+    for number, array in enumerate(arrays):
+        array.ready()
+        if array.data.size < _SMALL:  # not worth a thread's while
+            arguments = "raw", level, array.element, array.data, array.data
+            pending.extend([(number, partial(_encode_chunk, *arguments), None)] if array.data.size else [])
+            continue
+        for start in range(0, array.data.size, CHUNK_BYTES):
+            while not scratches:
+                yield finish()
+            chunk, scratch = array.data[start : start + CHUNK_BYTES], scratches.pop()
+            future = threads.submit(_encode_chunk, codecs[number], level, array.element, chunk, scratch)
+            pending.append((number, future.result, scratch))
+    while pending:
+        yield finish()
+
+
+def _encode_chunk(codec: str, level: int | None, element: str, chunk: Bytes, scratch: Bytes) -> tuple[list[Any], int, int]:
+    buffers = CODECS[codec].encode(chunk, element, level, scratch)
+    checksum = xxhash.xxh3_64()
+    for buffer in buffers:
+        checksum.update(buffer)
+    return buffers, sum(memoryview(buffer).nbytes for buffer in buffers), checksum.intdigest()
+
+
+class Container:
+    """An open container: its index at once, its arrays when asked for."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.index: Index = read_index_of(self._descriptor, Path(path))
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, entries: Sequence[ArrayEntry], outputs: Sequence[Bytes], *, workers: int | None = None) -> Sequence[Bytes]:
+        """Fill each output with the bytes of its array, chunks side by side in `workers` threads.
+
+        Raises:
+            ContainerError: a chunk is damaged; the message names the file and the array.
+        """
+        chunks = [(entry, number, output) for entry, output in zip(entries, outputs, strict=True) for number in _chunks(entry)]
+        self._each(self._read_chunk, chunks, workers)
+        return outputs
+
+    def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
+        """Check every stored chunk against its checksum, without decoding.
+
+        Raises:
+            ContainerError: a chunk is damaged; the message names the file and the array.
+        """
+        entries = self.index.arrays if entries is None else entries
+        self._each(self._load_chunk, [(entry, number) for entry in entries for number in _chunks(entry)], workers)
+
+    def _each(self, function: Callable[..., object], chunks: Sequence[tuple[Any, ...]], workers: int | None) -> None:
+        """Call the function on every chunk, in this thread and `workers - 1` more; each takes the next that is left."""
+        count = workers or (usable_cores() if self.index.size >= _WORTH_THREADS else 1)
+        left = iter(chunks)
+
+        def work() -> None:
+            for chunk in left:  # `next` of a list's iterator is safe to share
+                function(*chunk)
+
+        with TaskThreads(min(count, len(chunks)) - 1, "navrl-read") as threads:
+            others = [threads.submit(work) for _ in range(threads.count)]
+            try:
+                work()
+            finally:
+                failures = [error for other in others if (error := other.exception()) is not None]
+        if failures:
+            raise failures[0]
+
+    def _read_chunk(self, entry: ArrayEntry, number: int, output: Bytes) -> None:
+        chunk = output[entry.chunk(number)]
+        if entry.codec == "raw":
+            self._load_chunk(entry, number, chunk)
+            return
+        stored = self._load_chunk(entry, number)
+        try:
+            CODECS[entry.codec].decode(stored, chunk, entry.element)
+        except ContainerError as error:
+            raise ContainerError(f"{self.index.path}: array {entry.name!r}, chunk {number}: {error}") from error
+
+    def _load_chunk(self, entry: ArrayEntry, number: int, into: Bytes | None = None) -> Bytes:
+        """Return the stored bytes of a chunk, verified; they are valid until this thread loads the next."""
+        size = entry.stored[number]
+        stored = _scratch(size) if into is None else into
+        offset = entry.offsets[number]
+        checksum = xxhash.xxh3_64()
+        read = 0
+        while read < size:
+            piece = stored[read : read + _READ_BYTES]
+            count = os.preadv(self._descriptor, [piece.data], offset + read)
+            if not count:
+                break
+            checksum.update(piece[:count].data)
+            read += count
+        if read < size or checksum.intdigest() != entry.checksums[number]:
+            raise ContainerError(
+                f"{self.index.path}: array {entry.name!r} is damaged: the checksum of chunk {number} "
+                f"(byte {offset} of the file) does not match; use an older checkpoint"
+            )
+        return stored
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _chunks(entry: ArrayEntry) -> range:
+    return range(len(entry.stored))
+
+
+_of_this_thread = threading.local()
+
+
+def _scratch(size: int) -> Bytes:
+    buffer = getattr(_of_this_thread, "buffer", None)
+    if buffer is None or buffer.size < size:
+        buffer = _of_this_thread.buffer = np.empty(max(size, CHUNK_BYTES + 4096), np.uint8)
+    return buffer[:size]

@@ -1,0 +1,286 @@
+"""CheckpointDirectory: the checkpoints of one training run, by step; old ones go, the good ones and the newest stay."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+
+from navrl.errors import CheckpointError, ConfigError, ContainerError
+from navrl.io.checkpoint import load_checkpoint, verify_checkpoint
+from navrl.io.codecs import DEFAULT_CODEC
+from navrl.io.container import Written
+from navrl.io.delta import base_of
+from navrl.io.files import point_alias, remove_stale_files, sync_folder
+from navrl.io.index import read_index
+from navrl.io.models import format_checkpoint_name
+from navrl.io.saver import AsyncCheckpointSaver
+
+__all__ = ["CheckpointDirectory", "Entry", "Retention"]
+
+_STEP = re.compile(r"checkpoint_(\d{9,})\.pt")
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint of a run, as far as its index tells."""
+
+    step: int
+    path: Path
+    metrics: Mapping[str, float | None]  # None: was not finite
+    config: Any
+    created: float
+    raw_bytes: int
+    stored_bytes: int
+    base: str | None = None  # the file that this one builds on
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What to keep: the union of the rules. An alias keeps its checkpoint too.
+
+    Args:
+        keep_last_n: the newest so many; None keeps all.
+        keep_best: the best so many by `metric`.
+        metric: the name of a metric given to `save`.
+        mode: whether `max` or `min` of the metric is best.
+        keep_every: checkpoints whose step is a multiple of it, for ever; 0 is none.
+    """
+
+    keep_last_n: int | None = None
+    keep_best: int = 0
+    metric: str | None = None
+    mode: Literal["max", "min"] = "max"
+    keep_every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep_last_n is not None and self.keep_last_n < 1:
+            raise ConfigError(f"keep_last_n is {self.keep_last_n}, expected at least 1, or None to keep all")
+        if self.keep_best and self.metric is None:
+            raise ConfigError("keep_best needs metric: the name of the metric that says which is best")
+        if self.keep_best < 0 or self.keep_every < 0 or self.mode not in ("max", "min"):
+            raise ConfigError(f"{self}: keep_best and keep_every must not be negative, mode is max or min")
+
+    def doomed(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the checkpoints that no rule keeps, oldest first."""
+        ordered = sorted(entries, key=lambda entry: entry.step)
+        if self.keep_last_n is None:
+            return []
+        kept = {entry.step for entry in ordered[-self.keep_last_n :]}
+        if self.metric is not None:
+            kept |= {entry.step for entry in rank(ordered, self.metric, self.mode)[: self.keep_best]}
+        if self.keep_every:
+            kept |= {entry.step for entry in ordered if entry.step % self.keep_every == 0}
+        return [entry for entry in ordered if entry.step not in kept]
+
+
+def rank(entries: Iterable[Entry], metric: str, mode: str = "max") -> list[Entry]:
+    """Return the checkpoints that have the metric, best first, the newer first among equals; NaN is never best."""
+    sign = 1.0 if mode == "max" else -1.0
+    values = ((entry.metrics.get(metric), entry) for entry in entries)
+    having = [(sign * value, entry) for value, entry in values if isinstance(value, int | float)]
+    return [entry for _, entry in sorted(having, key=lambda pair: (pair[0], pair[1].step), reverse=True)]
+
+
+class CheckpointDirectory:
+    """The checkpoints of one run: `save` by step in the background, `latest`, `best`, `load`, and pruning.
+
+    Args:
+        folder: where they live; created. What dead writers left half-written is removed.
+        keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
+        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, on_error: see `AsyncCheckpointSaver`.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep_last_n: int | None = None,
+        keep_best: int = 0,
+        metric: str | None = None,
+        mode: Literal["max", "min"] = "max",
+        keep_every: int = 0,
+        optimizers: Iterable[torch.optim.Optimizer] = (),
+        max_queue_size: int = 3,
+        codec: str = DEFAULT_CODEC,
+        level: int | None = None,
+        delta_chain: int = 0,
+        lossy_moments: bool = False,
+        on_error: Literal["raise", "warn"] = "raise",
+    ) -> None:
+        self.folder = Path(folder)
+        self.retention = Retention(keep_last_n, keep_best, metric, mode, keep_every)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_stale_files(self.folder)
+        self.saver = AsyncCheckpointSaver(
+            max_queue_size,
+            optimizers=optimizers,
+            codec=codec,
+            level=level,
+            delta_chain=delta_chain,
+            lossy_moments=lossy_moments,
+            on_error=on_error,
+        )
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        config: Any = None,
+        compress: bool = True,
+    ) -> Path:
+        """Save a state under its step in the background and return the path that it will have.
+
+        When the file is on the disk, the alias `latest` moves to it, and then what the rules do not keep is removed.
+        `metrics` and `config` are kept in the index: listing a folder reads no array.
+        """
+        path = self.folder / format_checkpoint_name(step)
+        finite = {name: float(value) if math.isfinite(value) else None for name, value in (metrics or {}).items()}
+        metadata = {"step": step, "metrics": finite, "config": config}
+        self.saver.save_async(state, path, compress, metadata, after=self._saved)
+        return path
+
+    def _saved(self, written: Written) -> None:
+        entries = self.entries()
+        point_alias(self.folder / LATEST, entries[-1].path.name if entries else written.path.name)
+        self.prune()
+
+    def entries(self) -> list[Entry]:
+        """Return the readable checkpoints by step; a damaged index is left out."""
+        return list_entries(self.folder)
+
+    def latest(self) -> Entry | None:
+        """Return the checkpoint of the highest step, or None."""
+        entries = self.entries()
+        return entries[-1] if entries else None
+
+    def best(self, metric: str | None = None, mode: Literal["max", "min"] | None = None) -> Entry | None:
+        """Return the best checkpoint by a metric (default: the one of the retention rules), or None."""
+        metric = metric or self.retention.metric
+        if metric is None:
+            raise ConfigError("best() needs the name of a metric: none was given here or to the CheckpointDirectory")
+        ranked = rank(self.entries(), metric, mode or self.retention.mode)
+        return ranked[0] if ranked else None
+
+    def load(self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None) -> Any:
+        """Return the state of a step; by default of the newest that is whole, with a warning if newer ones are not.
+
+        Raises:
+            CheckpointError: there is none.
+            ContainerError: the checkpoint of the step asked for is damaged.
+        """
+        if step is not None:
+            return load_checkpoint(self.folder / format_checkpoint_name(step), device, into=into)
+        damaged = []
+        for _, path in reversed(_checkpoint_files(self.folder)):
+            try:
+                if into is not None:
+                    verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
+                state = load_checkpoint(path, device, into=into)
+            except ContainerError as error:
+                damaged.append(str(error))
+                continue
+            if damaged:
+                warnings.warn(f"{path.name} was loaded, because: {'; '.join(damaged)}", RuntimeWarning, stacklevel=2)
+            return state
+        raise CheckpointError(f"{self.folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged))
+
+    def alias(self, name: str, step: int) -> Path:
+        """Point a name, such as `best` or `v1.0`, at the checkpoint of a step; pruning spares what has a name."""
+        if not _ALIAS.fullmatch(name) or _STEP.fullmatch(name):
+            raise ConfigError(f"alias {name!r}: expected letters, digits, '.', '_' and '-', and no checkpoint's name")
+        target = format_checkpoint_name(step)
+        if not (self.folder / target).is_file():
+            raise CheckpointError(f"{self.folder / target}: no such checkpoint to name {name!r}")
+        point_alias(self.folder / name, target)
+        return self.folder / name
+
+    def prune(self) -> list[Entry]:
+        """Remove what neither a rule nor an alias keeps, and return what was removed."""
+        return prune(self.folder, self.retention)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything saved so far is on the disk."""
+        self.saver.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Write everything that is pending and stop; raise what failed."""
+        self.saver.shutdown(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.saver.__exit__(kind, error, trace)
+
+
+def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
+    """Return the readable checkpoints of a folder by step; only their indexes are read."""
+    entries = []
+    for step, path in _checkpoint_files(folder):
+        with suppress(ContainerError, FileNotFoundError):
+            index = read_index(path)
+            metadata = _dict_or_empty(index.document.get("metadata"))
+            created = index.document.get("created")
+            entries.append(
+                Entry(
+                    step=step,
+                    path=path,
+                    metrics=_dict_or_empty(metadata.get("metrics")),
+                    config=metadata.get("config"),
+                    created=created if isinstance(created, float) else 0.0,
+                    raw_bytes=index.size,
+                    stored_bytes=index.file_size,
+                    base=base.file if (base := base_of(index)) else None,
+                )
+            )
+    return entries
+
+
+def _checkpoint_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
+    """Return step and path of every file that is named like a checkpoint, by step."""
+    files = (path for path in Path(folder).iterdir() if path.is_file() and not path.is_symlink())
+    matches = ((_STEP.fullmatch(path.name), path) for path in files)
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def _dict_or_empty(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def list_aliases(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the names of a folder and the files that they point at."""
+    return {path.name: os.readlink(path) for path in Path(folder).iterdir() if path.is_symlink()}
+
+
+def prune(folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool = False) -> list[Entry]:
+    """Remove the checkpoints that neither a rule, an alias nor a kept checkpoint needs, and return them."""
+    entries = list_entries(folder)
+    kept = set(list_aliases(folder).values())
+    kept |= {entry.path.name for entry in entries} - {entry.path.name for entry in retention.doomed(entries)}
+    bases = {entry.path.name: entry.base for entry in entries}
+    for name in list(kept):  # what a kept checkpoint builds on is kept too
+        base = bases.get(name)
+        while base is not None and base not in kept:
+            kept.add(base)
+            base = bases.get(base)
+    doomed = [entry for entry in entries if entry.path.name not in kept]
+    if doomed and not dry_run:
+        for entry in doomed:
+            with suppress(FileNotFoundError):
+                entry.path.unlink()
+        sync_folder(folder)
+    return doomed

@@ -1,0 +1,144 @@
+"""Files that appear under their name whole, or not at all, whatever kills the writer.
+
+A file is written under a temporary name beside its destination, flushed to the disk, renamed, and the folder flushed.
+The writer holds a lock on the temporary file: the kernel drops it when the process dies, however it dies, and so the
+next start can tell what a dead writer left behind from what a living one is still writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["AtomicFile", "point_alias", "remove_stale_files", "sync_folder"]
+
+TEMPORARY_PATTERN = ".navrl-*.tmp"
+
+# The disk starts to work on each part of this size while the next is being made.
+_START_EVERY = 8 << 20
+_BUFFERS_AT_ONCE = 512  # the system takes at most 1024 in one call
+
+
+class AtomicFile:
+    """A file under construction: `write`, then `commit`; leaving the block without `commit` leaves no trace."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.size = 0
+        self._temporary, self._descriptor = _create_locked(self.path.parent)
+        self._started = 0
+
+    def write(self, buffers: Sequence[Any]) -> None:
+        """Append the buffers."""
+        views = [memoryview(buffer).cast("B") for buffer in buffers if memoryview(buffer).nbytes]
+        while views:
+            written = os.writev(self._descriptor, views[:_BUFFERS_AT_ONCE])
+            self.size += written
+            while views and written >= views[0].nbytes:
+                written -= views.pop(0).nbytes
+            if written:
+                views[0] = views[0][written:]
+        if self.size - self._started >= _START_EVERY:
+            _start_writing(self._descriptor, self._started, self.size - self._started)
+            self._started = self.size
+
+    def commit(self) -> None:
+        """Make the file durable, and only then visible under its name."""
+        os.fsync(self._descriptor)
+        os.replace(self._temporary, self.path)
+        sync_folder(self.path.parent)
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temporary)
+            self._close()
+
+
+def _start_writing(descriptor: int, start: int, size: int) -> None:
+    """Ask the system to begin writing to the disk now. Only a hint: `fsync` waits for it all, and tells of errors."""
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, start, size, _SYNC_FILE_RANGE_WRITE)
+
+
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)  # Linux has it, Python does not offer it
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _create_locked(folder: Path) -> tuple[Path, int]:
+    """Create a temporary file that is locked by this process; between the two a cleaner may take it: then try again."""
+    while True:
+        path = folder / f".navrl-{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks: nobody will clean up there either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a cleaner that was quicker
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)
+
+
+def remove_stale_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Remove the temporary files whose writers are dead, and return their paths."""
+    removed = []
+    for path in sorted(Path(folder).glob(TEMPORARY_PATTERN)):
+        if path.is_symlink():  # an alias on the way: not lockable, made and renamed in one breath
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+                removed.append(path)
+            continue
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+            removed.append(path)
+        except OSError:
+            continue  # its writer lives, or finished just now, or the folder is not ours to clean
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def point_alias(alias: str | os.PathLike[str], target: str) -> None:
+    """Make `alias` a symbolic link to a file of the same folder; readers see the old target or the new, never none."""
+    alias = Path(alias)
+    moved = False
+    while not moved:
+        temporary = alias.parent / f".navrl-{secrets.token_hex(8)}.tmp"
+        os.symlink(target, temporary)
+        with contextlib.suppress(FileNotFoundError):  # somebody cleaned up between the two calls: again
+            try:
+                os.replace(temporary, alias)
+                moved = True
+            finally:
+                if not moved:
+                    os.unlink(temporary)
+    sync_folder(alias.parent)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Flush a folder, so that a rename or a removal in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

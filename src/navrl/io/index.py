@@ -1,0 +1,215 @@
+"""The index of a container: what the file holds, checked before anything is allocated or believed.
+
+docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to back, an index in JSON,
+a footer. No offsets are written down; they follow from the lengths, so there is nothing to point astray.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from navrl.errors import ContainerError
+from navrl.io.codecs import CODECS, MAX_EXPANSION
+from navrl.io.element_types import ITEM_BYTES
+
+__all__ = ["FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
+
+MAGIC = b"\x89NavRL\r\n"
+END_MAGIC = b"\n\x1aNavRL\x98"
+VERSION = 1
+HEADER = struct.Struct("<8sII")  # magic, version, zero
+FOOTER = struct.Struct("<QQ8s")  # bytes of the index, checksum of header + length + index, magic
+
+MAX_INDEX_BYTES = 1 << 28
+MAX_CHUNK_BYTES = 1 << 24
+MAX_DIMENSIONS = 64
+MAX_ARRAY_BYTES = 1 << 62
+
+_TAIL = 1 << 16  # most indexes fit into one read of this many bytes at the end of the file
+_CHECKSUM = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """One array of a container: what it is, and where and how its chunks are stored."""
+
+    name: str
+    element: str
+    shape: tuple[int, ...]
+    codec: str
+    chunk_bytes: int
+    stored: tuple[int, ...]  # bytes of each chunk in the file
+    checksums: tuple[int, ...]  # of the stored bytes of each chunk
+    offsets: tuple[int, ...]  # of each chunk in the file
+
+    @property
+    def size(self) -> int:
+        """The bytes of the array in memory."""
+        return math.prod(self.shape) * ITEM_BYTES[self.element]
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of the array in the file."""
+        return sum(self.stored)
+
+    def chunk(self, number: int) -> slice:
+        """Return where a chunk lies in the bytes of the array."""
+        start = number * self.chunk_bytes
+        return slice(start, min(start + self.chunk_bytes, self.size))
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a container holds: its arrays, and a document of JSON values beside them."""
+
+    path: Path
+    arrays: tuple[ArrayEntry, ...]
+    document: dict[str, Any]
+    file_size: int
+    checksum: int
+
+    @property
+    def size(self) -> int:
+        """The bytes of all arrays in memory."""
+        return sum(array.size for array in self.arrays)
+
+
+def read_index(path: str | os.PathLike[str]) -> Index:
+    """Return the index of a container without reading any array.
+
+    Two small reads whatever the file's size, so it is safe on a whole folder.
+
+    Raises:
+        FileNotFoundError: `path` does not exist.
+        ContainerError: not a container, cut short, or damaged; the message says which and where.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_index_of(descriptor, Path(path))
+    finally:
+        os.close(descriptor)
+
+
+def read_index_of(descriptor: int, path: Path) -> Index:
+    """Return the index of a container that is open already."""
+    size = os.fstat(descriptor).st_size
+    header = os.pread(descriptor, HEADER.size, 0)
+    _check_header(path, header)
+    if size < HEADER.size + FOOTER.size:
+        raise ContainerError(f"{path}: cut short: {size} bytes are too few for a container; use an older checkpoint")
+    tail = os.pread(descriptor, min(size, _TAIL), max(0, size - _TAIL))
+    length, checksum, magic = FOOTER.unpack(tail[-FOOTER.size :])
+    if magic != END_MAGIC:
+        raise ContainerError(f"{path}: cut short, or something was appended: its last bytes are no footer")
+    if length > MAX_INDEX_BYTES or length > size - HEADER.size - FOOTER.size:
+        raise ContainerError(f"{path}: damaged footer: an index of {length} bytes in a file of {size}")
+    text = tail[-FOOTER.size - length : -FOOTER.size]
+    if len(text) < length:
+        text = os.pread(descriptor, length, size - FOOTER.size - length)
+    if index_checksum(header, text) != checksum:
+        raise ContainerError(f"{path}: damaged index: its checksum does not match; use an older checkpoint")
+    return _parse(path, text, size, checksum)
+
+
+def index_checksum(header: bytes, text: bytes) -> int:
+    """Return the checksum in the footer: it covers the header, the length of the index, and the index."""
+    return xxhash.xxh3_64_intdigest(header + struct.pack("<Q", len(text)) + text)
+
+
+def _check_header(path: Path, header: bytes) -> None:
+    if len(header) < HEADER.size or header[: len(MAGIC)] != MAGIC:
+        raise ContainerError(f"{path}: not a navrl container: starts with {header[:8]!r}, expected {MAGIC!r}")
+    _, version, zero = HEADER.unpack(header)
+    if version != VERSION:
+        raise ContainerError(f"{path}: container version {version}; this navrl reads version {VERSION}; upgrade navrl")
+    if zero:
+        raise ContainerError(f"{path}: damaged header: {zero} where a zero must be")
+
+
+def _parse(path: Path, text: bytes, file_size: int, checksum: int) -> Index:
+    """Check every claim of an index against the file. A matching checksum proves no good will, only no accident."""
+    try:
+        whole = json.loads(text, parse_constant=_refuse_constant)
+        arrays, document = whole["arrays"], whole["document"]
+        if type(arrays) is not list or type(document) is not dict:
+            raise ContainerError("'arrays' must be a list and 'document' an object")
+        entries = []
+        offset = HEADER.size
+        for fields in arrays:
+            entries.append(_parse_array(fields, offset))
+            offset += entries[-1].stored_bytes
+        if len({entry.name for entry in entries}) != len(entries):
+            raise ContainerError("two arrays of the same name")
+        expected = offset + len(text) + FOOTER.size
+        if expected != file_size:
+            raise ContainerError(f"the chunks add up to a file of {expected} bytes, it has {file_size}")
+    except (ContainerError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ContainerError(f"{path}: invalid index: {type(error).__name__}: {error}") from error
+    return Index(path, tuple(entries), document, file_size, checksum)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ContainerError(f"{name} is no JSON")
+
+
+def _parse_array(fields: dict[str, Any], offset: int) -> ArrayEntry:
+    name = fields["name"]
+    if type(name) is not str:
+        raise ContainerError(f"an array's name is {name!r}, expected a string")
+    stored = _integers(fields["stored"], f"{name}: stored", least=1)
+    entry = ArrayEntry(
+        name=name,
+        element=_one_of(ITEM_BYTES, fields["element"], f"{name}: element type"),
+        shape=tuple(_integers(fields["shape"], f"{name}: shape", least=0)),
+        codec=_one_of(CODECS, fields["codec"], f"{name}: codec"),
+        chunk_bytes=_integers([fields["chunk_bytes"]], f"{name}: chunk_bytes", least=16)[0],
+        stored=tuple(stored),
+        checksums=tuple(_parse_checksum(name, text) for text in fields["checksums"]),
+        offsets=tuple(itertools.accumulate(stored[:-1], initial=offset)),
+    )
+    _check_sizes(entry)
+    return entry
+
+
+def _check_sizes(entry: ArrayEntry) -> None:
+    """Refuse an array that claims more than its chunks can hold."""
+    if len(entry.shape) > MAX_DIMENSIONS or math.prod(max(1, n) for n in entry.shape) > MAX_ARRAY_BYTES // 16:
+        raise ContainerError(f"{entry.name}: impossible shape {list(entry.shape)[:8]}")
+    if entry.chunk_bytes > MAX_CHUNK_BYTES or entry.chunk_bytes % 16:
+        raise ContainerError(f"{entry.name}: chunks of {entry.chunk_bytes} bytes")
+    chunks = -(-entry.size // entry.chunk_bytes)
+    if len(entry.stored) != chunks or len(entry.checksums) != chunks:
+        raise ContainerError(f"{entry.name}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}")
+    for number, stored in enumerate(entry.stored):
+        where = entry.chunk(number)
+        size = where.stop - where.start
+        if size > MAX_EXPANSION * stored or (entry.codec == "raw" and size != stored):
+            raise ContainerError(f"{entry.name}: {stored} bytes stored that claim to be {size}")
+
+
+def _one_of(known: dict[str, Any], value: Any, what: str) -> str:
+    if type(value) is not str or value not in known:
+        raise ContainerError(f"{what} is {value!r}; this navrl knows {', '.join(known)}")
+    return value
+
+
+def _integers(values: Any, what: str, *, least: int) -> list[int]:
+    if type(values) is not list or any(type(value) is not int or value < least for value in values):
+        raise ContainerError(f"{what}: expected whole numbers of at least {least}")
+    return values
+
+
+def _parse_checksum(name: str, text: Any) -> int:
+    if type(text) is not str or not _CHECKSUM.fullmatch(text):
+        raise ContainerError(f"{name}: a checksum that is not 16 hexadecimal digits")
+    return int(text, 16)

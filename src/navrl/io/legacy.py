@@ -1,0 +1,49 @@
+"""Files that others wrote: `torch.save` archives, plain or inside an LZ4 frame."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import torch
+
+from navrl.errors import CheckpointError, ContainerError
+
+__all__ = ["load"]
+
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_ZIP_MAGIC = b"PK\x03\x04"
+_PICKLE_MAGIC = b"\x80"
+
+
+def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool) -> Any:
+    """Return the state in a file that is no container; without `trusted` no code in it can run.
+
+    Raises:
+        ContainerError: the file is neither a container nor anything torch wrote, or it is damaged.
+        CheckpointError: the file would run code, and the caller has not said that it may.
+    """
+    source: io.BytesIO | Path = path
+    try:
+        if start.startswith(LZ4_MAGIC):
+            content = lz4.frame.decompress(path.read_bytes())
+            source, start = io.BytesIO(content), content[:8]
+        if not start.startswith((_ZIP_MAGIC, _PICKLE_MAGIC)):
+            raise ContainerError(
+                f"{path}: starts with {start!r}: not a navrl container, nor a torch.save file, plain or in LZ4"
+            )
+        return torch.load(source, map_location=device, weights_only=not trusted)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{path}: holds more than tensors and plain values, or is damaged: {reason} "
+            "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, OSError) as error:
+        if isinstance(error, ContainerError | FileNotFoundError):
+            raise
+        raise ContainerError(f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}") from error

@@ -1,0 +1,359 @@
+"""AsyncCheckpointSaver: a save costs the training thread less than a millisecond, whatever its size."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+
+from navrl.errors import CheckpointError, ConfigError
+from navrl.io.checkpoint import checkpoint_document
+from navrl.io.codecs import DEFAULT_CODEC, find_codec
+from navrl.io.container import Written, write_container
+from navrl.io.delta import DeltaChain
+from navrl.io.files import remove_stale_files
+from navrl.io.lossy import narrow_moments
+from navrl.io.snapshot import ArenaPool, Snapshot, guarded_addresses
+from navrl.io.state import pack_state
+from navrl.io.statistics import SaveStatistics
+from navrl.io.threads import TaskThreads, lower_priority, usable_cores
+
+__all__ = ["AsyncCheckpointSaver"]
+
+logger = logging.getLogger("navrl.io")
+
+# Encoding gives way to training where both want the same core; copying does not, because training may wait for it.
+_NICENESS = 19
+
+
+@dataclass(eq=False)
+class _Job:
+    path: Path
+    snapshot: Snapshot
+    document: dict[str, Any]
+    codec: str
+    after: Callable[[Written], None] | None
+
+
+class AsyncCheckpointSaver:
+    """Saves states in the background: every file equals the state at the moment of the call, or does not exist.
+
+    Args:
+        max_queue_size: saves that may be on their way at once; each holds one copy of the state in memory.
+        verbose: log every save (logger `navrl.io`) as information rather than for debugging.
+        optimizers: the only writers of what is saved, but for buffers. Their parameters and moments are copied while
+            training goes on, and their next step waits for the copy. Without them the copy is made in the call.
+        codec: how compressed files are stored; see `navrl.io.codecs.CODECS`.
+        level: how hard the codec tries; None is the codec's own choice.
+        delta_chain: store a save as the difference to the one before, and a whole one after this many; 0 is never.
+            Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
+        lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
+        workers: threads that compress; None is one for each core.
+        on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
+        when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
+    """
+
+    def __init__(
+        self,
+        max_queue_size: int = 3,
+        verbose: bool = False,
+        *,
+        optimizers: Iterable[torch.optim.Optimizer] = (),
+        codec: str = DEFAULT_CODEC,
+        level: int | None = None,
+        delta_chain: int = 0,
+        lossy_moments: bool = False,
+        workers: int | None = None,
+        on_error: Literal["raise", "warn"] = "raise",
+        when_full: Literal["wait", "raise"] = "wait",
+    ) -> None:
+        if delta_chain < 0:
+            raise ConfigError(f"delta_chain is {delta_chain}, expected 0 or more")
+        if max_queue_size < 1:
+            raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
+        if on_error not in ("raise", "warn"):
+            raise ConfigError(f"on_error is {on_error!r}, expected 'raise' or 'warn'")
+        if when_full not in ("wait", "raise"):
+            raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
+        self.codec = find_codec(codec).name
+        self.level = level
+        self.lossy_moments = lossy_moments
+        self._delta = DeltaChain(delta_chain) if delta_chain else None
+        self._max_queue_size = max_queue_size
+        self._log_level = logging.INFO if verbose else logging.DEBUG
+        self._raises = on_error == "raise"
+        self._waits = when_full == "wait"
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._hooks: list[Any] = []
+        self._pool = ArenaPool()
+        self._changed = threading.Condition()  # guards what follows
+        self._pending: list[_Job] = []
+        self._errors: list[CheckpointError] = []
+        self._dead = False
+        self._closed = False
+        self._statistics = SaveStatistics()
+        self._cleaned: set[Path] = set()
+        self._to_copy: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._to_write: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._encoders = TaskThreads(workers or usable_cores(), "navrl-encode", niceness=_NICENESS)
+        self._threads = [
+            threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
+            for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
+        ]
+        for thread in self._threads:
+            thread.start()
+        for optimizer in optimizers:
+            self.register(optimizer)
+        atexit.register(self._finish_at_exit)
+
+    def register(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the saver copy what this optimiser owns in the background; its steps wait for the copy."""
+        self._optimizers.append(optimizer)
+        self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.barrier()))
+
+    def save_async(
+        self,
+        checkpoint: Any,
+        path: str | os.PathLike[str],
+        compress: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        after: Callable[[Written], None] | None = None,
+    ) -> None:
+        """Take a snapshot of a state and return; a background thread writes it.
+
+        Args:
+            checkpoint: dicts, lists, tensors, arrays, numbers, strings, in any nesting.
+            path: the file; its folder is created. An earlier file of that name stays until the new one is whole.
+            compress: store with the saver's codec; otherwise as the bytes are.
+            metadata: JSON values that can be read without reading the file, such as metrics.
+            after: called in the background thread when the file is on the disk; what it raises counts as a failed save.
+
+        Raises:
+            CheckpointError: an earlier save failed (this one was not started; call again), or the queue is full.
+            UnsupportedStateError: the state holds an object that cannot be stored.
+        """
+        start = time.perf_counter()
+        self._check_open()
+        self._report_errors()
+        self._wait_for_room()
+        packed = pack_state(checkpoint)
+        document = checkpoint_document(packed, metadata)
+        snapshot = Snapshot(packed, self._pool, guarded_addresses(self._optimizers))
+        job = _Job(Path(path), snapshot, document, self.codec if compress else "raw", after)
+        with self._changed:
+            self._pending.append(job)
+        self._to_copy.put(job)
+        self._statistics.stalled(time.perf_counter() - start)
+
+    def barrier(self) -> None:
+        """Return when no snapshot is being copied any more: call it before writing to a saved tensor by hand.
+
+        Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
+        clamping or averaging parameters in place, outside of `optimizer.step()`.
+        """
+        waiting = [job.snapshot.copied for job in list(self._pending) if not job.snapshot.copied.is_set()]
+        if waiting:
+            start = time.perf_counter()
+            for copied in waiting:
+                copied.wait()
+            self._statistics.waited(time.perf_counter() - start)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything saved so far is on the disk.
+
+        Raises:
+            CheckpointError: a save failed, or some are still on their way after `timeout` seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending, timeout)
+            late = [str(job.path) for job in self._pending]
+        if late:
+            raise CheckpointError(f"{', '.join(late)}: not on the disk after {timeout} s; wait longer, or call again")
+        self._report_errors()
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Write everything that is pending, stop the threads, and raise what failed. A second call does nothing.
+
+        Raises:
+            CheckpointError: a save failed, or some are still on their way after `timeout` seconds; call again to wait.
+        """
+        if self._closed:
+            return
+        try:
+            self.flush(timeout)
+        finally:
+            if not self._pending:
+                self._closed = True
+                atexit.unregister(self._finish_at_exit)
+                self._stop()
+
+    close = shutdown
+
+    @property
+    def errors(self) -> tuple[CheckpointError, ...]:
+        """The failed saves that no call has raised yet."""
+        with self._changed:
+            return tuple(self._errors)
+
+    def get_stats(self) -> dict[str, float]:
+        """Return counts, bytes, ratio, queue length, and how long the training thread was held up."""
+        with self._changed:
+            return {**self._statistics.summary(), "queue_length": len(self._pending), "max_queue": self._max_queue_size}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.shutdown()
+            return
+        try:
+            self.shutdown()
+        except CheckpointError as failed:
+            error.add_note(f"and a checkpoint was not saved: {failed}")
+
+    # In the calling thread.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CheckpointError("this AsyncCheckpointSaver is shut down; create a new one to save more")
+        if self._dead:
+            self._report_errors()
+            raise CheckpointError("the background thread of this AsyncCheckpointSaver has died; create a new one")
+
+    def _wait_for_room(self) -> None:
+        with self._changed:
+            if len(self._pending) < self._max_queue_size:
+                return
+            if not self._waits:
+                raise CheckpointError(
+                    f"{len(self._pending)} saves are on their way and max_queue_size is {self._max_queue_size}: "
+                    "this state was not saved; save less often, or use when_full='wait'"
+                )
+            self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
+        self._check_open()
+
+    def _report_errors(self) -> None:
+        with self._changed:
+            errors, self._errors = self._errors, []
+        if not errors:
+            return
+        for error in errors[1:]:
+            errors[0].add_note(f"and: {error}")
+        if self._raises:
+            raise errors[0]
+        for error in errors:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=3)
+
+    def _stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._to_copy.put(None)
+        self._encoders.close()
+
+    def _finish_at_exit(self) -> None:
+        if self._pending:
+            logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending))
+        self.shutdown()
+
+    # In the background threads.
+
+    def _run(self, loop: Callable[[], None]) -> None:
+        """Run a loop; should it die, of whatever, fail all that is pending and hold nobody up."""
+        try:
+            loop()
+        except BaseException as error:
+            with self._changed:
+                self._dead = True
+                for job in self._pending:
+                    self._errors.append(_failed(job, error))
+                    job.snapshot.abandon(error)
+                self._pending.clear()
+                self._changed.notify_all()
+
+    def _copy_all(self) -> None:
+        while (job := self._to_copy.get()) is not None:
+            self._to_write.put(job)  # which can begin while the copy is still being made
+            job.snapshot.finish_copy()
+        self._to_write.put(None)
+
+    def _write_all(self) -> None:
+        lower_priority(_NICENESS)
+        while (job := self._to_write.get()) is not None:
+            error = self._attempt(job)
+            job.snapshot.release()
+            with self._changed:
+                if error is not None:
+                    logger.error("%s", error)
+                    self._errors.append(error)
+                    self._statistics.failed += 1
+                if job in self._pending:
+                    self._pending.remove(job)
+                self._changed.notify_all()
+            del job
+
+    def _attempt(self, job: _Job) -> CheckpointError | None:
+        """Write a file and do what is to follow; return what went wrong."""
+        try:
+            written = self._write(job)
+        except Exception as error:
+            return _failed(job, error)
+        try:
+            if job.after is not None:
+                job.after(written)
+        except Exception as error:
+            return _failed(job, error, "saved, but what was to follow failed")
+        return None
+
+    def _write(self, job: _Job) -> Written:
+        folder = job.path.parent
+        if folder not in self._cleaned:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_stale_files(folder)
+            self._cleaned.add(folder)
+        start = time.perf_counter()
+        sources = job.snapshot.sources()
+        if self.lossy_moments:
+            job.snapshot.check()
+            sources = narrow_moments(sources, job.snapshot.packed)
+        write = partial(
+            write_container,
+            job.path,
+            document=job.document,
+            codec=job.codec,
+            level=self.level,
+            threads=self._encoders,
+            check=job.snapshot.check,
+        )
+        if self._delta is None:
+            written = write(sources)
+        else:
+            job.snapshot.check()
+            written = self._delta.write(job.path, job.snapshot, sources, job.document, write)
+        seconds = time.perf_counter() - start
+        with self._changed:
+            self._statistics.wrote(written, seconds)
+        logger.log(
+            self._log_level, "%s: %.1f MB as %.1f MB in %.2f s",
+            job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
+        )  # fmt: skip
+        return written
+
+
+def _failed(job: _Job, error: BaseException, what: str = "not saved, earlier files are untouched") -> CheckpointError:
+    failed = CheckpointError(f"{job.path}: {what}: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,69 @@
+"""A few threads that carry out tasks in the order given; the result of a task is a future."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["TaskThreads", "usable_cores"]
+
+
+def usable_cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class TaskThreads:
+    """Threads that carry out tasks, first come first served.
+
+    Unlike the executors of `concurrent.futures` they still take tasks while the interpreter is leaving, when
+    a saver that nobody closed writes what is pending.
+    """
+
+    def __init__(self, count: int, name: str, *, niceness: int = 0) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._niceness = niceness
+        self.count = count
+        self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Have a thread call the function; the future holds what it returns or raises."""
+        future: Future[Any] = Future()
+        self._tasks.put((future, function, arguments))
+        return future
+
+    def close(self) -> None:
+        """Let the threads end after the tasks that were given."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        lower_priority(self._niceness)
+        while (task := self._tasks.get()) is not None:
+            future, function, arguments = task
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+            del task, future, function, arguments  # or a whole state would live until the next task comes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def lower_priority(niceness: int) -> None:
+    """Make the calling thread give way to others; on Linux this touches no other thread of the process."""
+    if niceness and hasattr(os, "setpriority"):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

@@ -1,0 +1,62 @@
+"""A reader of containers, written from docs/format.md alone: it shares no code with the library."""
+
+import json
+import math
+import struct
+
+import lz4.block
+import numpy as np
+import xxhash
+import zstandard
+
+WIDTHS = {
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex32": 4, "complex64": 8, "complex128": 16,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+}  # fmt: skip
+
+
+def read(path):
+    """Return the document, and the bytes of every array by name."""
+    data = path.read_bytes()
+    header, footer = data[:16], data[-24:]
+    assert header == b"\x89NavRL\r\n" + struct.pack("<II", 1, 0)
+    length, checksum = struct.unpack("<QQ", footer[:16])
+    assert footer[16:] == b"\n\x1aNavRL\x98"
+    text = data[-24 - length : -24]
+    assert xxhash.xxh3_64_intdigest(header + footer[:8] + text) == checksum
+    index = json.loads(text)
+    position, arrays = 16, {}
+    for array in index["arrays"]:
+        size = math.prod(array["shape"]) * WIDTHS[array["element"]]
+        chunks = []
+        for number, (stored, expected) in enumerate(zip(array["stored"], array["checksums"], strict=True)):
+            chunk = data[position : position + stored]
+            position += stored
+            assert f"{xxhash.xxh3_64_intdigest(chunk):016x}" == expected
+            want = min(array["chunk_bytes"], size - number * array["chunk_bytes"])
+            chunks.append(decode(chunk, want, array["codec"], array["element"]))
+        arrays[array["name"]] = b"".join(chunks)
+        assert len(arrays[array["name"]]) == size
+    assert position + length + 24 == len(data)
+    return index["document"], arrays
+
+
+def decode(chunk, size, codec, element):
+    if codec == "raw":
+        return chunk
+    width = WIDTHS[element] // (2 if element.startswith("complex") else 1)
+    widths = [1]
+    if codec == "planes-zstd":
+        widths = [1, 3] if element in ("float32", "complex64") else [1] * width
+    count = size // sum(widths)
+    parts, position = [], 4 * len(widths)
+    for word, part_width in zip(struct.unpack(f"<{len(widths)}I", chunk[:position]), widths, strict=True):
+        part = chunk[position : position + (word & 0x7FFFFFFF)]
+        position += len(part)
+        if word >> 31:
+            decompress = lz4.block.decompress if codec == "lz4" else zstandard.ZstdDecompressor().decompress
+            part = decompress(part, count * part_width)
+        parts.append(np.frombuffer(part, np.uint8).reshape(count, part_width))
+    assert not any(chunk[position:])
+    return np.concatenate(parts[::-1], axis=1).tobytes()  # the most significant plane is the last in memory

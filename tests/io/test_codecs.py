@@ -1,0 +1,97 @@
+"""Every codec: what goes in comes out, nothing expands beyond its limit, and no stored bytes can crash it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from navrl.errors import ConfigError, ContainerError
+from navrl.io.codecs import CODECS, MAX_EXPANSION, find_codec
+from navrl.io.element_types import ITEM_BYTES
+
+
+def encode(codec: str, chunk: np.ndarray, element: str, level: int | None = None) -> np.ndarray:
+    buffers = CODECS[codec].encode(chunk, element, level, np.empty_like(chunk))
+    return np.frombuffer(b"".join(bytes(memoryview(buffer)) for buffer in buffers), np.uint8)
+
+
+def decode(codec: str, stored: np.ndarray, size: int, element: str) -> np.ndarray:
+    chunk = np.empty(size, np.uint8)
+    CODECS[codec].decode(stored, chunk, element)
+    return chunk
+
+
+CHUNKS = {
+    "noise": lambda n: np.random.default_rng(0).integers(0, 256, n, dtype=np.uint8),
+    "zeros": lambda n: np.zeros(n, np.uint8),
+    "weights": lambda n: np.resize(np.random.default_rng(1).normal(0, 0.02, n).astype(np.float32).view(np.uint8), n),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("element", ITEM_BYTES)
+@pytest.mark.parametrize("kind", CHUNKS)
+@pytest.mark.parametrize("count", [1, 2, 3, 1000, 70_001])
+def test_a_chunk_comes_back_bit_for_bit(codec, element, kind, count):
+    chunk = CHUNKS[kind](count * ITEM_BYTES[element])
+    assert np.array_equal(decode(codec, encode(codec, chunk, element), chunk.size, element), chunk)
+
+
+@pytest.mark.parametrize("codec", [name for name in CODECS if name != "raw"])
+@pytest.mark.parametrize("level", [0, 1, 9, 16])
+def test_every_level_reads_back_the_same(codec, level):
+    chunk = CHUNKS["weights"](1 << 16)
+    assert np.array_equal(decode(codec, encode(codec, chunk, "float32", level), chunk.size, "float32"), chunk)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("element", ["float32", "int64", "bool"])
+def test_a_chunk_is_never_stored_smaller_than_its_limit(codec, element):
+    stored = encode(codec, np.zeros(1 << 20, np.uint8), element)
+    assert stored.size * MAX_EXPANSION >= 1 << 20
+
+
+@pytest.mark.parametrize("codec", [name for name in CODECS if name != "raw"])
+def test_noise_grows_by_no_more_than_the_lengths_of_its_parts(codec):
+    chunk = CHUNKS["noise"](1 << 16)
+    assert encode(codec, chunk, "float64").size <= chunk.size + 4 * 8
+
+
+def test_planes_shrink_weights_where_lz4_cannot():
+    chunk = CHUNKS["weights"](1 << 20)
+    assert encode("lz4", chunk, "float32").size > 0.99 * chunk.size
+    assert encode("planes-zstd", chunk, "float32").size < 0.86 * chunk.size
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(stored=st.binary(max_size=300), element=st.sampled_from(["float32", "uint8", "complex128"]))
+@settings(max_examples=150, deadline=None)
+def test_arbitrary_bytes_are_decoded_or_refused_and_nothing_else(codec, stored, element):
+    with contextlib.suppress(ContainerError):
+        decode(codec, np.frombuffer(stored, np.uint8), 256, element)
+
+
+@pytest.mark.parametrize("codec", [name for name in CODECS if name != "raw"])
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_stored_chunk_with_changed_bytes_is_decoded_or_refused_and_nothing_else(codec, data):
+    stored = encode(codec, CHUNKS["weights"](4096), "float32").copy()
+    for _ in range(data.draw(st.integers(1, 4))):
+        stored[data.draw(st.integers(0, stored.size - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ContainerError):
+        decode(codec, stored, 4096, "float32")
+
+
+def test_a_part_that_decompresses_to_more_than_its_chunk_is_refused():
+    stored = encode("zstd", np.zeros(1 << 20, np.uint8), "uint8")
+    with pytest.raises(ContainerError, match="does not hold"):
+        decode("zstd", stored, 1 << 10, "uint8")
+
+
+def test_an_unknown_codec_names_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'planes-zstd'"):
+        find_codec("plane-zstd")

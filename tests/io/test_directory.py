@@ -1,0 +1,173 @@
+"""CheckpointDirectory: steps, metrics, aliases, and what is kept."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from io_states import TinyTraining, assert_same
+
+from navrl.errors import CheckpointError, ConfigError, ContainerError
+from navrl.io import CheckpointDirectory, Entry, Retention, load_checkpoint
+from navrl.io.directory import list_aliases, list_entries, prune
+
+
+def entry(step, **metrics):
+    return Entry(step, None, metrics, None, 0.0, 0, 0)
+
+
+def kept_of(retention, entries):
+    doomed = {entry.step for entry in retention.doomed(entries)}
+    return [entry.step for entry in entries if entry.step not in doomed]
+
+
+def test_without_rules_everything_is_kept():
+    assert kept_of(Retention(), [entry(step) for step in range(9)]) == list(range(9))
+
+
+def test_the_newest_are_kept():
+    assert kept_of(Retention(keep_last_n=2), [entry(step) for step in (5, 1, 9, 3)]) == [5, 9]
+
+
+def test_the_best_are_kept_beside_the_newest():
+    entries = [entry(step, reward=reward) for step, reward in enumerate([1.0, 9.0, 3.0, 8.0, 2.0])]
+    assert kept_of(Retention(keep_last_n=1, keep_best=2, metric="reward"), entries) == [1, 3, 4]
+
+
+def test_the_lowest_are_best_when_asked_to():
+    entries = [entry(step, loss=loss) for step, loss in enumerate([1.0, 9.0, 3.0])]
+    assert kept_of(Retention(keep_last_n=1, keep_best=1, metric="loss", mode="min"), entries) == [0, 2]
+
+
+def test_every_kth_is_kept_for_ever():
+    entries = [entry(step) for step in range(0, 100, 5)]
+    assert kept_of(Retention(keep_last_n=1, keep_every=20), entries) == [0, 20, 40, 60, 80, 95]
+
+
+def test_a_checkpoint_without_the_metric_is_never_best():
+    entries = [entry(1), entry(2, reward=None), entry(3, reward=-5.0), entry(4)]
+    assert kept_of(Retention(keep_last_n=1, keep_best=3, metric="reward"), entries) == [3, 4]
+
+
+@pytest.mark.parametrize("rules", [{"keep_last_n": 0}, {"keep_best": 1}, {"keep_every": -1}, {"mode": "most"}])
+def test_impossible_rules_are_refused(rules):
+    with pytest.raises(ConfigError):
+        Retention(**rules)
+
+
+@pytest.fixture
+def run(tmp_path):
+    with CheckpointDirectory(tmp_path, keep_last_n=2, keep_best=1, metric="success") as run:
+        for step, success in ((10, 0.1), (20, 0.9), (30, 0.5), (40, 0.4)):
+            run.save(step, {"step": step}, metrics={"success": success}, config={"rate": 0.1})
+            run.flush()
+        yield run
+
+
+def test_what_no_rule_keeps_is_gone(run):
+    assert [entry.step for entry in run.entries()] == [20, 30, 40]
+
+
+def test_the_latest_and_the_best_are_found(run):
+    assert run.latest().step == 40
+    assert run.best().step == 20
+    assert run.best("success", "min").step == 40
+
+
+def test_metrics_and_config_are_listed_without_reading_arrays(run):
+    latest = run.latest()
+    assert (latest.metrics, latest.config) == ({"success": 0.4}, {"rate": 0.1})
+
+
+def test_load_gives_the_newest_or_the_one_asked_for(run):
+    assert run.load() == {"step": 40}
+    assert run.load(20) == {"step": 20}
+
+
+def test_the_name_latest_follows_the_newest(run):
+    assert list_aliases(run.folder) == {"latest": "checkpoint_000000040.pt"}
+    assert load_checkpoint(run.folder / "latest") == {"step": 40}
+
+
+def test_a_checkpoint_with_a_name_is_never_pruned(run):
+    run.alias("v1.0", 30)
+    for step in (50, 60, 70):
+        run.save(step, {"step": step})
+    run.flush()
+    assert [entry.step for entry in run.entries()] == [20, 30, 60, 70]
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "checkpoint_000000020.pt"])
+def test_a_name_cannot_leave_the_folder_or_hide_a_checkpoint(run, name):
+    with pytest.raises(ConfigError, match="alias"):
+        run.alias(name, 40)
+
+
+def test_a_name_for_nothing_is_refused(run):
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        run.alias("best", 10)
+
+
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(run):
+    path = run.latest().path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(RuntimeWarning, match=rf"checkpoint_000000030.pt was loaded, because: .*{path.name}: cut short"):
+        assert run.load() == {"step": 30}
+
+
+def test_a_damaged_checkpoint_asked_for_by_step_is_an_error(run):
+    path = run.latest().path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ContainerError, match=path.name):
+        run.load(40)
+
+
+def test_an_empty_folder_has_no_latest_and_nothing_to_load(tmp_path):
+    with CheckpointDirectory(tmp_path / "new") as run:
+        assert run.latest() is None
+        assert run.best("success") is None
+        with pytest.raises(CheckpointError, match="no whole checkpoint"):
+            run.load()
+
+
+def test_foreign_files_are_neither_listed_nor_pruned(run):
+    for name in ("notes.txt", "checkpoint_1.pt", "checkpoint_000000001.pt.bak"):
+        (run.folder / name).write_text("mine")
+    run.save(90, {"step": 90})
+    run.flush()
+    assert {"notes.txt", "checkpoint_1.pt", "checkpoint_000000001.pt.bak"} < set(os.listdir(run.folder))
+
+
+def test_a_metric_that_is_not_finite_does_not_stop_the_save(run):
+    run.save(50, {"step": 50}, metrics={"success": float("nan")})
+    run.flush()
+    assert run.latest().metrics == {"success": None}
+    assert run.best().step == 20
+
+
+def test_pruning_dry_removes_nothing(run):
+    assert [entry.step for entry in prune(run.folder, Retention(keep_last_n=1), dry_run=True)] == [20, 30]
+    assert len(list_entries(run.folder)) == 3
+
+
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(tmp_path):
+    torch.manual_seed(0)
+    training = TinyTraining()
+    with CheckpointDirectory(tmp_path, optimizers=training.optimizers) as run:
+        for _ in range(3):
+            training.step()
+        run.save(3, {**training.state(), "random": torch.get_rng_state()})
+        for _ in range(3):
+            training.step()
+    other = TinyTraining()
+    other.step()  # a fresh training, whose optimisers hold moments already
+    with CheckpointDirectory(tmp_path) as run:
+        state = run.load(into={"model": other.model.state_dict(), "head": other.head.state_dict()})
+    other.adam.load_state_dict(state["adam"])
+    other.momentum.load_state_dict(state["momentum"])
+    other.iteration = state["iteration"]
+    torch.set_rng_state(state["random"])
+    for _ in range(3):
+        other.step()
+    assert_same(other.state(), training.state())

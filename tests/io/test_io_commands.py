@@ -1,0 +1,101 @@
+"""navrl inspect, navrl checkpoints prune, navrl convert: as a user types them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from io_states import TinyTraining, assert_same
+
+from navrl.cli import main
+from navrl.io import CheckpointDirectory, load_checkpoint, save_checkpoint
+
+
+@pytest.fixture
+def run(tmp_path):
+    with CheckpointDirectory(tmp_path / "run") as run:
+        for step in (1, 2, 3):
+            run.save(step, {"weights": torch.full((5000,), float(step))}, metrics={"success": step / 10})
+    return run.folder
+
+
+@pytest.fixture
+def damaged(run):
+    path = run / "checkpoint_000000002.pt"
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_inspect_shows_the_tensors_of_a_file(run, capsys):
+    assert main(["inspect", str(run / "latest")]) == 0
+    out = capsys.readouterr().out
+    assert "weights" in out
+    assert "planes-zstd" in out
+    assert '"success": 0.3' in out
+
+
+def test_inspect_lists_a_folder_with_names_and_metrics(run, capsys):
+    assert main(["inspect", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "3 checkpoints" in out
+    assert "latest" in out
+    assert "success 0.2" in out
+
+
+def test_inspect_verify_passes_what_is_whole(run, capsys):
+    assert main(["inspect", str(run), "--verify"]) == 0
+    assert capsys.readouterr().out.count("verified") == 3
+
+
+def test_inspect_verify_names_what_is_damaged_and_exits_one(run, damaged, capsys):
+    assert main(["inspect", str(run), "--verify"]) == 1
+    assert f"damaged: {damaged}: array 'weights' is damaged" in capsys.readouterr().out
+
+
+def test_inspect_of_nothing_is_a_mistake_with_a_message(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "nothing")]) == 2
+    assert "no such checkpoint" in capsys.readouterr().err
+
+
+def test_prune_says_what_it_would_remove(run, capsys):
+    assert main(["checkpoints", "prune", str(run), "--keep-last", "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("would remove") == 2
+    assert len(list(run.glob("checkpoint_*"))) == 3
+
+
+def test_prune_removes_what_no_rule_keeps(run, capsys):
+    arguments = ["checkpoints", "prune", str(run), "--keep-last", "1", "--keep-best", "1", "--metric", "success"]
+    assert main([*arguments, "--mode", "min"]) == 0
+    assert "2 checkpoints kept" in capsys.readouterr().out
+    assert sorted(path.name[-4] for path in run.glob("checkpoint_*")) == ["1", "3"]
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_training_survives_the_way_there_and_back(tmp_path, suffix, capsys):
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors")
+    training = TinyTraining()
+    training.step()
+    state = training.state()
+    save_checkpoint(state, tmp_path / "a.pt")
+    there = [str(tmp_path / "a.pt"), str(tmp_path / f"b.{suffix}"), *(["--to", "torch"] if suffix == "pt" else [])]
+    assert main(["convert", *there]) == 0
+    assert main(["convert", str(tmp_path / f"b.{suffix}"), str(tmp_path / "c.pt")]) == 0
+    assert_same(load_checkpoint(tmp_path / "c.pt"), state)
+
+
+def test_others_read_what_convert_writes(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    save_checkpoint({"layer": {"weight": torch.ones(3)}, "step": 3}, tmp_path / "a.pt")
+    assert main(["convert", str(tmp_path / "a.pt"), str(tmp_path / "b.safetensors")]) == 0
+    assert safetensors.load_file(tmp_path / "b.safetensors")["layer/weight"].tolist() == [1, 1, 1]
+    assert main(["convert", str(tmp_path / "a.pt"), str(tmp_path / "c.pt"), "--to", "torch"]) == 0
+    assert torch.load(tmp_path / "c.pt", weights_only=True)["step"] == 3
+
+
+def test_a_foreign_safetensors_file_becomes_a_flat_state(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file({"a.b": torch.ones(2)}, tmp_path / "a.safetensors")
+    assert main(["convert", str(tmp_path / "a.safetensors"), str(tmp_path / "b.pt")]) == 0
+    assert_same(load_checkpoint(tmp_path / "b.pt"), {"a.b": torch.ones(2)})

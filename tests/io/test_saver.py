@@ -1,0 +1,326 @@
+"""AsyncCheckpointSaver: every file equals the state at the moment of the call, and no failure is silent."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import os
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from io_states import TinyTraining, assert_same, everything
+
+from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
+from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index
+from navrl.io import saver as saver_module
+from navrl.io import snapshot as snapshot_module
+
+
+@pytest.fixture
+def slow_copy(monkeypatch):
+    """Make the background copy slow, one tensor at a time: whatever writes too early is then bound to be seen."""
+    memmove = ctypes.memmove
+
+    def slow(*arguments):
+        if threading.current_thread().name == "navrl-copy":
+            time.sleep(0.002)
+        return memmove(*arguments)
+
+    monkeypatch.setattr(snapshot_module.ctypes, "memmove", slow)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_no_file_is_torn_while_training_runs_hard(tmp_path, slow_copy, registered):
+    training = TinyTraining()
+    expected = {}
+    with AsyncCheckpointSaver(2, optimizers=training.optimizers if registered else ()) as saver:
+        for i in range(12):
+            for _ in range(3):
+                training.step()
+            expected[i] = copy.deepcopy(training.state())
+            saver.save_async(training.state(), tmp_path / f"{i}.pt", compress=bool(i % 2))
+        for _ in range(3):
+            training.step()
+    for i, state in expected.items():
+        assert_same(load_checkpoint(tmp_path / f"{i}.pt"), state)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_one_of_each_is_saved_as_it_was(tmp_path):
+    state = everything()
+    expected = copy.deepcopy({key: value for key, value in state.items() if key not in ("conjugate", "negative bit")})
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async(state, tmp_path / "x.pt")
+        for value in state["dtypes"].values():
+            value.view(torch.uint8).fill_(1)
+        state["scalars"] = state["texts"][0] = None
+        state["arrays"][0][:] = 0
+    loaded = load_checkpoint(tmp_path / "x.pt")
+    assert_same({key: loaded[key] for key in expected}, expected)
+    assert_same(loaded["conjugate"], state["conjugate"])
+
+
+def test_the_next_step_waits_for_the_copy_and_the_copy_alone(tmp_path, slow_copy):
+    training = TinyTraining()
+    training.step()
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.state(), tmp_path / "x.pt")
+        assert not saver._pending[0].snapshot.copied.is_set()
+        training.step()
+        assert all(job.snapshot.copied.is_set() for job in saver._pending)
+
+
+def test_a_write_that_no_optimiser_made_is_found_out_and_nothing_is_stored(tmp_path, slow_copy):
+    training = TinyTraining()
+    training.step()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    saver.save_async(training.state(), tmp_path / "x.pt")
+    with torch.no_grad():
+        training.model[3].weight.mul_(2)
+    with pytest.raises(CheckpointError, match=r"model/3\.weight: written to while .* saver\.barrier\(\)"):
+        saver.shutdown()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_barrier_anybody_may_write(tmp_path, slow_copy):
+    training = TinyTraining()
+    training.step()
+    expected = copy.deepcopy(training.state())
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.state(), tmp_path / "x.pt")
+        saver.barrier()
+        with torch.no_grad():
+            training.model[3].weight.mul_(2)
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_parameters_that_are_given_other_memory_are_saved_as_they_were(tmp_path, slow_copy):
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    with AsyncCheckpointSaver(optimizers=[optimizer]) as saver:
+        saver.save_async([torch.zeros(10), parameter], tmp_path / "x.pt")
+        parameter.data = torch.zeros(1000)
+    assert load_checkpoint(tmp_path / "x.pt")[1].sum() == 1000
+
+
+def test_tensors_that_become_one_after_the_call_are_saved_as_the_two_they_were(tmp_path, slow_copy):
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    one, two = torch.zeros(500), torch.ones(500)
+    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
+        saver.save_async([parameter, one, two], tmp_path / "x.pt")
+        one.data = two.data
+    assert load_checkpoint(tmp_path / "x.pt")[1].sum() == 0
+
+
+def test_an_optimiser_registered_later_waits_too(tmp_path, slow_copy):
+    training = TinyTraining()
+    training.step()
+    with AsyncCheckpointSaver() as saver:
+        for optimizer in training.optimizers:
+            saver.register(optimizer)
+        expected = copy.deepcopy(training.state())
+        saver.save_async(training.state(), tmp_path / "x.pt")
+        training.step()
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_after_shutdown_the_optimisers_are_as_they_were():
+    training = TinyTraining()
+    with AsyncCheckpointSaver(optimizers=training.optimizers):
+        assert training.adam._optimizer_step_pre_hooks
+    assert not training.adam._optimizer_step_pre_hooks
+
+
+def test_an_object_that_cannot_be_stored_is_refused_in_the_call(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        with pytest.raises(UnsupportedStateError, match="model"):
+            saver.save_async({"model": torch.nn.Linear(1, 1)}, tmp_path / "x.pt")
+        saver.save_async({"ok": 1}, tmp_path / "y.pt")
+    assert load_checkpoint(tmp_path / "y.pt") == {"ok": 1}
+
+
+@pytest.fixture
+def unwritable(tmp_path):
+    """A path below a file: no user, not even root, can create it."""
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "x.pt"
+
+
+def test_a_failed_save_is_raised_by_the_next_call_and_the_one_after_works(tmp_path, unwritable):
+    saver = AsyncCheckpointSaver()
+    saver.save_async({}, unwritable)
+    while not saver.errors:
+        time.sleep(0.001)
+    with pytest.raises(CheckpointError, match=r"x\.pt: not saved, .*Error"):
+        saver.save_async({"n": 1}, tmp_path / "good.pt")
+    saver.save_async({"n": 2}, tmp_path / "good.pt")
+    saver.shutdown()
+    assert load_checkpoint(tmp_path / "good.pt") == {"n": 2}
+
+
+def test_a_failed_save_is_raised_at_the_end_of_the_block(unwritable):
+    with pytest.raises(CheckpointError, match="not saved"), AsyncCheckpointSaver() as saver:
+        saver.save_async({}, unwritable)
+
+
+def test_an_error_in_the_block_is_not_hidden_by_a_failed_save_but_mentions_it(unwritable):
+    def train():
+        with AsyncCheckpointSaver() as saver:
+            saver.save_async({}, unwritable)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        train()
+    assert "not saved" in caught.value.__notes__[0]
+
+
+def test_a_failure_after_the_save_does_not_say_that_the_save_failed(tmp_path):
+    saver = AsyncCheckpointSaver()
+    saver.save_async({"x": 1}, tmp_path / "x.pt", after=lambda written: 1 / 0)
+    with pytest.raises(CheckpointError, match=r"x\.pt: saved, but what was to follow failed: ZeroDivisionError"):
+        saver.shutdown()
+    assert load_checkpoint(tmp_path / "x.pt") == {"x": 1}
+
+
+def test_several_failures_are_told_together(unwritable):
+    saver = AsyncCheckpointSaver()
+    for _ in range(2):
+        saver.save_async({}, unwritable)
+    with pytest.raises(CheckpointError) as caught:
+        saver.shutdown()
+    assert len(caught.value.__notes__) == 1
+
+
+def test_training_goes_on_with_a_warning_when_asked_to(tmp_path, unwritable):
+    saver = AsyncCheckpointSaver(on_error="warn")
+    saver.save_async({}, unwritable)
+    while not saver.errors:
+        time.sleep(0.001)
+    with pytest.warns(RuntimeWarning, match="not saved"):
+        saver.save_async({"n": 1}, tmp_path / "x.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saver.shutdown()
+    assert load_checkpoint(tmp_path / "x.pt") == {"n": 1}
+
+
+@pytest.mark.parametrize("victim", ["navrl-copy", "navrl-write"])
+def test_a_dead_worker_is_told_and_holds_nobody_up(tmp_path, victim):
+    training = TinyTraining()
+    training.step()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    thread = next(thread for thread in saver._threads if thread.name == victim)
+    asynchronous = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert asynchronous(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)) == 1
+    saver.save_async(training.state(), tmp_path / "x.pt")  # wakes the thread, which finds its death sentence
+    training.step()
+    thread.join(10)
+    assert not thread.is_alive()
+    with pytest.raises(CheckpointError, match=r"not saved, .*: SystemExit"):
+        saver.save_async(training.state(), tmp_path / "y.pt")
+    with pytest.raises(CheckpointError, match="has died"):
+        saver.save_async(training.state(), tmp_path / "y.pt")
+    saver.shutdown()
+
+
+def test_shutdown_waits_for_everything(tmp_path):
+    saver = AsyncCheckpointSaver(max_queue_size=8)
+    for i in range(8):
+        saver.save_async({"x": torch.full((300_000,), float(i))}, tmp_path / f"{i}.pt")
+    saver.shutdown()
+    assert [load_checkpoint(tmp_path / f"{i}.pt")["x"][0].item() for i in range(8)] == list(range(8))
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Hold every write back until the event is set."""
+    go = threading.Event()
+    write = saver_module.write_container
+    monkeypatch.setattr(saver_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1])
+    yield go
+    go.set()
+
+
+def test_a_full_queue_makes_the_caller_wait_and_drops_nothing(tmp_path, held):
+    saver = AsyncCheckpointSaver(max_queue_size=2)
+    threading.Timer(0.1, held.set).start()
+    for i in range(6):
+        saver.save_async({"i": i}, tmp_path / f"{i}.pt")
+        assert saver.get_stats()["queue_length"] <= 2
+    saver.shutdown()
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_full_queue_says_so_when_asked_to(tmp_path, held):
+    saver = AsyncCheckpointSaver(max_queue_size=1, when_full="raise")
+    saver.save_async({}, tmp_path / "1.pt")
+    with pytest.raises(CheckpointError, match="max_queue_size is 1: this state was not saved"):
+        saver.save_async({}, tmp_path / "2.pt")
+    held.set()
+    saver.shutdown()
+
+
+def test_a_shutdown_that_times_out_names_what_is_missing_and_can_be_repeated(tmp_path, held):
+    saver = AsyncCheckpointSaver()
+    saver.save_async({"x": 1}, tmp_path / "late.pt")
+    with pytest.raises(CheckpointError, match=r"late\.pt: not on the disk after 0\.05 s"):
+        saver.shutdown(timeout=0.05)
+    held.set()
+    saver.shutdown()
+    assert load_checkpoint(tmp_path / "late.pt") == {"x": 1}
+
+
+def test_two_saves_to_one_path_leave_the_later(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        for i in range(5):
+            saver.save_async({"i": i}, tmp_path / "x.pt")
+    assert load_checkpoint(tmp_path / "x.pt") == {"i": 4}
+
+
+def test_a_closed_saver_refuses(tmp_path):
+    saver = AsyncCheckpointSaver()
+    saver.shutdown()
+    saver.shutdown()
+    with pytest.raises(CheckpointError, match="shut down"):
+        saver.save_async({}, tmp_path / "x.pt")
+
+
+def test_the_statistics_count_saves_bytes_and_stalls(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async({"x": torch.zeros(1000)}, tmp_path / "x.pt")
+        saver.flush()
+        stats = saver.get_stats()
+    assert (stats["saves"], stats["failed"], stats["raw_bytes"], stats["queue_length"]) == (1, 0, 4000, 0)
+    assert stats["stored_bytes"] == (tmp_path / "x.pt").stat().st_size
+    assert 0 < stats["stall_ms_p50"] <= stats["stall_ms_max"]
+
+
+def test_the_memory_of_copies_is_used_again(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        for i in range(4):
+            saver.save_async({"x": torch.zeros(1000)}, tmp_path / f"{i}.pt")
+            saver.flush()
+        assert len(saver._pool._free) == 1
+
+
+def test_metadata_is_read_without_the_arrays(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async({"x": torch.zeros(9)}, tmp_path / "x.pt", metadata={"reward": 1.5})
+    assert read_index(tmp_path / "x.pt").document["metadata"] == {"reward": 1.5}
+
+
+def test_the_folder_is_created(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async({}, tmp_path / "a" / "b" / "x.pt")
+    assert os.listdir(tmp_path / "a" / "b") == ["x.pt"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("max_queue_size", 0), ("on_error", "print"), ("when_full", "drop"), ("codec", "x")]
+)
+def test_a_wrong_setting_is_refused_by_name(setting, value):
+    with pytest.raises(ConfigError, match=setting):
+        AsyncCheckpointSaver(**{setting: value})
