@@ -165,7 +165,6 @@ MISTAKES_OF_FILES = {
 }  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="only FileNotFoundError and NavrlError are caught: a traceback")
 @pytest.mark.parametrize("kind", MISTAKES_OF_FILES)
 def test_a_picture_that_cannot_be_written_exits_2_with_one_line(tmp_path, capsys, kind):
     (tmp_path / "file").write_text("")
@@ -174,7 +173,6 @@ def test_a_picture_that_cannot_be_written_exits_2_with_one_line(tmp_path, capsys
     assert piece in capsys.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="nothing checks flight.*: -1 means all but the last")
 @pytest.mark.parametrize("recorded", [-1, -100])
 def test_a_negative_number_of_recorded_flights_is_refused(tmp_path, capsys, recorded):
     arguments = ["train", f"flight.recorded={recorded}", "flight.episodes=2", "flight.worlds=1", "env.max_episode_length=2"]
@@ -182,7 +180,6 @@ def test_a_negative_number_of_recorded_flights_is_refused(tmp_path, capsys, reco
     assert "flight.recorded" in capsys.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="the message names env.num_envs or env.num_worlds, which nobody typed")
 @pytest.mark.parametrize("overrides", [["flight.episodes=0"], ["flight.worlds=0"]])
 def test_a_mistake_in_the_flight_is_told_with_the_key_that_was_typed(capsys, overrides):
     assert main(["train", *overrides]) == 2

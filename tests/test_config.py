@@ -94,11 +94,7 @@ def test_an_override_wins_over_a_preset():
         ("sensor.lidar_rang=3", "sensor.lidar_range"),
         ("flight.episode=3", "flight.episodes"),
         ("sed=3", "seed"),
-        pytest.param(
-            "+env.num_worlds_=3",
-            "env.num_worlds",
-            marks=pytest.mark.xfail(strict=True, reason="a key added with + is taken and ignored"),
-        ),
+        ("+env.num_worlds_=3", "env.num_worlds"),
         ("env=navrl_exat", "navrl_exact"),
     ],
 )
@@ -143,7 +139,7 @@ def test_an_override_without_a_value_is_told_so(override):
     "override",
     [
         "env.num_envs=[1",
-        pytest.param("=3", marks=pytest.mark.xfail(strict=True, reason="Hydra raises a bare ValueError")),
+        "=3",
         "env..num_envs=3",
         "env.num_envs=${nothing}",
     ],

@@ -21,6 +21,13 @@ class FlightSettings:
     recorded: int = 24  # flights in the picture and the animation, all in the first world
     animation: bool = True
 
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        limits = {"episodes": (1, 1 << 20), "worlds": (1, 4096), "map_seed": (0, 2**32 - 4097), "recorded": (0, 4096)}
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"flight.{name} is {getattr(self, name)}; expected {low} to {high}")
+
 
 @dataclass
 class Config(NavigationSettings):
@@ -48,6 +55,9 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     ConfigStore.instance().store(name="schema", node=Config)
+    for override in overrides:
+        if override.startswith(("+", "~", "=")):
+            raise ConfigError(_explain_added(override))
     with initialize_config_module("navrl.conf", version_base="1.3"):
         try:
             composed = compose("config", overrides=list(overrides))
@@ -57,6 +67,7 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
     config.task.check()
+    config.flight.check()
     return config
 
 
@@ -65,6 +76,12 @@ def as_yaml(config: Config) -> str:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _explain_added(override: str) -> str:
+    key = override.lstrip("+~").split("=", 1)[0]
+    known = [*NavigationSettings.keys(), *_own_keys()]
+    return f"override {override!r} adds or removes a setting; expected key=value of a known one.{nearest_name(key, known)}"
 
 
 def _explain(message: str, overrides: Sequence[str]) -> str:

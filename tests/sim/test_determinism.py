@@ -300,7 +300,6 @@ IMPOSSIBLE_STATES = {
 }  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="load_state_dict checks keys, settings and shapes, but neither types nor values")
 @pytest.mark.parametrize("kind", IMPOSSIBLE_STATES)
 def test_a_state_with_impossible_values_is_refused_by_name_and_nothing_changes(kind):
     damage, name = IMPOSSIBLE_STATES[kind]
@@ -358,7 +357,6 @@ def test_a_forked_child_continues_as_its_parent_does():
     assert told == digest(plain_life(env, 20, 30))
 
 
-@pytest.mark.xfail(strict=True, reason="GNU OpenMP ends a forked child that starts threads of its own")
 def test_an_environment_made_in_a_forked_child_lives_as_one_of_the_parent():
     env = make(64, sim__num_threads=2)
     expected = digest(plain_life(env, 0, 20))  # the parent's threads have run

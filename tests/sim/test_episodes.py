@@ -781,7 +781,6 @@ def test_dropout_blinds_the_given_share_of_rays():
     assert (seen == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="the first look and the first step share the step number, and so their noise")
 def test_noise_differs_from_step_to_step_and_from_drone_to_drone(tmp_path):
     env = make_in(tmp_path, WALL, sensor__noise=0.1, **INSTANT)
     first = env.place([0, 0, 2], [10, 0, 2])["lidar"][:, 0, 0, 1]
@@ -789,7 +788,6 @@ def test_noise_differs_from_step_to_step_and_from_drone_to_drone(tmp_path):
     assert len(torch.cat(scans).unique()) == 5 * DRONES
 
 
-@pytest.mark.xfail(strict=True, reason="a step draws its noise before the step is counted, observe() after")
 def test_looking_again_shows_the_same_noise(tmp_path):
     env = make_in(tmp_path, WALL, sensor__noise=0.1, **INSTANT)
     env.place([0, 0, 2], [10, 0, 2])
@@ -814,13 +812,11 @@ def test_a_tall_wall_two_metres_ahead_gives_the_published_rays(tmp_path):
 
 
 @pytest.mark.parametrize("height", [-0.1, -1.0])
-@pytest.mark.xfail(strict=True, reason="the distance to the ground becomes negative: values above 4")
 def test_a_scan_from_below_the_ground_is_contact_everywhere(height):
     scan = make().place([0, 0, height], [10, 0, 2])["lidar"]
     assert (scan == 4).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the distance to the ground becomes negative")
 def test_the_clearance_of_a_drone_that_fell_through_the_ground_is_zero():
     env = make(**INSTANT)
     env.place([0, 0, 0.5], [10, 0, 2])

@@ -254,7 +254,6 @@ def test_a_bad_yaml_world_is_refused_with_its_file_and_key(tmp_path, kind):
         assert piece in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="math.isfinite raises OverflowError for a whole number beyond floats")
 def test_a_number_beyond_all_floats_is_refused(tmp_path):
     path = tmp_path / "huge.yaml"
     path.write_text(f"boxes: [{{center: [0, 1{'0' * 400}, 1], size: [1, 1, 1]}}]")
@@ -262,7 +261,6 @@ def test_a_number_beyond_all_floats_is_refused(tmp_path):
         load_world(path)
 
 
-@pytest.mark.xfail(strict=True, reason="the YAML reader's own ValueError and RecursionError are not caught")
 @pytest.mark.parametrize("text", ["name: 2020-13-45", "name: " + "1" * 5000, "boxes: " + "[" * 20000])
 def test_text_that_the_yaml_reader_itself_stumbles_over_is_refused(tmp_path, text):
     path = tmp_path / "odd.yaml"
@@ -271,7 +269,6 @@ def test_text_that_the_yaml_reader_itself_stumbles_over_is_refused(tmp_path, tex
         load_world(path)
 
 
-@pytest.mark.xfail(strict=True, reason="`content.get(key) or []` takes every falsy value for an empty list")
 @pytest.mark.parametrize("value", ["0", "false", "''"])
 def test_an_empty_value_that_is_no_list_is_refused(tmp_path, value):
     path = tmp_path / "falsy.yaml"
@@ -353,7 +350,7 @@ def png_of_size(width, height):
 
 @pytest.mark.parametrize(
     "side",
-    [2001, pytest.param(20_000, marks=pytest.mark.xfail(strict=True, reason="Pillow's DecompressionBombError is not caught"))],
+    [2001, 20_000],
 )
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_read(tmp_path, side):
     path = tmp_path / "vast.png"
@@ -412,7 +409,6 @@ def test_an_impossible_half_width_is_refused(tmp_path, half_width):
         load_world(tmp_path / "bad.npz")
 
 
-@pytest.mark.xfail(strict=True, reason="float(half_width) is outside the try, and raises TypeError or ValueError")
 @pytest.mark.parametrize("half_width", [np.array([8.0, 9.0]), np.array("wide"), np.array([])], ids=["two", "word", "none"])
 def test_a_half_width_that_is_no_number_is_refused(tmp_path, half_width):
     np.savez(tmp_path / "bad.npz", heights=np.zeros((3, 3)), half_width=half_width)
@@ -435,10 +431,7 @@ def test_an_archive_that_is_cut_short_is_refused(tmp_path, good_npz, kept):
         load_world(path)
 
 
-UNPACKED_BADLY = pytest.mark.xfail(strict=True, reason="zlib.error is not caught")
-
-
-@pytest.mark.parametrize("place", [0, 8, 26, 30, 60, *(pytest.param(p, marks=UNPACKED_BADLY) for p in (100, 150, 200)), 300])
+@pytest.mark.parametrize("place", [0, 8, 26, 30, 60, 100, 150, 200, 300])
 def test_an_archive_with_a_wrong_byte_is_refused_or_read_but_never_breaks(tmp_path, good_npz, place):
     path = tmp_path / "damaged.npz"
     damaged = bytearray(good_npz)
@@ -450,7 +443,6 @@ def test_an_archive_with_a_wrong_byte_is_refused_or_read_but_never_breaks(tmp_pa
         assert "damaged.npz" in str(error)  # noqa: PT017
 
 
-@pytest.mark.xfail(strict=True, reason="np.load returns a bare array, which is no context manager: TypeError")
 def test_an_array_saved_without_an_archive_is_refused(tmp_path):
     with (tmp_path / "bare.npz").open("wb") as file:
         np.save(file, np.zeros((3, 3)))
@@ -458,7 +450,6 @@ def test_an_array_saved_without_an_archive_is_refused(tmp_path):
         load_world(tmp_path / "bare.npz")
 
 
-@pytest.mark.xfail(strict=True, reason="np.load hands out the bytes of a member that is no array: AttributeError")
 def test_a_zip_of_other_things_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
         archive.writestr("heights.npy", "not an array")

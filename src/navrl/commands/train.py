@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cfg:
         print(as_yaml(config), end="")
         return 0
+    _make_folder(arguments.out)
     console = Console()
     console.print("[bold]Flying the scripted pilot over unseen worlds[/bold] (the first run compiles the simulator)")
     start = time.perf_counter()
@@ -56,6 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(f"{simulated:,.0f} simulated steps in {seconds:.1f} s, pilot included")
     _draw(arguments.out, env, flights, config, console)
     return 0
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder before flying, so that a mistake in its name costs no time."""
+    from navrl.errors import ConfigError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be made a folder: {error.strerror}; name another") from error
 
 
 def _fly(config: Config, console: Console) -> tuple[Any, Flights, float]:

@@ -39,7 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.sim.env import NavigationEnv
     from navrl.view.topdown import save_world
 
-    config = load_config([*arguments.overrides])
+    if arguments.png.suffix.lower() != ".png":
+        raise ConfigError(f"--png is {arguments.png}; expected a name that ends in .png")
+    config = load_config(arguments.overrides)
     task = config.task
     task.env.num_envs, task.env.change_world_at_reset, task.env.action_frame = arguments.drones, False, "goal"
     if not 0 <= arguments.world < task.env.num_worlds:

@@ -79,7 +79,7 @@ class Snapshot:
         self._missing: set[int] = set()  # values that are not in the arena yet
         self._deferred: dict[int, tuple[int, int]] = {}  # address and version of values that are copied later
         immediate: list[int] = []
-        size, pinned, cuda = 0, False, torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        size, pinned, cuda = 0, False, torch.cuda.is_initialized()
         for number, value in enumerate(packed.values):
             self._offsets.append(size)
             if type(value) is not torch.Tensor:
@@ -197,7 +197,7 @@ class Snapshot:
 
 def _after_current_work() -> Any:
     """Return a stream that starts when the work queued so far is done: the tensors then hold what the caller sees."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     return stream
 

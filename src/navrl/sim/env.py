@@ -21,12 +21,15 @@ from navrl.sim.layout import (
     ARRAYS,
     ATTITUDE,
     COUNTERS,
+    DELAY,
     EPISODE,
     FIELDS,
+    OUTCOME,
     PARAMETERS,
     POSITION,
     STATISTICS,
     TARGET,
+    TIME_OUT,
     VELOCITY,
     WORLD,
 )
@@ -36,7 +39,9 @@ from navrl.sim.simd import WIDTH, aligned_zeros
 from navrl.sim.task import FEATURES, NEAREST
 from navrl.sim.worlds import WorldPool, build_pool, draw_origins
 
+IMPORTED_BY = os.getpid()
 UNREASONABLE = 1e6  # m/s: no action may be beyond it
+FARTHEST = 1e4  # m: no drone may be placed beyond it
 STATE = 8  # numbers of the drone's own state in an observation
 SAVED = (
     "state", "counters", "running", "history", "chances", "origins", "positions", "velocities", "goals", "tracks",
@@ -123,7 +128,6 @@ class NavigationEnv:
         self.layout = _observation_layout(self.settings, tables.count)
         threads = self.settings.sim.num_threads or numba.get_num_threads()
         self._threads = max(1, min(threads, -(-self.num_envs // WIDTH)))
-        self._process = os.getpid()
         self._half, self._time = 0, 0
         self._allocate(tables)
         self._begin_worlds()
@@ -160,10 +164,10 @@ class NavigationEnv:
         Raises:
             ActionError: the action has the wrong shape or holds NaN or infinity; nothing has moved.
         """
-        if not self._started:
-            self.reset()
         actions = self._actions(action)
         result = self.make_step() if out is None else self._checked_step(out)
+        if not self._started:
+            self.reset()
         half = 1 - self._half
         self._run(actions, result, half, flying=True)
         self._half = half
@@ -200,8 +204,9 @@ class NavigationEnv:
 
     def set_world_probabilities(self, probabilities: ArrayLike) -> None:
         """Say how often each world of the pool is drawn at a reset: the hook for a curriculum over difficulties."""
-        chances = np.asarray(probabilities, np.float64)
-        number = len(self.pool.worlds)
+        chances, number = _numbers(probabilities), len(self.pool.worlds)
+        if chances is None:
+            raise ConfigError(f"world probabilities are {probabilities!r:.60}; expected {number} numbers")
         if chances.shape != (number,) or not np.isfinite(chances).all() or chances.min() < 0 or chances.sum() <= 0:
             raise ConfigError(
                 f"world probabilities of shape {chances.shape}; expected {number} numbers of at least 0, not all 0: "
@@ -251,6 +256,7 @@ class NavigationEnv:
 
     def obstacles(self, world: int) -> dict[str, Tensor]:
         """Return where the moving obstacles of a world are now: position and velocity (D, 3), width (D,), tall (D,)."""
+        self._world_numbers(world)
         count = int(self.pool.moving_counts[world])
         now = torch.from_numpy(self._arrays["tracks"][self._half, -1, world, ..., :count].copy())
         sizes = torch.from_numpy(self.pool.moving_sizes[world, :, :count].copy())
@@ -268,22 +274,43 @@ class NavigationEnv:
         """Continue from a saved state; a state that does not fit is refused before anything changes."""
         saved = self._saved()
         names = {*saved, "half", "time", "seed", "started", "settings"}
-        if set(state) != names:
-            missing, extra = sorted(names - set(state)), sorted(set(state) - names)
+        if not isinstance(state, Mapping) or set(state) != names:
+            found = set(state) if isinstance(state, Mapping) else set()
+            missing, extra = sorted(names - found), sorted(found - names)
             raise StateError(f"environment state lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
-        for group, values in self.settings.as_dict().items():
-            for key, ours in values.items():
-                theirs = state["settings"].get(group, {}).get(key)
-                if (group, key) != ("sim", "num_threads") and theirs != ours:
-                    raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
-        for name, array in saved.items():
-            if tuple(state[name].shape) != array.shape:
-                raise StateError(f"{name} has shape {tuple(state[name].shape)} in the state; expected {array.shape}")
+        self._check_saved_settings(state["settings"])
+        self._check_saved_values(state)
         for name, array in saved.items():
             array[...] = state[name].numpy()
-        self._half, self._time = int(state["half"]), int(state["time"])
-        self._seed, self._started = int(state["seed"]), bool(state["started"])
+        self._half, self._time = state["half"], state["time"]
+        self._seed, self._started = state["seed"], state["started"]
         self._record["seed"] = self._seed
+
+    def _check_saved_settings(self, settings: Any) -> None:
+        if not isinstance(settings, Mapping):
+            raise StateError(f"settings of the state are a {type(settings).__name__}; expected a mapping")
+        for group, values in self.settings.as_dict().items():
+            for key, ours in values.items():
+                theirs = settings.get(group, {}).get(key)
+                if (group, key) != ("sim", "num_threads") and theirs != ours:
+                    raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
+
+    def _check_saved_values(self, state: Mapping[str, Any]) -> None:
+        """Refuse what the kernel would follow out of its arrays."""
+        for name, array in self._saved().items():
+            value = state[name]
+            if not isinstance(value, Tensor) or tuple(value.shape) != array.shape or value.cpu().numpy().dtype != array.dtype:
+                found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise StateError(f"{name} is {found} in the state; expected {array.dtype} {array.shape}")
+        limits = {"half": 1, "time": 2**62, "seed": 2**63 - 1, "started": 1}
+        for name, limit in limits.items():
+            value = state[name]
+            if not isinstance(value, bool if name == "started" else int) or not 0 <= value <= limit:
+                raise StateError(f"{name} is {value!r} in the state; expected 0 to {limit}")
+        counters = state["counters"]
+        highest = {WORLD: len(self.pool.worlds) - 1, OUTCOME: TIME_OUT, DELAY: self.settings.drone.delay}
+        if (counters < 0).any() or any((counters[:, column] > limit).any() for column, limit in highest.items()):
+            raise StateError("counters of the state name worlds, endings or delays that this environment does not have")
 
     # ------------------------------------------------------------------ inside
 
@@ -326,8 +353,8 @@ class NavigationEnv:
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
 
     def _run(self, actions: NDArray[np.float32], step: Step, half: int, *, flying: bool) -> None:
-        # A forked child must not enter the threads of its parent: they are not there.
-        alone = self._threads == 1 or os.getpid() != self._process
+        # A forked child must not enter the threads of its parent: they are not there, and OpenMP ends it.
+        alone = self._threads == 1 or os.getpid() != IMPORTED_BY
         run = kernel.step_serial if alone else kernel.step_parallel
         run(self._record, self._addresses, step.addresses, actions, half, self._time, flying, self._threads)
 
@@ -354,6 +381,8 @@ class NavigationEnv:
         if isinstance(action, Tensor):
             action = action.numpy() if action.is_cpu and not action.requires_grad else action.detach().cpu().numpy()
         try:
+            if np.iscomplexobj(action):
+                raise TypeError("they are complex")
             array = np.ascontiguousarray(action, np.float32)
         except (TypeError, ValueError) as error:
             raise ActionError(f"actions of type {type(action).__name__} are no numbers: {error}") from error
@@ -368,6 +397,8 @@ class NavigationEnv:
         return array
 
     def _checked_step(self, out: Step) -> Step:
+        if not isinstance(out, Step):
+            raise ActionError(f"out is a {type(out).__name__}; expected buffers made with make_step()")
         if out.packed.shape != (self.num_envs, self.layout.width):
             raise ActionError(
                 f"out has buffers of shape {tuple(out.packed.shape)}; expected ({self.num_envs}, {self.layout.width}): "
@@ -384,16 +415,27 @@ class NavigationEnv:
         return array
 
     def _points(self, name: str, values: ArrayLike) -> NDArray[np.float32]:
-        array = np.asarray(values, np.float32)
-        if array.shape not in ((3,), (self.num_envs, 3)) or not np.isfinite(array).all():
-            raise ActionError(f"{name} of shape {array.shape}; expected finite numbers of shape (3,) or ({self.num_envs}, 3)")
-        return np.ascontiguousarray(np.broadcast_to(array, (self.num_envs, 3)))
+        array = _numbers(values)
+        if array is None or array.shape not in ((3,), (self.num_envs, 3)) or not (np.abs(array) <= FARTHEST).all():
+            found = f"{values!r:.60}" if array is None or array.size < 4 else f"an array of shape {array.shape}"
+            raise ActionError(
+                f"{name} is {found}; expected finite numbers of shape (3,) or ({self.num_envs}, 3), at most {FARTHEST:g}"
+            )
+        return np.ascontiguousarray(np.broadcast_to(array, (self.num_envs, 3)), np.float32)
 
     def _world_numbers(self, values: ArrayLike) -> NDArray[np.int32]:
-        array = np.broadcast_to(np.asarray(values, np.int32), (self.num_envs,))
-        if array.min() < 0 or array.max() >= len(self.pool.worlds):
-            raise ActionError(f"worlds from {array.min()} to {array.max()}; expected 0 to {len(self.pool.worlds) - 1}")
-        return array
+        array, number = _numbers(values), len(self.pool.worlds)
+        if array is None or array.shape not in ((), (self.num_envs,)) or not np.isin(array, np.arange(number)).all():
+            raise ActionError(f"world is {values!r:.60}; expected 0 to {number - 1}, one number or {self.num_envs}")
+        return np.broadcast_to(array, (self.num_envs,)).astype(np.int32)
+
+
+def _numbers(values: ArrayLike) -> NDArray[np.float64] | None:
+    """Return values as numbers, or None where they are none."""
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _checked_seed(seed: int) -> int:

@@ -18,6 +18,7 @@ from navrl.sim.layout import (
     FORWARD,
     GOAL,
     OUTCOME,
+    STEP,
     TIME_OUT,
     WORLD,
     Drones,
@@ -100,6 +101,7 @@ def _fly_block(first, last, drones, worlds, moving, lidar, parameters, actions, 
         for drone in range(first, last):
             if drones.state[base + ACTIVE * WIDTH + drone - first] < float32(0.5):
                 continue
+            drones.counters[drone * COUNTERS + STEP] += 1
             world = drones.counters[drone * COUNTERS + WORLD]
             track = _track_of(worlds, moving, world, half, substep, parameters)
             at = drone * outputs.row

@@ -20,6 +20,7 @@ from navrl.sim.simd import (
     aligned_zeros,
     bits_of,
     floor,
+    gather,
     inner,
     lane_numbers,
     load,
@@ -82,6 +83,7 @@ def make_tables(settings: LidarSettings) -> LidarTables:
 @inner
 def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number, reach):  # type: ignore[no-untyped-def]
     """Write the inverse directions of all azimuths for a yaw, and the horizontal distance to the ground of each beam."""
+    buried = z <= float32(0.0) and abs(x) <= float32(GROUND) and abs(y) <= float32(GROUND)
     near_border = abs(x) + reach > float32(GROUND) or abs(y) + reach > float32(GROUND)
     for base in range(0, padded, WIDTH):
         cosines, sines = load(azimuths, base), load(azimuths, padded + base)
@@ -91,7 +93,9 @@ def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number,
         for v in range(number):
             row = (2 + v) * padded + base
             ground = z * beams[v * BEAM + 2]
-            if beams[v * BEAM + 2] <= float32(0.0) or ground * beams[v * BEAM + 1] >= reach:
+            if buried:
+                store(scratch, row, splat(0.0))
+            elif beams[v * BEAM + 2] <= float32(0.0) or ground * beams[v * BEAM + 1] >= reach:
                 store(scratch, row, splat(MISS))
             elif near_border:
                 hit_x, hit_y = dx * ground + x, dy * ground + y
@@ -205,7 +209,15 @@ def cast_at_batch(scratch, batch, met, crowded, lidar):  # type: ignore[no-untyp
 
 
 @inner
-def _look_around(scratch, batch, beams, padded, number, reach):  # type: ignore[no-untyped-def]
+def _in_sight(scratch, batch, met):  # type: ignore[no-untyped-def]
+    """Return the bits of the shapes that are not behind what was hit, of those that two azimuths or fewer can meet."""
+    begin = load(scratch, batch + BEGIN)
+    reach = maximum(gather(scratch, batch + REACH, begin), gather(scratch, batch + REACH, begin + 1.0))
+    return met & bits_of(where(load(scratch, batch + MET) > 2.0, MISS, reach) > load(scratch, batch + SQUARED))
+
+
+@inner
+def _look_around(scratch, batch, beams, count, padded, number, reach):  # type: ignore[no-untyped-def]
     """Note for each azimuth how far its longest ray still goes along the ground, squared; return the farthest of all."""
     farthest = splat(0.0)
     for base in range(0, padded, WIDTH):
@@ -214,6 +226,7 @@ def _look_around(scratch, batch, beams, padded, number, reach):  # type: ignore[
             longest = maximum(longest, minimum(load(scratch, (2 + v) * padded + base), reach / beams[v * BEAM + 1]))
         store(scratch, batch + REACH + base, longest * longest)
         farthest = maximum(farthest, longest)
+    scratch[batch + REACH + count] = scratch[batch + REACH]  # after the last azimuth comes the first
     return -smallest(-farthest)
 
 
@@ -235,12 +248,13 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # t
         shapes = load_columns(worlds.shapes, worlds.near, q)
         met, closest = subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach)
         nearest = min(nearest, closest)
-        if q > first and (q - first) // WIDTH % 2 == 1:
+        if q > first:
             # Crowded: leave out what is behind what was hit. The list is sorted by distance from the cell, so a shape
             # that is farther than the longest ray by more than the cell's diagonal ends it.
-            farthest = _look_around(scratch, batch, lidar.beams, lidar.padded, lidar.number, reach)
+            farthest = _look_around(scratch, batch, lidar.beams, lidar.count, lidar.padded, lidar.number, reach)
             if scratch[batch + SQUARED] > (farthest + float32(1.42 * CELL)) ** 2:
                 break
+            met = _in_sight(scratch, batch, met)
         cast_at_batch(scratch, batch, met, q > first, lidar)
     return nearest
 

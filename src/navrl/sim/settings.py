@@ -41,7 +41,7 @@ class TaskSettings:
     action_limit: float = 2.0  # m/s on each axis; the bound of the action space
     goal_ends_episode: bool = True
     goal_radius: float = 0.5  # m
-    collision: str = "rays"  # any LiDAR ray shorter than the radius, or any surface inside the sphere
+    collision: str = "rays"  # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
     collision_radius: float = 0.3  # m
     num_observed: int = 5  # nearest moving obstacles in the observation
 
@@ -176,7 +176,7 @@ def _check_type(key: str, value: Any, example: Any) -> None:
         fits = isinstance(value, int | float)
     elif isinstance(example, list):
         kinds = (int, float) if example and isinstance(example[0], float) else (int, str)
-        fits = isinstance(value, list | tuple) and all(isinstance(v, kinds) for v in value)
+        fits = isinstance(value, list | tuple) and all(isinstance(v, kinds) and not isinstance(v, bool) for v in value)
     else:
         fits = isinstance(value, type(example))
     if not fits:
@@ -237,6 +237,10 @@ _RULES: list[_Rule] = [
     _between("drone.thrust_variation", 0.0, 0.5),
     _between("drone.wind", 0.0, 20.0),
     _between("drone.delay", 0, 32),
+    *(
+        _between(f"reward.{name}", -1e6, 1e6)
+        for name in ("progress", "alive", "static", "dynamic", "smoothness", "height", "goal", "collision")
+    ),
     _between("reward.log_reference", 1e-3, 100.0),
     _between("sim.dt", 0.001, 0.05),
     _between("sim.gravity", 0.0, 30.0),

@@ -24,7 +24,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from numpy.typing import NDArray
 
 __all__ = [
-    "FAST", "WIDTH", "aligned_zeros", "bits_of", "entry", "flags_at", "floats_at", "floor", "inner",
+    "FAST", "WIDTH", "aligned_zeros", "bits_of", "entry", "flags_at", "floats_at", "floor", "gather", "inner",
     "integers_at", "lane_numbers", "load", "load_columns", "log", "lowest_bit",
     "maximum", "minimum", "smallest", "splat", "sqrt", "store", "store_interleaved", "total", "where",
 ]  # fmt: skip
@@ -158,6 +158,22 @@ def load(typing_context, floats, index):  # type: ignore[no-untyped-def]
         return value
 
     return LANES(FLOATS, types.intp), generate
+
+
+@intrinsic
+def gather(typing_context, floats, first, lanes):  # type: ignore[no-untyped-def]
+    """Return the floats at `first` plus the whole number in each lane."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        base = builder.gep(arguments[0], [arguments[1]], inbounds=True)
+        offsets = builder.fptosi(arguments[2], _INTEGERS)
+        result = ir.Constant(_VECTOR, ir.Undefined)
+        for lane in (ir.Constant(_INT, number) for number in range(WIDTH)):
+            offset = builder.sext(builder.extract_element(offsets, lane), ir.IntType(64))
+            result = builder.insert_element(result, builder.load(builder.gep(base, [offset], inbounds=True)), lane)
+        return result
+
+    return LANES(FLOATS, types.intp, LANES), generate
 
 
 @intrinsic

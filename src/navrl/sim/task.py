@@ -274,7 +274,6 @@ def judge(drones, drone, parameters, has_moving, shortest, static_term, surface,
     for number in range(6):
         reward += terms[number]
         running[column + FIRST_REWARD + number] += terms[number]
-    counters[count + STEP] += 1
     running[column + PATH_LENGTH] += parameters.dt * math.sqrt(vx * vx + vy * vy + vz * vz)
     running[column + MIN_CLEARANCE] = min(running[column + MIN_CLEARANCE], min(shortest, least))
     outcome = _outcome(running, column, counters[count + STEP], parameters, z, distance, shortest, surface, hit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +57,7 @@ def _read_yaml(path: Path) -> World:
 
     try:
         content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise WorldError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, Mapping):
         raise WorldError(f"{path}: expected keys boxes, cylinders, starts, goals at the top, found {type(content).__name__}")
@@ -77,7 +77,9 @@ def _read_yaml(path: Path) -> World:
 
 
 def _entries(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
-    entries = content.get(key) or []
+    entries = content.get(key)
+    if entries is None:
+        return []
     if not isinstance(entries, list):
         raise WorldError(f"{path}: {key} is {type(entries).__name__}; expected a list")
     if len(entries) > MAXIMUM_SHAPES:
@@ -94,7 +96,7 @@ def _known_keys(path: Path, subject: str, entry: Mapping[str, Any], known: Seque
 def _numbers(path: Path, subject: str, value: Any, count: int) -> list[float]:
     values = value if isinstance(value, list) else [value]
     good = len(values) == count and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    if not good or not all(math.isfinite(v) for v in values):
+    if not good or not all(abs(v) < 1e9 for v in values):
         raise WorldError(f"{path}: {subject} is {value!r}; expected {count} finite number{'s' if count > 1 else ''}")
     return [float(v) for v in values]
 
@@ -196,7 +198,7 @@ def _read_png(path: Path) -> World:
                 raise WorldError(f"{path}: image mode {image.mode}; expected one grey channel of 8 or 16 bits")
             deepest = {"L": 255.0, "1": 1.0}.get(image.mode, 65535.0)
             pixels = np.asarray(image, np.float32)  # rows from the top
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, WorldError):
             raise
         raise WorldError(f"{path}: not a readable PNG image: {error}") from error
@@ -207,14 +209,20 @@ def _read_png(path: Path) -> World:
 def _read_npz(path: Path) -> World:
     """An array `heights` (x, y) in metres, and optionally `half_width`, half the side of the square that it covers."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in ("heights", "half_width") if key in archive.files}
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise WorldError(f"{path}: holds one bare array; expected an archive, as numpy.savez writes it")
+        with archive:
+            arrays = {key: np.asarray(archive[key]) for key in ("heights", "half_width") if key in archive.files}
             found = list(archive.files)
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError) as error:
+    except WorldError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, KeyError, NotImplementedError) as error:
         raise WorldError(f"{path}: not a readable NPZ archive: {error}") from error
     if "heights" not in arrays:
         raise WorldError(f"{path}: holds {', '.join(found) or 'nothing'}; expected an array named heights")
-    half_width = float(arrays.get("half_width", np.array(ARENA)))
-    if not 1.0 <= half_width <= EDGE:
-        raise WorldError(f"{path}: half_width is {half_width:g}; expected 1 to {EDGE:g} m")
+    width = arrays.get("half_width", np.array(ARENA))
+    if width.size != 1 or not np.issubdtype(width.dtype, np.number) or not 1.0 <= float(width.item()) <= EDGE:
+        raise WorldError(f"{path}: half_width is {width.tolist()}; expected one number from 1 to {EDGE:g}")
+    half_width = float(width.item())
     return _heights(path, arrays["heights"], half_width)
