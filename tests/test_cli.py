@@ -75,7 +75,7 @@ def test_training_leaves_a_picture_and_an_animation(tmp_path, capsys):
     assert main([*TRAIN, "--out", str(tmp_path / "made" / "here")]) == 0
     told = capsys.readouterr().out
     assert "32 episodes in 2 worlds" in told
-    assert "success 100" in told
+    assert "within 1.0 m" in told
     with Image.open(tmp_path / "made" / "here" / "flights.png") as picture:
         assert picture.format == "PNG"
         assert min(picture.size) > 300

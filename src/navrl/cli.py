@@ -1,4 +1,4 @@
-"""The command line: `navrl train | world | bench`. It parses, calls the library, and prints; nothing else prints."""
+"""The command line, one command a file of `commands/`: parse, call the library, print; nothing else prints."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ EPILOG = """examples:
   navrl train                                        fly many unseen worlds, print the statistics, leave a picture
   navrl train env.num_envs=256 env_dyn.num_obstacles=0
   navrl world --png world.png                        look at a world from above
+  navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
   navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
 """
 

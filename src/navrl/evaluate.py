@@ -13,7 +13,14 @@ from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 
 Policy = Callable[[dict[str, Tensor]], Tensor]
-OUTCOMES = ("success_100", "success_050", "static_collision", "dynamic_collision", "out_of_bounds", "time_out")
+OUTCOMES = {
+    "success_100": "within 1.0 m of the goal",
+    "success_050": "within 0.5 m of the goal",
+    "static_collision": "hit an obstacle",
+    "dynamic_collision": "hit a moving obstacle",
+    "out_of_bounds": "too high or too low",
+    "time_out": "out of time",
+}
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,9 @@ def _table(config: Config, flights: Flights) -> Table:
     table = Table(title=title)
     for heading in ("outcome", "share", "± between worlds"):
         table.add_column(heading, justify="left" if heading == "outcome" else "right")
-    for name in OUTCOMES:
+    for name, label in OUTCOMES.items():
         mean, error = flights.rate(name)
-        table.add_row(name.replace("_", " "), f"{100 * mean:.1f} %", f"{100 * error:.1f}" if error == error else "")
+        table.add_row(label, f"{100 * mean:.1f} %", f"{100 * error:.1f}" if error == error else "")
     for label, name, unit in (
         ("speed", "mean_speed", "m/s"),
         ("time to goal", "time_to_goal", "s"),

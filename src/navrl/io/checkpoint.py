@@ -16,7 +16,7 @@ from navrl.errors import CheckpointError, ContainerError
 from navrl.io import legacy
 from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
-from navrl.io.delta import add_bases, base_of
+from navrl.io.delta import add_bases, base_of, verify_bases
 from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.index import MAGIC, ArrayEntry, Index
 from navrl.io.lossy import narrow_moments
@@ -26,7 +26,7 @@ from navrl.io.state import Packed, check_json, pack_state, unpack_state, widened
 __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
 
 KIND = "checkpoint"
-_SUFFIXES = (".lz4", ".navrl", ".zst")
+_SUFFIXES = (".lz4", ".navrl")
 
 
 def save_checkpoint(
@@ -115,14 +115,16 @@ def load_checkpoint(
 
 
 def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:
-    """Check every byte of a container without loading it, and return its index.
+    """Check every byte of a container, and of those that it builds on, without loading it; return its index.
 
     Raises:
         FileNotFoundError: `path` does not exist.
-        ContainerError: the file is damaged, or no container; the message names the file and the tensor.
+        ContainerError: the file is damaged, or no container; the message names the file and the tensor. Or a file that
+            it builds on is damaged, missing, or not the file that it was.
     """
     with Container(path) as container:
         container.verify(workers=workers)
+        verify_bases(container.index, workers)
         return container.index
 
 
@@ -158,6 +160,11 @@ class _Loading:
             raise ContainerError(f"{self._index.path}: {error}") from error
 
     def _check(self, entry: ArrayEntry, element: str) -> None:
+        if element != entry.element and (entry.element, element) != ("bfloat16", "float32"):
+            raise ContainerError(
+                f"{self._index.path}: {entry.name} is {entry.element}, to be widened to {element}; "
+                "only bfloat16 is ever widened, to float32: the file is damaged, use an older checkpoint"
+            )
         if element not in TORCH_DTYPES or entry.element not in TORCH_DTYPES:
             raise CheckpointError(f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch")
         live = self._live.get(entry.name)
@@ -171,6 +178,9 @@ class _Loading:
     def _output(self, entry: ArrayEntry) -> Bytes:
         element, tensor = self._live.get(entry.name, ("", None))
         if tensor is not None and element == entry.element and _can_be_filled(tensor):
+            if not tensor.is_inference():
+                # A write through NumPy is not counted by itself. Counted before it begins, it cannot tear a snapshot unseen.
+                torch.autograd.graph.increment_version(tensor)
             return tensor_bytes(tensor)
         return np.empty(entry.size, np.uint8)
 

@@ -186,11 +186,12 @@ def _compress_zstd(part: Bytes, level: int | None) -> bytes:
 
 
 def _decompress_zstd(part: Bytes, size: int) -> Bytes:
-    decompressor = _of_this_thread.__dict__.setdefault("decompressor", zstandard.ZstdDecompressor())
+    if not hasattr(_of_this_thread, "decompressor"):
+        _of_this_thread.decompressor = zstandard.ZstdDecompressor()
     try:
         if zstandard.frame_content_size(part.data) != size:
             raise ContainerError(f"a zstd frame that does not hold the {size} bytes expected")
-        return np.frombuffer(decompressor.decompress(part, allow_extra_data=False), np.uint8)
+        return np.frombuffer(_of_this_thread.decompressor.decompress(part, allow_extra_data=False), np.uint8)
     except zstandard.ZstdError as error:
         raise ContainerError(f"zstd cannot decompress a part: {error}") from error
 

@@ -16,10 +16,21 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from navrl.errors import ContainerError
+from navrl.errors import CheckpointError, ContainerError
 from navrl.io.codecs import CODECS, DEFAULT_CODEC, Bytes, find_codec
 from navrl.io.files import AtomicFile
-from navrl.io.index import END_MAGIC, FOOTER, HEADER, MAGIC, VERSION, ArrayEntry, Index, index_checksum, read_index_of
+from navrl.io.index import (
+    END_MAGIC,
+    FOOTER,
+    HEADER,
+    MAGIC,
+    MAX_INDEX_BYTES,
+    VERSION,
+    ArrayEntry,
+    Index,
+    index_checksum,
+    read_index_of,
+)
 from navrl.io.threads import TaskThreads, usable_cores
 
 __all__ = ["ArraySource", "Container", "write_container"]
@@ -70,6 +81,9 @@ def write_container(
         level: how hard the codec tries; None is the codec's own choice.
         threads: that encode; None starts one for each core.
         check: called before the file gets its name; what it raises is raised, and the file never appears.
+
+    Raises:
+        CheckpointError: the index would be larger than a reader accepts; the file never appears.
     """
     find_codec(codec)
     if threads is None:
@@ -91,6 +105,11 @@ def write_container(
             for number, array in enumerate(arrays)
         ]  # fmt: skip
         text = json.dumps({"arrays": entries, "document": document}, separators=(",", ":"), allow_nan=False).encode()
+        if len(text) > MAX_INDEX_BYTES:
+            raise CheckpointError(
+                f"{path}: an index of {len(text)} bytes, expected at most {MAX_INDEX_BYTES}; nothing was stored. "
+                "Keep long lists of numbers in tensors, and metadata short"
+            )
         file.write([text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)])
         check()
         file.commit()
@@ -203,7 +222,13 @@ class Container:
         read = 0
         while read < size:
             piece = stored[read : read + _READ_BYTES]
-            count = os.preadv(self._descriptor, [piece.data], offset + read)
+            try:
+                count = os.preadv(self._descriptor, [piece.data], offset + read)
+            except OSError as error:
+                raise ContainerError(
+                    f"{self.index.path}: array {entry.name!r} cannot be read: chunk {number} "
+                    f"(byte {offset} of the file): {error}; use an older checkpoint"
+                ) from error
             if not count:
                 break
             checksum.update(piece[:count].data)

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError, MissingExtraError
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.files import AtomicFile
+from navrl.io.index import read_index
 from navrl.io.state import pack_state, unpack_state
 
 __all__ = ["FORMATS", "convert_checkpoint"]
@@ -21,6 +22,7 @@ __all__ = ["FORMATS", "convert_checkpoint"]
 Format = Literal["navrl", "safetensors", "torch"]
 FORMATS = ("navrl", "safetensors", "torch")
 _TREE = "navrl.state"  # where a safetensors file keeps what is no tensor
+_METADATA = "navrl.metadata"  # and what was told to `save_checkpoint` beside the state
 
 
 def convert_checkpoint(
@@ -31,7 +33,7 @@ def convert_checkpoint(
     codec: str = DEFAULT_CODEC,
     trusted: bool = False,
 ) -> Path:
-    """Write a checkpoint in another format and return its path.
+    """Write a checkpoint in another format and return its path; metadata go along, but `torch.save` has no place for them.
 
     Args:
         source: a checkpoint of navrl, of `torch.save`, or a safetensors file; what it is, is found out.
@@ -45,15 +47,30 @@ def convert_checkpoint(
     if to not in FORMATS:
         raise ConfigError(f"format {to!r} is unknown; there are {', '.join(FORMATS)}")
     source = Path(source)
-    state = _read_safetensors(source) if source.suffix == ".safetensors" else load_checkpoint(source, trusted=trusted)
-    if to == "navrl":
-        save_checkpoint(state, target, codec=codec)
+    if source.suffix == ".safetensors":
+        state, metadata = _read_safetensors(source)
     else:
-        content = _safetensors_bytes(state, target) if to == "safetensors" else _torch_bytes(state)
+        state, metadata = load_checkpoint(source, trusted=trusted), _metadata(source)
+    if to == "navrl":
+        save_checkpoint(state, target, codec=codec, metadata=metadata)
+    else:
+        content = _safetensors_bytes(state, metadata, target) if to == "safetensors" else _torch_bytes(state)
         with AtomicFile(target) as file:
             file.write([content])
             file.commit()
     return target
+
+
+def _metadata(source: Path) -> dict[str, Any]:
+    """Return the metadata of a checkpoint; a foreign file has none."""
+    try:
+        return _dict_or_empty(read_index(find_checkpoint(source)).document.get("metadata"))
+    except ContainerError:
+        return {}
+
+
+def _dict_or_empty(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _torch_bytes(state: Any) -> bytes:
@@ -70,32 +87,39 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def _safetensors_bytes(state: Any, target: Path) -> bytes:
+def _safetensors_bytes(state: Any, metadata: dict[str, Any], target: Path) -> bytes:
     """Return a safetensors file: tensors by their place, and the tree around them as metadata."""
     packed = pack_state(state)
     numbers, names = packed.distinct(), packed.names()
-    values = {names[number]: torch.as_tensor(packed.values[number]).contiguous() for number in numbers}
-    metadata = {_TREE: json.dumps({"names": list(values), "tree": packed.tree})}
+    values = {names[number]: _own_memory(packed.values[number]) for number in numbers}
+    texts = {_TREE: json.dumps({"names": list(values), "tree": packed.tree}), _METADATA: json.dumps(metadata)}
     try:
-        return _safetensors().torch.save(values, metadata)
-    except (ValueError, KeyError, TypeError) as error:
+        return _safetensors().torch.save(values, texts)
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{target}: safetensors cannot hold this state: {error}") from error
 
 
-def _read_safetensors(source: Path) -> Any:
-    """Return the state of a safetensors file: the whole of one that navrl wrote, else its tensors by name."""
+def _own_memory(value: Any) -> torch.Tensor:
+    """Return a copy: safetensors refuses tensors that share memory, such as slices of one another."""
+    tensor = torch.as_tensor(value).detach().resolve_conj().resolve_neg()
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _read_safetensors(source: Path) -> tuple[Any, dict[str, Any]]:
+    """Return state and metadata of a safetensors file: all of one that navrl wrote, else its tensors by name."""
     module = _safetensors()
     try:
         with module.safe_open(source, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            tree = (file.metadata() or {}).get(_TREE)
+            texts = file.metadata() or {}
     except module.SafetensorError as error:
         raise ContainerError(f"{source}: damaged: {error}") from error
-    if tree is None:
-        return tensors
+    if _TREE not in texts:
+        return tensors, {}
     try:
-        whole = json.loads(tree)
+        whole = json.loads(texts[_TREE])
+        metadata = _dict_or_empty(json.loads(texts.get(_METADATA, "{}")))
         ordered = [tensors[name] for name in whole["names"]]
-        return unpack_state(whole["tree"], ordered.__getitem__, lambda number: ordered[number].numpy())
+        return unpack_state(whole["tree"], ordered.__getitem__, lambda number: ordered[number].numpy()), metadata
     except (ValueError, LookupError, TypeError) as error:
         raise ContainerError(f"{source}: its metadata do not fit its tensors: {error}") from error

@@ -5,7 +5,7 @@ numbers, are subtracted from those of the base; small differences of either sign
 upper bytes are zeros that compress well. Reading adds the differences up again, exactly.
 
 A chain of such files is only as good as its first: chains are bounded, a base is identified by its checksum, a file
-that others build on is neither pruned nor overwritten, and a base that is missing or another is an error that names it.
+that the current chain builds on is neither pruned nor overwritten, and a base that is missing or another is an error that names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 from navrl.io.index import Index, read_index
 from navrl.io.snapshot import Snapshot
 
-__all__ = ["DeltaChain", "add_bases", "base_of"]
+__all__ = ["DeltaChain", "add_bases", "base_of", "verify_bases"]
 
 MAX_CHAIN = 64
 _FILE = re.compile(r"[^/\0.][^/\0]*")
@@ -92,7 +92,7 @@ class DeltaChain:
             CheckpointError: later checkpoints build on what stands at `path`.
         """
         base = self._base
-        if base is not None and path in base.chain:
+        if base is not None and path in base.chain[:-1]:  # nothing builds on the last one yet
             raise CheckpointError(f"{path}: other checkpoints build on it; save under another name")
         chain: tuple[Path, ...] = (path,)
         to_write = sources
@@ -110,7 +110,7 @@ class DeltaChain:
         return written
 
     def _fits(self, base: _Base, path: Path) -> bool:
-        if len(base.chain) >= self._length or path.parent != base.path.parent:
+        if len(base.chain) >= self._length or path.parent != base.path.parent or path == base.path:
             return False
         try:
             return read_index(base.path).checksum == base.checksum
@@ -181,17 +181,39 @@ def add_bases(index: Index, outputs: Mapping[str, Bytes], workers: int | None) -
     for _ in range(MAX_CHAIN):
         if base is None or not left:
             return
-        path = index.path.parent / base.file
-        if not path.is_file():
-            raise ContainerError(f"{index.path}: builds on {base.file}, which is missing")
-        with Container(path) as container:
-            if container.index.checksum != base.checksum:
-                raise ContainerError(f"{index.path}: builds on {base.file}, but that is not the file that it was")
+        with _open_base(index, base) as container:
             base = base_of(container.index)
             folded = base.elements if base else {}
             _add(container, left, folded, outputs, workers)
             left = {name: element for name, element in left.items() if name in folded}
     raise ContainerError(f"{index.path}: builds on more than {MAX_CHAIN} files")
+
+
+def verify_bases(index: Index, workers: int | None) -> None:
+    """Check every byte of the files that a checkpoint builds on.
+
+    Raises:
+        ContainerError: a base is missing, damaged, or not the file that it was.
+    """
+    base = base_of(index)
+    for _ in range(MAX_CHAIN):
+        if base is None:
+            return
+        with _open_base(index, base) as container:
+            container.verify(workers=workers)
+            base = base_of(container.index)
+    raise ContainerError(f"{index.path}: builds on more than {MAX_CHAIN} files")
+
+
+def _open_base(index: Index, base: Base) -> Container:
+    path = index.path.parent / base.file
+    if not path.is_file():
+        raise ContainerError(f"{index.path}: builds on {base.file}, which is missing")
+    container = Container(path)
+    if container.index.checksum != base.checksum:
+        container.close()
+        raise ContainerError(f"{index.path}: builds on {base.file}, but that is not the file that it was")
+    return container
 
 
 def _add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from navrl.io.container import Written
 from navrl.io.delta import base_of
 from navrl.io.files import point_alias, remove_stale_files, sync_folder
 from navrl.io.index import read_index
+from navrl.io.legacy import UnsafePickleError
 from navrl.io.models import format_checkpoint_name
 from navrl.io.saver import AsyncCheckpointSaver
 
@@ -51,7 +53,7 @@ class Retention:
     """What to keep: the union of the rules. An alias keeps its checkpoint too.
 
     Args:
-        keep_last_n: the newest so many; None keeps all.
+        keep_last_n: the so many that were written last, whatever their steps; None keeps all.
         keep_best: the best so many by `metric`.
         metric: the name of a metric given to `save`.
         mode: whether `max` or `min` of the metric is best.
@@ -74,7 +76,7 @@ class Retention:
 
     def doomed(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the checkpoints that no rule keeps, oldest first."""
-        ordered = sorted(entries, key=lambda entry: entry.step)
+        ordered = sorted(entries, key=_age)
         if self.keep_last_n is None:
             return []
         kept = {entry.step for entry in ordered[-self.keep_last_n :]}
@@ -83,6 +85,11 @@ class Retention:
         if self.keep_every:
             kept |= {entry.step for entry in ordered if entry.step % self.keep_every == 0}
         return [entry for entry in ordered if entry.step not in kept]
+
+
+def _age(entry: Entry) -> tuple[float, int]:
+    """Return a key that sorts checkpoints by when they were written; a run resumed from an older step goes back in steps."""
+    return entry.created, entry.step
 
 
 def rank(entries: Iterable[Entry], metric: str, mode: str = "max") -> list[Entry]:
@@ -119,7 +126,8 @@ class CheckpointDirectory:
         lossy_moments: bool = False,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
+        self._naming = threading.Lock()  # held while names are given, and while what has none is removed
         self.retention = Retention(keep_last_n, keep_best, metric, mode, keep_every)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_stale_files(self.folder)
@@ -154,8 +162,8 @@ class CheckpointDirectory:
         return path
 
     def _saved(self, written: Written) -> None:
-        entries = self.entries()
-        point_alias(self.folder / LATEST, entries[-1].path.name if entries else written.path.name)
+        with self._naming:
+            point_alias(self.folder / LATEST, written.path.name)
         self.prune()
 
     def entries(self) -> list[Entry]:
@@ -163,9 +171,8 @@ class CheckpointDirectory:
         return list_entries(self.folder)
 
     def latest(self) -> Entry | None:
-        """Return the checkpoint of the highest step, or None."""
-        entries = self.entries()
-        return entries[-1] if entries else None
+        """Return the checkpoint that was written last, or None."""
+        return max(self.entries(), key=_age, default=None)
 
     def best(self, metric: str | None = None, mode: Literal["max", "min"] | None = None) -> Entry | None:
         """Return the best checkpoint by a metric (default: the one of the retention rules), or None."""
@@ -176,21 +183,25 @@ class CheckpointDirectory:
         return ranked[0] if ranked else None
 
     def load(self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None) -> Any:
-        """Return the state of a step; by default of the newest that is whole, with a warning if newer ones are not.
+        """Return the state of a step; by default of the last written that is whole, with a warning if later ones are not.
+
+        With `into`, live tensors are filled in place, once no save is being copied from them any more.
 
         Raises:
             CheckpointError: there is none.
             ContainerError: the checkpoint of the step asked for is damaged.
         """
+        if into is not None:
+            self.saver.barrier()
         if step is not None:
             return load_checkpoint(self.folder / format_checkpoint_name(step), device, into=into)
         damaged = []
-        for _, path in reversed(_checkpoint_files(self.folder)):
+        for path in _newest_first(self.folder):
             try:
                 if into is not None:
                     verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
                 state = load_checkpoint(path, device, into=into)
-            except ContainerError as error:
+            except (ContainerError, UnsafePickleError) as error:
                 damaged.append(str(error))
                 continue
             if damaged:
@@ -203,14 +214,22 @@ class CheckpointDirectory:
         if not _ALIAS.fullmatch(name) or _STEP.fullmatch(name):
             raise ConfigError(f"alias {name!r}: expected letters, digits, '.', '_' and '-', and no checkpoint's name")
         target = format_checkpoint_name(step)
-        if not (self.folder / target).is_file():
-            raise CheckpointError(f"{self.folder / target}: no such checkpoint to name {name!r}")
-        point_alias(self.folder / name, target)
-        return self.folder / name
+        alias = self.folder / name
+        if alias.exists() and not alias.is_symlink():
+            raise CheckpointError(f"{alias}: a file or folder stands there, which a name would replace; use another name")
+        with self._naming:
+            if (self.folder / target).is_file():
+                point_alias(alias, target)
+            if not (self.folder / target).is_file():  # perhaps since: another process may prune
+                if alias.is_symlink() and os.readlink(alias) == target:
+                    alias.unlink()
+                raise CheckpointError(f"{self.folder / target}: no such checkpoint to name {name!r}")
+        return alias
 
     def prune(self) -> list[Entry]:
         """Remove what neither a rule nor an alias keeps, and return what was removed."""
-        return prune(self.folder, self.retention)
+        with self._naming:
+            return prune(self.folder, self.retention)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything saved so far is on the disk."""
@@ -257,13 +276,29 @@ def _checkpoint_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in matches if match)
 
 
+def _newest_first(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return every file that is named like a checkpoint, the last written first, those that are no containers too."""
+    ages = {entry.path: _age(entry) for entry in list_entries(folder)}
+    for step, path in _checkpoint_files(folder):
+        with suppress(FileNotFoundError):
+            ages.setdefault(path, (path.stat().st_mtime, step))
+    return sorted(ages, key=lambda path: ages[path], reverse=True)
+
+
 def _dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def list_aliases(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the names of a folder and the files that they point at."""
-    return {path.name: os.readlink(path) for path in Path(folder).iterdir() if path.is_symlink()}
+    """Return the names of a folder and the files that they point at, as seen from the folder."""
+    home = os.path.realpath(folder)
+    aliases = {}
+    for path in Path(folder).iterdir():
+        if path.name.startswith(".navrl-") or not path.is_symlink():  # the former are about to be renamed
+            continue
+        with suppress(OSError):  # gone, or replaced, since it was listed
+            aliases[path.name] = os.path.relpath(os.path.realpath(os.path.join(home, os.readlink(path))), home)
+    return aliases
 
 
 def prune(folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool = False) -> list[Entry]:

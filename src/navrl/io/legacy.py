@@ -13,11 +13,16 @@ import torch
 
 from navrl.errors import CheckpointError, ContainerError
 
-__all__ = ["load"]
+__all__ = ["UnsafePickleError", "load"]
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE_MAGIC = b"\x80"
+_LZ4_MAX_RATIO = 255  # no LZ4 frame holds more than so many times its own bytes
+
+
+class UnsafePickleError(CheckpointError):
+    """A pickle names code, or is damaged so that it seems to; it was not run."""
 
 
 def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool) -> Any:
@@ -25,12 +30,12 @@ def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool)
 
     Raises:
         ContainerError: the file is neither a container nor anything torch wrote, or it is damaged.
-        CheckpointError: the file would run code, and the caller has not said that it may.
+        UnsafePickleError: the file would run code, and the caller has not said that it may.
     """
     source: io.BytesIO | Path = path
     try:
         if start.startswith(LZ4_MAGIC):
-            content = lz4.frame.decompress(path.read_bytes())
+            content = _decompress(path)
             source, start = io.BytesIO(content), content[:8]
         if not start.startswith((_ZIP_MAGIC, _PICKLE_MAGIC)):
             raise ContainerError(
@@ -39,11 +44,23 @@ def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool)
         return torch.load(source, map_location=device, weights_only=not trusted)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
-        raise CheckpointError(
+        raise UnsafePickleError(
             f"{path}: holds more than tensors and plain values, or is damaged: {reason} "
             "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, OSError) as error:
+    except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OSError) as error:
         if isinstance(error, ContainerError | FileNotFoundError):
             raise
         raise ContainerError(f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}") from error
+
+
+def _decompress(path: Path) -> bytes:
+    """Return what an LZ4 frame holds; a claim that its bytes cannot fulfil costs no memory."""
+    stored = path.read_bytes()
+    claimed = lz4.frame.get_frame_info(stored)["content_size"]
+    if claimed > _LZ4_MAX_RATIO * len(stored):
+        raise ContainerError(
+            f"{path}: damaged: an LZ4 frame of {len(stored)} bytes that claims to hold {claimed}, "
+            f"expected at most {_LZ4_MAX_RATIO * len(stored)}; use an older checkpoint"
+        )
+    return lz4.frame.decompress(stored)

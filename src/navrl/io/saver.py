@@ -1,4 +1,4 @@
-"""AsyncCheckpointSaver: a save costs the training thread less than a millisecond, whatever its size."""
+"""AsyncCheckpointSaver: a save holds the training thread up for under a millisecond, with registered optimisers."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class AsyncCheckpointSaver:
         codec: how compressed files are stored; see `navrl.io.codecs.CODECS`.
         level: how hard the codec tries; None is the codec's own choice.
         delta_chain: store a save as the difference to the one before, and a whole one after this many; 0 is never.
+            1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
         workers: threads that compress; None is one for each core.
@@ -79,8 +80,10 @@ class AsyncCheckpointSaver:
         on_error: Literal["raise", "warn"] = "raise",
         when_full: Literal["wait", "raise"] = "wait",
     ) -> None:
-        if delta_chain < 0:
-            raise ConfigError(f"delta_chain is {delta_chain}, expected 0 or more")
+        if delta_chain < 0 or delta_chain == 1:
+            raise ConfigError(f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2")
+        if workers is not None and workers < 1:
+            raise ConfigError(f"workers is {workers}, expected at least 1, or None for one for each core")
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
         if on_error not in ("raise", "warn"):
@@ -95,6 +98,7 @@ class AsyncCheckpointSaver:
         self._log_level = logging.INFO if verbose else logging.DEBUG
         self._raises = on_error == "raise"
         self._waits = when_full == "wait"
+        self._process = os.getpid()
         self._optimizers: list[torch.optim.Optimizer] = []
         self._hooks: list[Any] = []
         self._pool = ArenaPool()
@@ -152,10 +156,7 @@ class AsyncCheckpointSaver:
         packed = pack_state(checkpoint)
         document = checkpoint_document(packed, metadata)
         snapshot = Snapshot(packed, self._pool, guarded_addresses(self._optimizers))
-        job = _Job(Path(path), snapshot, document, self.codec if compress else "raw", after)
-        with self._changed:
-            self._pending.append(job)
-        self._to_copy.put(job)
+        self._enqueue(_Job(Path(path).absolute(), snapshot, document, self.codec if compress else "raw", after))
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -164,6 +165,8 @@ class AsyncCheckpointSaver:
         Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
         clamping or averaging parameters in place, outside of `optimizer.step()`.
         """
+        if os.getpid() != self._process:
+            return  # a forked child: the threads, and what they copy, are the parent's
         waiting = [job.snapshot.copied for job in list(self._pending) if not job.snapshot.copied.is_set()]
         if waiting:
             start = time.perf_counter()
@@ -195,10 +198,9 @@ class AsyncCheckpointSaver:
         try:
             self.flush(timeout)
         finally:
-            if not self._pending:
-                self._closed = True
-                atexit.unregister(self._finish_at_exit)
-                self._stop()
+            closed = self._close_if_done()
+        if not closed:  # another thread has saved meanwhile
+            self.shutdown(timeout)
 
     close = shutdown
 
@@ -246,6 +248,27 @@ class AsyncCheckpointSaver:
             self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
         self._check_open()
 
+    def _enqueue(self, job: _Job) -> None:
+        """Hand a job to the background threads, unless they ended while the snapshot was taken."""
+        with self._changed:
+            self._check_open()
+            self._pending.append(job)
+            try:
+                self._to_copy.put(job)
+            except BaseException:
+                self._pending.remove(job)
+                raise
+
+    def _close_if_done(self) -> bool:
+        """Stop the threads if nothing is pending; return whether the saver is closed."""
+        with self._changed:
+            if self._closed or self._pending:
+                return self._closed
+            self._closed = True
+        atexit.unregister(self._finish_at_exit)
+        self._stop()
+        return True
+
     def _report_errors(self) -> None:
         with self._changed:
             errors, self._errors = self._errors, []
@@ -265,6 +288,8 @@ class AsyncCheckpointSaver:
         self._encoders.close()
 
     def _finish_at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return
         if self._pending:
             logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending))
         self.shutdown()

@@ -61,6 +61,8 @@ def guarded_addresses(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, 
         for group in optimizer.param_groups:
             guarded.update({parameter.data_ptr(): parameter.nbytes for parameter in group["params"]})
         for state in optimizer.state.values():
+            if not isinstance(state, dict):
+                continue  # a custom optimiser's own affair: copied in the call, like everything that is not guarded
             guarded.update({one.data_ptr(): one.nbytes for one in state.values() if type(one) is torch.Tensor})
     return guarded
 

@@ -12,6 +12,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -218,31 +219,34 @@ def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int
     Raises:
         ContainerError: the tree is not one that `pack_state` makes.
     """
+    builders: dict[str, Callable[[int], Any]] = {
+        "tensor": tensors,
+        "ndarray": arrays,
+        "scalar": lambda number: arrays(number)[()],
+        "bytes": cache(lambda number: arrays(number).tobytes()),  # one copy, however often the tree names it
+    }
     try:
-        return _unpack(tree, tensors, arrays, 0)
+        return _unpack(tree, builders, 0)
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         if isinstance(error, ContainerError):
             raise
         raise ContainerError(f"invalid state tree: {type(error).__name__}: {error}") from error
 
 
-def _unpack(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int], Any], depth: int) -> Any:
+def _unpack(tree: Any, arrays: Mapping[str, Callable[[int], Any]], depth: int) -> Any:
     if depth > MAX_DEPTH + 2:
         raise ContainerError("invalid state tree: nested too deep")
 
     def inner(node: Any) -> Any:
-        return _unpack(node, tensors, arrays, depth + 1)
+        return _unpack(node, arrays, depth + 1)
 
     if type(tree) is list:
         return [inner(node) for node in tree]
     if type(tree) is not dict:
         return tree
     tag, content = next(iter(tree.items()), ("nothing", ()))
-    if tag == "tensor":
-        return tensors(_whole(content))
-    if tag in _ARRAY_TAGS:
-        array = arrays(_whole(content))
-        return {"ndarray": lambda: array, "scalar": lambda: array[()], "bytes": array.tobytes}[tag]()
+    if tag in arrays:
+        return arrays[tag](_whole(content))
     if tag in ("dict", "ordered"):
         pairs = [(inner(key), inner(value)) for key, value in content]
         result = dict(pairs) if tag == "dict" else OrderedDict(pairs)

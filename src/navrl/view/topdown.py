@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from navrl.errors import MissingExtraError
-from navrl.evaluate import Flights
+from navrl.evaluate import OUTCOMES, Flights
 from navrl.sim.env import NavigationEnv
 from navrl.sim.worldfile import World
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 COLOURS = {"success_100": "#1a9850", "static_collision": "#d73027", "dynamic_collision": "#f46d43",
            "out_of_bounds": "#7b3294", "time_out": "#4575b4"}  # fmt: skip
-LABELS = {"success_100": "goal reached", "static_collision": "hit an obstacle", "dynamic_collision": "hit a moving obstacle",
-          "out_of_bounds": "too high or too low", "time_out": "out of time"}  # fmt: skip
 MOVING = "#c51b8a"
 DPI = 110
 
@@ -141,12 +139,13 @@ def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
     for column, drone in enumerate(flights.recorded.tolist()):
         track = flights.paths[: int(flights.lengths[column]) + 1, column]
         outcome = outcome_of(flights, drone)
-        label = LABELS[outcome] if outcome not in named else None
+        label = OUTCOMES[outcome] if outcome not in named else None
         named.add(outcome)
         axes.plot(track[:, 0], track[:, 1], color=COLOURS[outcome], linewidth=1.4, label=label)
         axes.plot(track[0, 0], track[0, 1], "o", color=COLOURS[outcome], markersize=4)
         axes.plot(track[-1, 0], track[-1, 1], "x" if outcome != "success_100" else "*", color=COLOURS[outcome], markersize=9)
-    axes.legend(loc="upper right")
+    if named:
+        axes.legend(loc="upper right")
     axes.set_title(f"{len(flights.recorded)} flights in {env.pool.worlds[0].name}, unseen; o start, * goal, x end")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
