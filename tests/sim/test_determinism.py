@@ -6,6 +6,7 @@ import copy
 import hashlib
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.errors import StateError
+from navrl.errors import ActionError, StateError
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 
@@ -513,3 +514,35 @@ def test_the_action_is_neither_edited_nor_kept():
     other.step(command)
     command.fill_(1.5)
     assert life(env, 5) == life(other, 5)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deepcopy", "pickle"])
+def test_a_copy_continues_alike_and_leaves_the_original_alone(copied):
+    env = make(seed=1)
+    life(env, 5)
+    other = copied(env)
+    before = env.state_dict()
+    told = life(other, 5)
+    assert same(env.state_dict(), before)
+    assert life(env, 5) == told
+
+
+def test_a_copy_of_buffers_is_filled_and_the_original_is_not():
+    env = make(seed=1)
+    env.reset()
+    step = env.make_step()
+    other = copy.deepcopy(step)
+    env.step(action(0, env.num_envs), out=other)
+    assert (step.packed == 0).all()
+    assert (other.packed != 0).any()
+
+
+def test_buffers_that_were_moved_are_refused():
+    env = make(seed=1)
+    step = env.make_step()
+    step.reward.share_memory_()
+    with pytest.raises(ActionError, match="make_step"):
+        env.step(action(0, env.num_envs), out=step)

@@ -74,14 +74,43 @@ class Step:
 
     def __init__(self, layout: ObservationLayout, num_envs: int) -> None:
         self.layout = layout
-        self.packed = torch.zeros(num_envs, layout.width)  # (N, width)
-        self.final_packed = torch.zeros(num_envs, layout.width)  # (N, width), the last observation of ended episodes
-        self.reward = torch.zeros(num_envs)  # (N,)
-        self.terminated = torch.zeros(num_envs, dtype=torch.bool)  # (N,) goal, collision or bounds
-        self.truncated = torch.zeros(num_envs, dtype=torch.bool)  # (N,) time-out
-        self.statistics = torch.zeros(num_envs, len(STATISTICS))  # (N, len(STATISTICS))
+        shapes = {
+            "packed": ((num_envs, layout.width), torch.float32),
+            "final_packed": ((num_envs, layout.width), torch.float32),
+            "reward": ((num_envs,), torch.float32),
+            "terminated": ((num_envs,), torch.bool),
+            "truncated": ((num_envs,), torch.bool),
+            "statistics": ((num_envs, len(STATISTICS)), torch.float32),
+        }
+        # One piece of memory for all, so that one look tells whether it is still where it was.
+        sizes = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
+        memory = torch.zeros(sum(sizes), dtype=torch.uint8)
+        views = [
+            part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            for part, (shape, dtype) in zip(memory.split(sizes), shapes.values(), strict=True)
+        ]
+        self.packed = views[0]  # (N, width)
+        self.final_packed = views[1]  # (N, width), the last observation of ended episodes
+        self.reward = views[2]  # (N,)
+        self.terminated = views[3]  # (N,) goal, collision or bounds
+        self.truncated = views[4]  # (N,) time-out
+        self.statistics = views[5]  # (N, len(STATISTICS))
+        self._locate()
+
+    def _locate(self) -> None:
+        """Note where the tensors are, in the order of layout.OUTPUTS."""
         written = (self.packed, self.final_packed, self.reward, self.terminated, self.truncated, self.statistics)
-        self.addresses = np.array([tensor.data_ptr() for tensor in written], np.int64)  # in the order layout.OUTPUTS
+        self.addresses = np.array([tensor.data_ptr() for tensor in written], np.int64)
+        self._first = self.packed.data_ptr()
+
+    def in_place(self) -> bool:
+        """Tell whether the tensors are still where they were made; moved ones (`share_memory_`) cannot be written."""
+        return self.packed.data_ptr() == self._first
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy: its tensors are elsewhere."""
+        self.__dict__.update(state)
+        self._locate()
 
     @property
     def observation(self) -> dict[str, Tensor]:
@@ -113,8 +142,8 @@ class NavigationEnv:
     it is until `reset(mask)`.
 
     Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`; in the goal frame they are limited to
-    `env.action_limit` on each axis. Equal seeds give equal bits, whatever
-    the number of threads; drone i lives the same life whatever the number of drones.
+    `env.action_limit` on each axis. Equal seeds give equal bits, whatever the number of threads; drone i lives the same life
+    whatever the number of drones.
     """
 
     def __init__(self, settings: NavigationSettings | None = None, *, seed: int = 0, auto_reset: bool = True) -> None:
@@ -312,6 +341,15 @@ class NavigationEnv:
         if (counters < 0).any() or any((counters[:, column] > limit).any() for column, limit in highest.items()):
             raise StateError("counters of the state name worlds, endings or delays that this environment does not have")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or another process needs to continue."""
+        return {"settings": self.settings, "auto_reset": self.auto_reset, "state": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, with arrays of its own."""
+        NavigationEnv.__init__(self, state["settings"], auto_reset=state["auto_reset"])
+        self.load_state_dict(state["state"])
+
     # ------------------------------------------------------------------ inside
 
     def _allocate(self, tables: LidarTables) -> None:
@@ -399,10 +437,10 @@ class NavigationEnv:
     def _checked_step(self, out: Step) -> Step:
         if not isinstance(out, Step):
             raise ActionError(f"out is a {type(out).__name__}; expected buffers made with make_step()")
-        if out.packed.shape != (self.num_envs, self.layout.width):
+        if out.packed.shape != (self.num_envs, self.layout.width) or not out.in_place():
             raise ActionError(
-                f"out has buffers of shape {tuple(out.packed.shape)}; expected ({self.num_envs}, {self.layout.width}): "
-                "make them with make_step()"
+                f"out has buffers of shape {tuple(out.packed.shape)}; expected ({self.num_envs}, {self.layout.width}), "
+                "where they were made: make them with make_step()"
             )
         return out
 
