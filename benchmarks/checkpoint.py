@@ -208,8 +208,8 @@ def gates(sizes: list[str]) -> list[Gate]:
         *everywhere,
         Gate("durable raw / torch.save + fsync", over("durable", raw, blocking), at_most=0.7),
         Gate("durable compressed / torch.save + fsync", over("durable", ours, blocking), at_most=0.85),
-        Gate("load raw, times torch.load", over("load_live", blocking, raw), at_least=4),
-        Gate("load compressed, times torch.load", over("load_live", blocking, ours), at_least=1.6),
+        Gate("load raw into live tensors, times torch.load", over("load_live", blocking, raw), at_least=4),
+        Gate("load compressed into live tensors, times torch.load", over("load_live", blocking, ours), at_least=1.6),
         Gate("stall at 2 GB / at 1 MB", over("stall", f"{RAW}, 2 GB", f"{RAW}, 1 MB"), at_most=2, stretch=True),
         Gate(
             "added / torch.save, all cores",

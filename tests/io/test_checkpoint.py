@@ -9,6 +9,7 @@ import pickle
 import lz4.frame
 import pytest
 import torch
+import xxhash
 from io_states import TinyTraining, assert_same
 
 from navrl.errors import CheckpointError, ContainerError
@@ -92,6 +93,28 @@ def test_a_trusted_pickle_runs(evil):
 def test_a_file_of_something_else_is_refused_by_name(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
     with pytest.raises((ContainerError, CheckpointError), match=r"x\.pt"):
+        load_checkpoint(tmp_path / "x.pt")
+
+
+def test_an_lz4_frame_that_claims_more_than_it_can_hold_costs_no_memory(tmp_path, monkeypatch):
+    frame = bytearray(lz4.frame.compress(b"x" * 1000, store_size=True))
+    frame[6:14] = (1 << 40).to_bytes(8, "little")  # the size of the content
+    frame[14] = xxhash.xxh32_intdigest(bytes(frame[4:14])) >> 8 & 0xFF
+    (tmp_path / "x.pt.lz4").write_bytes(frame)
+    monkeypatch.setattr(lz4.frame, "decompress", lambda _: pytest.fail("decompressed"))
+    with pytest.raises(ContainerError, match=r"x\.pt\.lz4: damaged: an LZ4 frame .* claims to hold 1099511627776"):
+        load_checkpoint(tmp_path / "x.pt.lz4")
+
+
+@pytest.mark.parametrize("error", [MemoryError, IndexError, TypeError])
+def test_whatever_a_damaged_pickle_raises_names_the_file(tmp_path, state, monkeypatch, error):
+    torch.save(state, tmp_path / "x.pt")
+
+    def fail(*arguments, **settings):
+        raise error("bad")
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(ContainerError, match=rf"x\.pt: damaged: {error.__name__}"):
         load_checkpoint(tmp_path / "x.pt")
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 import xxhash
 
-from navrl.errors import ContainerError
+from navrl.errors import CheckpointError, ContainerError
+from navrl.io import container as container_module
 from navrl.io import load_checkpoint, read_index, save_checkpoint, verify_checkpoint
 from navrl.io.index import FOOTER, HEADER, index_checksum
 
@@ -199,6 +200,33 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_other(saved, state):
     assert subprocess.run([sys.executable, "-c", program, str(saved)]).returncode == 7
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_an_index_that_no_reader_would_accept_is_not_written(saved, monkeypatch):
+    before = saved.read_bytes()
+    monkeypatch.setattr(container_module, "MAX_INDEX_BYTES", 1000)
+    with pytest.raises(CheckpointError, match=r"state\.pt: an index of \d+ bytes, expected at most 1000"):
+        save_checkpoint({"numbers": list(range(1000))}, saved)
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_bytes_that_a_tree_names_a_thousand_times_take_their_memory_once(tmp_path):
+    path = tmp_path / "x.pt"
+    save_checkpoint(b"x" * 100_000, path)
+    rewrite_index(path, lambda index: index["document"].update(state=[{"bytes": 0}] * 1000))
+    loaded = load_checkpoint(path)
+    assert len(loaded) == 1000
+    assert len({id(one) for one in loaded}) == 1
+
+
+@pytest.mark.parametrize(("element", "widened"), [("float32", "float64"), ("uint8", "complex128"), ("bfloat16", "float64")])
+def test_only_bfloat16_is_widened_and_only_to_float32(tmp_path, element, widened):
+    path = tmp_path / "x.pt"
+    save_checkpoint(torch.ones(10).to(getattr(torch, element)), path)
+    rewrite_index(path, lambda index: index["document"]["state"].update(widen=widened))
+    with pytest.raises(ContainerError, match=rf"x\.pt: state is {element}, to be widened to {widened}"):
+        load_checkpoint(path)
 
 
 def test_the_checksums_are_xxh3_of_the_stored_bytes(tmp_path):

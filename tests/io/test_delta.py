@@ -13,7 +13,7 @@ from io_states import TinyTraining, assert_same
 from test_container import rewrite_index
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
-from navrl.io import AsyncCheckpointSaver, CheckpointDirectory, load_checkpoint, read_index
+from navrl.io import AsyncCheckpointSaver, CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
 from navrl.io.delta import _subtract, _unfold
 from navrl.io.element_types import ITEM_BYTES
 
@@ -77,6 +77,47 @@ def test_a_base_that_was_replaced_is_an_error_that_names_both(run):
     (run.folder / "checkpoint_000000005.pt").write_bytes((run.folder / "checkpoint_000000004.pt").read_bytes())
     with pytest.raises(ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, but that is not"):
         run.load(6)
+
+
+def _flip(path):
+    data = bytearray(path.read_bytes())
+    data[read_index(path).arrays[0].offsets[0]] ^= 1
+    path.write_bytes(data)
+
+
+def test_verification_follows_the_chain_to_a_base_that_is_damaged(run):
+    run, _ = run
+    verify_checkpoint(run.folder / "checkpoint_000000006.pt")
+    _flip(run.folder / "checkpoint_000000004.pt")
+    with pytest.raises(ContainerError, match=r"000004\.pt: array .* is damaged"):
+        verify_checkpoint(run.folder / "checkpoint_000000006.pt")
+
+
+def test_verification_names_a_base_that_is_missing(run):
+    run, _ = run
+    (run.folder / "checkpoint_000000005.pt").unlink()
+    with pytest.raises(ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"):
+        verify_checkpoint(run.folder / "checkpoint_000000006.pt")
+
+
+def test_a_damaged_base_leaves_no_half_in_live_tensors(run):
+    run, expected = run
+    for first in (1, 4):
+        _flip(run.folder / f"checkpoint_00000000{first}.pt")
+    live = copy.deepcopy(expected[1])
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        run.load(into=live)
+    assert_same(live, expected[1])
+
+
+def test_the_last_file_of_a_chain_is_saved_again_whole(run):
+    run, expected = run
+    run.save(7, expected[5])
+    run.save(8, expected[6])
+    run.save(8, expected[1])
+    run.flush()
+    assert run.latest().base is None
+    assert_same(run.load(8), expected[1])
 
 
 def test_a_file_that_others_build_on_is_not_overwritten(run):
@@ -176,6 +217,7 @@ def test_a_file_that_builds_on_itself_is_refused(run):
         load_checkpoint(path)
 
 
-def test_a_negative_chain_is_refused():
+@pytest.mark.parametrize("length", [-1, 1])
+def test_a_chain_of_no_differences_is_refused(length):
     with pytest.raises(ConfigError, match="delta_chain"):
-        AsyncCheckpointSaver(delta_chain=-1)
+        AsyncCheckpointSaver(delta_chain=length)

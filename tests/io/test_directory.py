@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import pytest
 import torch
@@ -48,6 +49,11 @@ def test_every_kth_is_kept_for_ever():
 def test_a_checkpoint_without_the_metric_is_never_best():
     entries = [entry(1), entry(2, reward=None), entry(3, reward=-5.0), entry(4)]
     assert kept_of(Retention(keep_last_n=1, keep_best=3, metric="reward"), entries) == [3, 4]
+
+
+def test_the_last_written_are_kept_whatever_their_steps():
+    entries = [Entry(step, None, {}, None, created, 0, 0) for step, created in ((100, 1.0), (200, 2.0), (110, 3.0))]
+    assert kept_of(Retention(keep_last_n=1), entries) == [110]
 
 
 @pytest.mark.parametrize("rules", [{"keep_last_n": 0}, {"keep_best": 1}, {"keep_every": -1}, {"mode": "most"}])
@@ -98,6 +104,45 @@ def test_a_checkpoint_with_a_name_is_never_pruned(run):
     assert [entry.step for entry in run.entries()] == [20, 30, 60, 70]
 
 
+def test_a_run_that_resumed_from_an_older_step_keeps_and_finds_what_it_writes(run):
+    run.save(35, {"step": 35})
+    run.flush()
+    assert list_aliases(run.folder)["latest"] == "checkpoint_000000035.pt"
+    assert run.latest().step == 35
+    assert run.load() == {"step": 35}
+    assert [entry.step for entry in run.entries()] == [20, 35, 40]
+
+
+def test_a_name_on_its_way_or_just_gone_is_not_listed(run, monkeypatch):
+    (run.folder / ".navrl-0123.tmp").symlink_to("checkpoint_000000020.pt")
+    assert set(list_aliases(run.folder)) == {"latest"}
+
+    def vanished(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "readlink", vanished)
+    assert list_aliases(run.folder) == {}
+
+
+def test_an_absolute_link_protects_its_checkpoint_too(run):
+    (run.folder / "mine").symlink_to(run.folder / "checkpoint_000000030.pt")
+    assert [entry.step for entry in prune(run.folder, Retention(keep_last_n=1))] == [20]
+
+
+def test_a_name_does_not_replace_a_file(run):
+    (run.folder / "notes").write_text("mine")
+    with pytest.raises(CheckpointError, match="stands there"):
+        run.alias("notes", 40)
+    assert (run.folder / "notes").read_text() == "mine"
+
+
+def test_loading_into_live_tensors_waits_for_the_copy(run, monkeypatch):
+    waited = []
+    monkeypatch.setattr(run.saver, "barrier", lambda: waited.append(True))
+    run.load(into={"x": torch.ones(3)})
+    assert waited
+
+
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "checkpoint_000000020.pt"])
 def test_a_name_cannot_leave_the_folder_or_hide_a_checkpoint(run, name):
     with pytest.raises(ConfigError, match="alias"):
@@ -114,6 +159,24 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(run):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(RuntimeWarning, match=rf"checkpoint_000000030.pt was loaded, because: .*{path.name}: cut short"):
         assert run.load() == {"step": 30}
+
+
+def test_a_checkpoint_that_the_disk_cannot_read_gives_way_to_the_one_before(run, monkeypatch):
+    run.save(50, {"x": torch.ones(3)})
+    run.flush()
+
+    def broken(*arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt: array 'x' cannot be read"):
+        assert run.load() == {"step": 40}
+
+
+def test_a_pickle_that_would_run_code_gives_way_to_the_one_before(run):
+    (run.folder / "checkpoint_000000050.pt").write_bytes(pickle.dumps(os.getcwd, protocol=2))
+    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt"):
+        assert run.load() == {"step": 40}
 
 
 def test_a_damaged_checkpoint_asked_for_by_step_is_an_error(run):

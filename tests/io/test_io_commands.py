@@ -7,7 +7,9 @@ import torch
 from io_states import TinyTraining, assert_same
 
 from navrl.cli import main
-from navrl.io import CheckpointDirectory, load_checkpoint, save_checkpoint
+from navrl.errors import CheckpointError
+from navrl.io import CheckpointDirectory, load_checkpoint, read_index, save_checkpoint
+from navrl.io.convert import convert_checkpoint
 
 
 @pytest.fixture
@@ -92,6 +94,46 @@ def test_others_read_what_convert_writes(tmp_path):
     assert safetensors.load_file(tmp_path / "b.safetensors")["layer/weight"].tolist() == [1, 1, 1]
     assert main(["convert", str(tmp_path / "a.pt"), str(tmp_path / "c.pt"), "--to", "torch"]) == 0
     assert torch.load(tmp_path / "c.pt", weights_only=True)["step"] == 3
+
+
+@pytest.mark.parametrize("between", ["b.pt", "b.safetensors"])
+def test_metadata_survive_a_conversion(tmp_path, between):
+    if between.endswith("safetensors"):
+        pytest.importorskip("safetensors")
+    save_checkpoint({"x": torch.ones(3)}, tmp_path / "a.pt", metadata={"metrics": {"success": 0.5}})
+    assert main(["convert", str(tmp_path / "a.pt"), str(tmp_path / between)]) == 0
+    assert main(["convert", str(tmp_path / between), str(tmp_path / "c.pt")]) == 0
+    assert read_index(tmp_path / "c.pt").document["metadata"] == {"metrics": {"success": 0.5}}
+
+
+def test_tensors_that_share_memory_become_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    whole = torch.arange(6.0)
+    torch.save({"whole": whole, "half": whole[:3], "turned": whole.view(2, 3).T}, tmp_path / "a.pt")
+    assert main(["convert", str(tmp_path / "a.pt"), str(tmp_path / "b.safetensors")]) == 0
+    assert_same(safetensors.load_file(tmp_path / "b.safetensors")["turned"], whole.view(2, 3).T.contiguous())
+
+
+def test_what_safetensors_refuses_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    safetensors = pytest.importorskip("safetensors.torch")
+
+    def refuse(*arguments):
+        raise RuntimeError("shared memory")
+
+    monkeypatch.setattr(safetensors, "save", refuse)
+    save_checkpoint({"x": torch.ones(3)}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=r"b\.safetensors: safetensors cannot hold this state: shared memory"):
+        convert_checkpoint(tmp_path / "a.pt", tmp_path / "b.safetensors")
+
+
+def test_inspect_shows_odd_names_and_metadata_as_they_are(tmp_path, capsys):
+    metadata = {"metrics": {"[red]": "high", "list": [1]}}
+    save_checkpoint({"[/bold]": torch.ones(3)}, tmp_path / "checkpoint_000000001.pt", metadata=metadata)
+    assert main(["inspect", str(tmp_path / "checkpoint_000000001.pt")]) == 0
+    assert main(["inspect", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "[/bold]" in shown
+    assert "[red] 'high'" in shown
 
 
 def test_a_foreign_safetensors_file_becomes_a_flat_state(tmp_path):

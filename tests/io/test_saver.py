@@ -14,7 +14,7 @@ import torch
 from io_states import TinyTraining, assert_same, everything
 
 from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
-from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index
+from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
 from navrl.io import saver as saver_module
 from navrl.io import snapshot as snapshot_module
 
@@ -83,6 +83,22 @@ def test_a_write_that_no_optimiser_made_is_found_out_and_nothing_is_stored(tmp_p
     with pytest.raises(CheckpointError, match=r"model/3\.weight: written to while .* saver\.barrier\(\)"):
         saver.shutdown()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_load_into_live_tensors_is_found_out_like_any_write(tmp_path, monkeypatch):
+    training = TinyTraining()
+    training.step()
+    save_checkpoint(training.state(), tmp_path / "old.pt")
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    loaded = threading.Event()
+    finish_copy = snapshot_module.Snapshot.finish_copy
+    monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (loaded.wait(10), finish_copy(self)))
+    saver.save_async(training.state(), tmp_path / "x.pt")
+    load_checkpoint(tmp_path / "old.pt", into=training.state())
+    loaded.set()
+    with pytest.raises(CheckpointError, match="written to while"):
+        saver.shutdown()
+    assert not (tmp_path / "x.pt").exists()
 
 
 def test_after_a_barrier_anybody_may_write(tmp_path, slow_copy):
@@ -280,6 +296,54 @@ def test_two_saves_to_one_path_leave_the_later(tmp_path):
     assert load_checkpoint(tmp_path / "x.pt") == {"i": 4}
 
 
+def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_silently(tmp_path, monkeypatch):
+    saver = AsyncCheckpointSaver()
+    monkeypatch.setattr(saver_module, "guarded_addresses", lambda _: saver.shutdown() or {})
+    with pytest.raises(CheckpointError, match="shut down"):
+        saver.save_async({}, tmp_path / "x.pt")
+    assert saver.get_stats()["queue_length"] == 0
+
+
+def test_a_save_that_is_interrupted_on_its_way_to_the_thread_holds_nobody_up(tmp_path, monkeypatch):
+    class Interrupted:
+        def put(self, job):
+            raise KeyboardInterrupt
+
+    saver = AsyncCheckpointSaver()
+    queue = saver._to_copy
+    monkeypatch.setattr(saver, "_to_copy", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        saver.save_async({}, tmp_path / "x.pt")
+    monkeypatch.setattr(saver, "_to_copy", queue)
+    saver.barrier()
+    saver.shutdown(timeout=5)
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkeypatch):
+    training = TinyTraining()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    saver.save_async(training.state(), tmp_path / "x.pt")
+    saver._pending[0].snapshot.copied.wait(10)
+    saver._pending[0].snapshot.copied.clear()  # as a child would see it that was forked during the copy
+    with monkeypatch.context() as child:
+        child.setattr(saver_module.os, "getpid", lambda: -1)
+        saver.barrier()
+        saver._finish_at_exit()
+    saver._pending[0].snapshot.copied.set()
+    held.set()
+    saver.shutdown()
+
+
+def test_an_optimiser_whose_state_is_no_dict_is_saved_too(tmp_path):
+    training = TinyTraining()
+    training.step()
+    training.adam.state[training.head.weight] = [torch.ones(3)]
+    training.adam.state["counter"] = 7
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.model.state_dict(), tmp_path / "x.pt")
+    assert_same(load_checkpoint(tmp_path / "x.pt"), training.model.state_dict())
+
+
 def test_a_closed_saver_refuses(tmp_path):
     saver = AsyncCheckpointSaver()
     saver.shutdown()
@@ -319,7 +383,7 @@ def test_the_folder_is_created(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("max_queue_size", 0), ("on_error", "print"), ("when_full", "drop"), ("codec", "x")]
+    ("setting", "value"), [("max_queue_size", 0), ("on_error", "print"), ("when_full", "drop"), ("codec", "x"), ("workers", 0)]
 )
 def test_a_wrong_setting_is_refused_by_name(setting, value):
     with pytest.raises(ConfigError, match=setting):

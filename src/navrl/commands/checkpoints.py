@@ -24,7 +24,7 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     prune.add_argument("folder", type=Path, help="the folder of a CheckpointDirectory")
-    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N")
+    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the N that were written last")
     prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="keep the best K by --metric")
     prune.add_argument("--metric", help="the metric that says which is best")
     prune.add_argument("--mode", choices=("max", "min"), default="max", help="which end of the metric is best")

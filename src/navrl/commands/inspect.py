@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_file(console: Any, path: Path, verify: bool) -> int:
+    from rich.markup import escape
     from rich.table import Table
 
     from navrl.io import find_checkpoint, read_index
@@ -46,7 +47,8 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     path = find_checkpoint(path)
     index = read_index(path)
     document = index.document
-    console.print(f"[bold]{path}[/bold]: {document.get('kind')}, {_bytes(index.size)} stored as {_size(index)}")
+    kind = escape(str(document.get("kind")))
+    console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}")
     if isinstance(document.get("created"), float):
         console.print(f"created {_date(document['created'])}")
     if isinstance(document.get("base"), dict):
@@ -56,12 +58,14 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     for entry in index.arrays:
         ratio = f"{entry.stored_bytes / entry.size:.3f}" if entry.size else ""
         shape = " x ".join(map(str, entry.shape)) or "single"
-        table.add_row(entry.name, entry.element, shape, entry.codec, f"{entry.size:,}", f"{entry.stored_bytes:,}", ratio)
+        sizes = f"{entry.size:,}", f"{entry.stored_bytes:,}", ratio
+        table.add_row(escape(entry.name), entry.element, shape, entry.codec, *sizes)
     console.print(table)
     return _verify(console, [path]) if verify else 0
 
 
 def _show_folder(console: Any, folder: Path, verify: bool) -> int:
+    from rich.markup import escape
     from rich.table import Table
 
     from navrl.io.directory import list_aliases, list_entries
@@ -71,13 +75,13 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     entries = list_entries(folder)
     for entry in entries:
         names = ", ".join(sorted(name for name, target in aliases.items() if target == entry.path.name))
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in entry.metrics.items() if value is not None)
+        metrics = ", ".join(_metric(name, value) for name, value in entry.metrics.items() if value is not None)
         ratio = entry.stored_bytes / entry.raw_bytes if entry.raw_bytes else 1.0
         table.add_row(
-            str(entry.step), names, metrics, _bytes(entry.raw_bytes), _bytes(entry.stored_bytes), f"{ratio:.3f}",
-            _date(entry.created),
+            str(entry.step), escape(names), escape(metrics), _bytes(entry.raw_bytes), _bytes(entry.stored_bytes),
+            f"{ratio:.3f}", _date(entry.created),
         )  # fmt: skip
-    console.print(f"[bold]{folder}[/bold]: {len(entries)} checkpoints")
+    console.print(f"[bold]{escape(str(folder))}[/bold]: {len(entries)} checkpoints")
     console.print(table)
     return _verify(console, sorted(folder.glob("checkpoint_*.pt"))) if verify else 0
 
@@ -111,5 +115,12 @@ def _bytes(count: float) -> str:
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 
 
+def _metric(name: str, value: Any) -> str:
+    return f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value!r}"
+
+
 def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds} s after 1970"  # no date that there is

@@ -4,8 +4,9 @@ Pays where saves are a few optimiser steps apart, and not at a thousand. The num
 numbers, are subtracted from those of the base; small differences of either sign become small unsigned numbers, whose
 upper bytes are zeros that compress well. Reading adds the differences up again, exactly.
 
-A chain of such files is only as good as its first: chains are bounded, a base is identified by its checksum, a file
-that the current chain builds on is neither pruned nor overwritten, and a base that is missing or another is an error that names it.
+A chain of such files is only as good as its first: chains are bounded, a base is identified by its checksum, what
+a kept file builds on is not pruned, what the chain being written builds on is not overwritten by it, and a base that is
+missing or another is an error that names it.
 """
 
 from __future__ import annotations

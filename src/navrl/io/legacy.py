@@ -43,7 +43,7 @@ def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool)
             )
         return torch.load(source, map_location=device, weights_only=not trusted)
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise UnsafePickleError(
             f"{path}: holds more than tensors and plain values, or is damaged: {reason} "
             "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
