@@ -5,8 +5,6 @@ Both move a whole block of drones at once; `reference.py` has the same physics i
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from navrl.sim.layout import (
@@ -21,7 +19,7 @@ from navrl.sim.layout import (
     THRUST_SCALE,
     VELOCITY,
     WIND,
-)  # fmt: skip
+)
 from navrl.sim.simd import WIDTH, inner, load, maximum, minimum, sqrt, store, where
 
 MASS = 0.716  # kg
@@ -41,11 +39,6 @@ _ALLOCATION = np.stack([np.sin(_ANGLES) * ARM, -np.cos(_ANGLES) * ARM, -_TURNS *
 # Rotor thrusts, as a fraction of the greatest, of angular accelerations and total thrust.
 _MIXER = np.linalg.pinv(_ALLOCATION) @ np.diag([*INERTIA, 1.0]) / MAX_THRUST
 MIXER = tuple(tuple(float(value) for value in row) for row in _MIXER)
-
-
-def hover_throttle(gravity: float) -> float:
-    """Return the throttle at which the four rotors carry the drone."""
-    return math.sqrt(MASS * gravity / (4 * MAX_THRUST))
 
 
 @inner

@@ -98,7 +98,7 @@ class Step:
         self._locate()
 
     def _locate(self) -> None:
-        """Note where the tensors are, in the order of layout.OUTPUTS."""
+        """Note where the tensors are, in the order of layout.Outputs."""
         written = (self.packed, self.final_packed, self.reward, self.terminated, self.truncated, self.statistics)
         self.addresses = np.array([tensor.data_ptr() for tensor in written], np.int64)
         self._first = self.packed.data_ptr()

@@ -34,7 +34,7 @@ from navrl.sim.layout import (
     WIND,
     WORLD,
     WORLD_NUMBER,
-)  # fmt: skip
+)
 from navrl.sim.lidar import MISS
 from navrl.sim.simd import WIDTH, inner
 

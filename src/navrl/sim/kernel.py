@@ -26,7 +26,7 @@ from navrl.sim.layout import (
     Moving,
     Outputs,
     Worlds,
-)  # fmt: skip
+)
 from navrl.sim.obstacles import advance_world
 from navrl.sim.simd import WIDTH, entry, flags_at, floats_at, inner, integers_at
 from navrl.sim.task import finish, judge, sense
@@ -188,7 +188,7 @@ def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, fly
             advance_ahead(world, worlds, moving, parameters, 1 - half, time)
 
 
-# Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of OUTPUTS, and the actions.
+# Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of Outputs, and the actions.
 
 
 @entry

@@ -72,7 +72,6 @@ ARRAYS = (
     "state", "counters", "running", "history", "shapes", "near", "near_start", "points", "point_ranges", "chances",
     "counts", "sizes", "origins", "positions", "velocities", "goals", "tracks", "azimuths", "beams", "scratch",
 )  # fmt: skip
-OUTPUTS = ("observation", "final_observation", "reward", "terminated", "truncated", "finished")
 
 
 class Worlds(NamedTuple):

@@ -36,7 +36,7 @@ from navrl.sim.simd import (
     store_interleaved,
     total,
     where,
-)  # fmt: skip
+)
 from navrl.sim.terrain import GROUND
 from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN
 

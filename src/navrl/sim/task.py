@@ -43,7 +43,7 @@ from navrl.sim.layout import (
     TIME_TO_GOAL,
     VELOCITY,
     WORLD,
-)  # fmt: skip
+)
 from navrl.sim.lidar import (
     BATCH,
     CYLINDER,
@@ -59,7 +59,7 @@ from navrl.sim.lidar import (
     measure,
     subtend,
     write_scan,
-)  # fmt: skip
+)
 from navrl.sim.simd import WIDTH, bits_of, inner, load, lowest_bit
 from navrl.sim.terrain import ARENA
 
