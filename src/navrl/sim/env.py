@@ -84,7 +84,7 @@ class Step:
         }
         # One piece of memory for all, so that one look tells whether it is still where it was.
         sizes = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
-        memory = torch.zeros(sum(sizes), dtype=torch.uint8)
+        memory = torch.from_numpy(aligned_zeros((sum(sizes),), np.uint8))  # not by torch: its threads hang in a forked child
         views = [
             part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
             for part, (shape, dtype) in zip(memory.split(sizes), shapes.values(), strict=True)
@@ -389,12 +389,26 @@ class NavigationEnv:
         self._arrays["counters"][:, WORLD] = np.arange(self.num_envs) % number
         self._arrays["state"][:, ATTITUDE] = 1.0  # so that the lanes beyond the last drone stay finite
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
+        # No chunks: this only compiles it, here rather than in a forked child, where compiling may wait for ever.
+        kernel.step_serial(
+            kernel.step_address(), self._record, self._addresses, self._addresses, self._no_action, 0, 0, False, 0
+        )
 
     def _run(self, actions: NDArray[np.float32], step: Step, half: int, *, flying: bool) -> None:
         # A forked child must not enter the threads of its parent: they are not there, and OpenMP ends it.
         alone = self._threads == 1 or os.getpid() != IMPORTED_BY
         run = kernel.step_serial if alone else kernel.step_parallel
-        run(self._record, self._addresses, step.addresses, actions, half, self._time, flying, self._threads)
+        run(
+            kernel.step_address(),
+            self._record,
+            self._addresses,
+            step.addresses,
+            actions,
+            half,
+            self._time,
+            flying,
+            self._threads,
+        )
 
     def _begin_worlds(self) -> None:
         """Put the moving obstacles at their origins, and compute their first step ahead."""

@@ -6,18 +6,22 @@ of `tracks` that nobody reads: one parallel region a step, and no thread waits f
 
 from __future__ import annotations
 
-from numba import float32, njit, prange
+import functools
+
+from numba import carray, cfunc, float32, from_dtype, njit, prange, types
 
 from navrl.sim.drone import step_first_order, step_hummingbird
 from navrl.sim.episode import begin_at, new_episode, set_command
 from navrl.sim.layout import (
     ACTIVE,
+    ARRAYS,
     COUNTERS,
     EPISODE,
     FIELDS,
     FORWARD,
     GOAL,
     OUTCOME,
+    PARAMETERS,
     STEP,
     TIME_OUT,
     WORLD,
@@ -28,8 +32,10 @@ from navrl.sim.layout import (
     Worlds,
 )
 from navrl.sim.obstacles import advance_world
-from navrl.sim.simd import WIDTH, entry, flags_at, floats_at, inner, integers_at
+from navrl.sim.simd import FAST, WIDTH, call_at, entry, flags_at, floats_at, inner, integers_at
 from navrl.sim.task import finish, judge, sense
+
+GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # addresses of arrays, and of outputs
 
 
 @njit(cache=True, nogil=True)
@@ -173,13 +179,12 @@ def advance_ahead(world, worlds, moving, parameters, half, time):  # type: ignor
         advance_world(moving, world, time + substep, parameters, track)
 
 
-@inner
 def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying):  # type: ignore[no-untyped-def]
     """Step one of `chunks` parts of the blocks, and move the obstacles of one part of the worlds one step ahead."""
-    parameters = record[0]
-    drones, worlds, moving = _drones_at(arrays), _worlds_at(arrays, parameters), _moving_at(arrays, parameters)
-    lidar, written, commands = _lidar_at(arrays, parameters), _outputs_at(outputs, parameters), floats_at(actions.ctypes.data)
-    scratch = floats_at(arrays[19] + 4 * chunk * parameters.scratch)
+    parameters, at, out = carray(record, 1)[0], carray(arrays, GIVEN), carray(outputs, WRITTEN)
+    drones, worlds, moving = _drones_at(at), _worlds_at(at, parameters), _moving_at(at, parameters)
+    lidar, written, commands = _lidar_at(at, parameters), _outputs_at(out, parameters), floats_at(actions)
+    scratch = floats_at(at[19] + 4 * chunk * parameters.scratch)
     blocks = (parameters.num_envs + WIDTH - 1) // WIDTH
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
         _step_block(block, drones, worlds, moving, lidar, parameters, commands, written, half, scratch, flying)
@@ -188,21 +193,41 @@ def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, fly
             advance_ahead(world, worlds, moving, parameters, 1 - half, time)
 
 
+@functools.cache
+def step_address() -> int:
+    """Compile the step, once, and return its address.
+
+    Serial and parallel steps call the same machine code: two compilations of one source may round differently.
+    """
+    pointer = types.CPointer
+    signature = types.void(
+        types.int64, types.int64, pointer(from_dtype(PARAMETERS)), pointer(types.int64), pointer(types.int64), types.int64,
+        types.int64, types.int64, types.int64,
+    )  # fmt: skip
+    return int(cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(_step_chunk).address)
+
+
 # Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of Outputs, and the actions.
 
 
-@entry
-def step_serial(record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
-    """Step all drones in the calling thread, or, unless `flying`, only look around."""
+@njit(cache=True, nogil=True)
+def step_serial(step, record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
+    """Step all drones in the calling thread, or, unless `flying`, only look around; `step` is `step_address()`."""
     for chunk in range(chunks):
-        _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying)
+        call_at(
+            step, chunk, chunks, record.ctypes.data, arrays.ctypes.data, outputs.ctypes.data, actions.ctypes.data,
+            half, time, flying,
+        )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def step_parallel(record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
+def step_parallel(step, record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
     """The same, each chunk in a thread of its own."""
     for chunk in prange(chunks):
-        _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying)
+        call_at(
+            step, chunk, chunks, record.ctypes.data, arrays.ctypes.data, outputs.ctypes.data, actions.ctypes.data,
+            half, time, flying,
+        )  # fmt: skip
 
 
 @entry

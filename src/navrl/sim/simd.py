@@ -24,7 +24,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from numpy.typing import NDArray
 
 __all__ = [
-    "FAST", "WIDTH", "aligned_zeros", "bits_of", "entry", "flags_at", "floats_at", "floor", "gather", "inner",
+    "FAST", "WIDTH", "aligned_zeros", "bits_of", "call_at", "entry", "flags_at", "floats_at", "floor", "gather", "inner",
     "integers_at", "lane_numbers", "load", "load_columns", "log", "lowest_bit",
     "maximum", "minimum", "smallest", "splat", "sqrt", "store", "store_interleaved", "total", "where",
 ]  # fmt: skip
@@ -113,6 +113,19 @@ def _pointer_to(dtype: Any) -> Any:
         return Pointer(dtype)(types.int64), generate
 
     return function
+
+
+@intrinsic
+def call_at(typing_context, address, first, second, third, fourth, fifth, sixth, seventh, eighth, ninth):  # type: ignore[no-untyped-def]
+    """Call the C function at an address with nine whole numbers or addresses; it returns nothing."""
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        function = ir.FunctionType(ir.VoidType(), [word] * 9)
+        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(*([types.int64] * 10)), generate
 
 
 # Arrays carry a reference count, and passing them from function to function counts up and down, atomically: threads then
