@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError, MissingExtraError, nearest_name
-from navrl.sim.env import NavigationEnv, Step
+from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import Step
 
 try:
     import gymnasium

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.errors import ConfigError, MissingExtraError
-from navrl.sim.env import NavigationEnv, Step
+from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import Step
 
 try:
     from stable_baselines3.common.vec_env import VecEnv

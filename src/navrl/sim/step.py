@@ -1,0 +1,111 @@
+"""What a step of the environment gives: packed observations, rewards, endings, statistics, in one piece of memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navrl.sim.layout import STATISTICS
+from navrl.sim.settings import NavigationSettings
+from navrl.sim.simd import WIDTH, aligned_zeros
+from navrl.sim.task import FEATURES
+
+STATE = 8  # numbers of the drone's own state in an observation
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """How an observation lies in its packed row: LiDAR, moving obstacles, state, direction, padding."""
+
+    azimuths: int
+    beams: int
+    observed: int
+    width: int
+
+    def split(self, packed: Tensor) -> dict[str, Tensor]:
+        """Return views into packed rows (..., width), by name; nothing is copied."""
+        rays, features = self.azimuths * self.beams, self.observed * FEATURES
+        lead = packed.shape[:-1]
+        return {
+            "state": packed[..., rays + features : rays + features + STATE],
+            "lidar": packed[..., :rays].unflatten(-1, (1, self.azimuths, self.beams)),
+            "direction": packed[..., rays + features + STATE : rays + features + STATE + 3].view(*lead, 1, 3),
+            "dynamic_obstacle": packed[..., rays : rays + features].unflatten(-1, (1, self.observed, FEATURES)),
+        }
+
+
+class Step:
+    """What a step gives. Rows of `final_packed` and `statistics` are valid where `done`."""
+
+    def __init__(self, layout: ObservationLayout, num_envs: int) -> None:
+        self.layout = layout
+        shapes = {
+            "packed": ((num_envs, layout.width), torch.float32),
+            "final_packed": ((num_envs, layout.width), torch.float32),
+            "reward": ((num_envs,), torch.float32),
+            "terminated": ((num_envs,), torch.bool),
+            "truncated": ((num_envs,), torch.bool),
+            "statistics": ((num_envs, len(STATISTICS)), torch.float32),
+        }
+        # One piece of memory for all, so that one look tells whether it is still where it was.
+        sizes = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
+        memory = torch.from_numpy(aligned_zeros((sum(sizes),), np.uint8))  # not by torch: its threads hang in a forked child
+        views = [
+            part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            for part, (shape, dtype) in zip(memory.split(sizes), shapes.values(), strict=True)
+        ]
+        self.packed = views[0]  # (N, width)
+        self.final_packed = views[1]  # (N, width), the last observation of ended episodes
+        self.reward = views[2]  # (N,)
+        self.terminated = views[3]  # (N,) goal, collision or bounds
+        self.truncated = views[4]  # (N,) time-out
+        self.statistics = views[5]  # (N, len(STATISTICS))
+        self._locate()
+
+    def _locate(self) -> None:
+        """Note where the tensors are, in the order of layout.Outputs."""
+        written = (self.packed, self.final_packed, self.reward, self.terminated, self.truncated, self.statistics)
+        self.addresses = np.array([tensor.data_ptr() for tensor in written], np.int64)
+        self._first = self.packed.data_ptr()
+
+    def in_place(self) -> bool:
+        """Tell whether the tensors are still where they were made; moved ones (`share_memory_`) cannot be written."""
+        return self.packed.data_ptr() == self._first
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy: its tensors are elsewhere."""
+        self.__dict__.update(state)
+        self._locate()
+
+    @property
+    def observation(self) -> dict[str, Tensor]:
+        """The observation by name, as views into `packed`."""
+        return self.layout.split(self.packed)
+
+    @property
+    def final_observation(self) -> dict[str, Tensor]:
+        """The last observation of the episodes that ended in this step, as views into `final_packed`."""
+        return self.layout.split(self.final_packed)
+
+    @property
+    def done(self) -> Tensor:
+        """Where an episode ended, (N,)."""
+        return self.terminated | self.truncated
+
+    def episodes(self) -> dict[str, Tensor]:
+        """Return copies of the statistics of the episodes that ended in this step, by name, (number ended,)."""
+        rows = self.statistics[self.done]
+        return {name: rows[:, column] for column, name in enumerate(STATISTICS)}
+
+
+def observation_layout(settings: NavigationSettings, azimuths: int) -> ObservationLayout:
+    """Return how the observations of a task lie in their rows."""
+    beams, observed = settings.sensor.lidar_vbeams, settings.env.num_observed
+    used = azimuths * beams + observed * FEATURES + STATE + 3
+    spilled = -(-azimuths // WIDTH) * WIDTH * beams  # a scan is written in whole groups
+    return ObservationLayout(azimuths, beams, observed, -(-max(used, spilled) // WIDTH) * WIDTH)
