@@ -29,8 +29,8 @@ lint: $(VENV)/.dev  ## ruff and mypy
 bench: $(VENV)/.dev  ## run a benchmark beside its peers (NAME=simulator)
 	$(BIN)/navrl bench $(NAME) $(ARGS)
 
-clean-kernels:  ## remove compiled kernels, after an edit in src/navrl/sim
-	rm -f src/navrl/sim/__pycache__/*.nb[ic]
+clean-kernels:  ## remove compiled kernels, after an edit in src/navrl/sim or src/navrl/rl
+	find src -name "*.nb[ic]" -delete
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import navrl
 
-SIMULATOR = Path(navrl.__file__).parent / "sim"
+PACKAGE = Path(navrl.__file__).parent
 
 
 def pytest_sessionstart() -> None:
-    compiled = [*SIMULATOR.glob("__pycache__/*.nb[ic]")]
-    edited = max(source.stat().st_mtime for source in SIMULATOR.glob("*.py"))
+    compiled = [*PACKAGE.rglob("__pycache__/*.nb[ic]")]
+    edited = max(source.stat().st_mtime for source in [PACKAGE / "simd.py", *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")])
     if compiled and edited > min(file.stat().st_mtime for file in compiled):
         for file in compiled:
             file.unlink(missing_ok=True)

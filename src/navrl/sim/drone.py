@@ -20,7 +20,7 @@ from navrl.sim.layout import (
     VELOCITY,
     WIND,
 )
-from navrl.sim.simd import WIDTH, inner, load, maximum, minimum, sqrt, store, where
+from navrl.simd import WIDTH, inner, load, maximum, minimum, sqrt, store, where
 
 MASS = 0.716  # kg
 INERTIA = (0.007, 0.007, 0.012)  # kg m²

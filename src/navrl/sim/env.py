@@ -34,10 +34,10 @@ from navrl.sim.layout import (
 )
 from navrl.sim.lidar import LidarTables, make_tables
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.simd import WIDTH, aligned_zeros
 from navrl.sim.step import Step, observation_layout
 from navrl.sim.task import NEAREST
 from navrl.sim.worlds import WorldPool, build_pool, draw_origins
+from navrl.simd import WIDTH, aligned_zeros
 
 IMPORTED_BY = os.getpid()
 UNREASONABLE = 1e6  # m/s: no action may be beyond it

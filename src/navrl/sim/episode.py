@@ -36,7 +36,7 @@ from navrl.sim.layout import (
     WORLD_NUMBER,
 )
 from navrl.sim.lidar import MISS
-from navrl.sim.simd import WIDTH, inner
+from navrl.simd import WIDTH, inner
 
 EDGE = 24.0  # m: starts and targets lie on the square with this half side
 LOWEST, HIGHEST = 0.5, 2.5  # m

@@ -32,8 +32,8 @@ from navrl.sim.layout import (
     Worlds,
 )
 from navrl.sim.obstacles import advance_world
-from navrl.sim.simd import FAST, WIDTH, call_at, entry, flags_at, floats_at, inner, integers_at
 from navrl.sim.task import finish, judge, sense
+from navrl.simd import FAST, WIDTH, call_at, entry, flags_at, floats_at, inner, integers_at
 
 GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # addresses of arrays, and of outputs
 

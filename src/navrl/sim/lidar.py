@@ -15,7 +15,9 @@ from numba import float32, int64
 from numpy.typing import NDArray
 
 from navrl.sim.settings import LidarSettings
-from navrl.sim.simd import (
+from navrl.sim.terrain import GROUND
+from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN
+from navrl.simd import (
     WIDTH,
     aligned_zeros,
     bits_of,
@@ -37,8 +39,6 @@ from navrl.sim.simd import (
     total,
     where,
 )
-from navrl.sim.terrain import GROUND
-from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN
 
 MISS = 1e9  # m, no hit yet
 STEEP = 1e7  # stands for 1 / 0

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.simd import WIDTH, aligned_zeros
 from navrl.sim.task import FEATURES
+from navrl.simd import WIDTH, aligned_zeros
 
 STATE = 8  # numbers of the drone's own state in an observation
 

@@ -60,8 +60,8 @@ from navrl.sim.lidar import (
     subtend,
     write_scan,
 )
-from navrl.sim.simd import WIDTH, bits_of, inner, load, lowest_bit
 from navrl.sim.terrain import ARENA
+from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit
 
 LOWEST, HIGHEST = 0.2, 4.0  # m: outside, the episode ends
 HEIGHT_MARGIN = 0.2  # m beyond the heights of start and target before the height term bites

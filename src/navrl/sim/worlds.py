@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from navrl.sim.draws import OBSTACLE_ORIGIN, uniform
 from navrl.sim.settings import MovingSettings, NavigationSettings
-from navrl.sim.simd import WIDTH
 from navrl.sim.terrain import ARENA, boxes_of_heights, draw_map
 from navrl.sim.worldfile import World, load_world
+from navrl.simd import WIDTH
 
 CELL = 1.0  # m, of the grid that lists which obstacles are within LiDAR range
 GRID_ORIGIN = -26.0  # m
