@@ -17,7 +17,8 @@ ISLANDS = {"io", "sim", "rl"}
 MIDDLE = {"config", "conf", "monitor", "registry", "adapters"}
 UPPER = {"bench", "train", "evaluate", "view", "export", "shield"}
 ALLOWED: dict[str, set[str]] = {
-    **dict.fromkeys(BOTTOM, set()),
+    "errors": set(),
+    "simd": set(),
     **dict.fromkeys(ISLANDS, BOTTOM),
     **dict.fromkeys(MIDDLE, BOTTOM | ISLANDS | MIDDLE),
     **dict.fromkeys(UPPER, BOTTOM | ISLANDS | MIDDLE | UPPER),
