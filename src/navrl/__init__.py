@@ -21,6 +21,7 @@ _PUBLIC = {
     "save_checkpoint": "navrl.io.checkpoint",
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
+    "PerformanceMonitor": "navrl.monitor",
 }
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from navrl.io.models import get_model_size as get_model_size
     from navrl.io.models import print_model_info as print_model_info
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.monitor import PerformanceMonitor as PerformanceMonitor
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
 

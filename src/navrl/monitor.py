@@ -1,0 +1,288 @@
+"""Watching a run: `PerformanceMonitor` says where the time goes, `MetricsLog` keeps every number in a file of lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from navrl.errors import ConfigError, ContainerError, nearest_name
+
+__all__ = ["MetricsLog", "PerformanceMonitor"]
+
+KEPT = 10_000  # measurements of each name that statistics can look back on; totals and counts forget nothing
+
+
+class PerformanceMonitor:
+    """Named durations and their statistics; any thread may measure at any time.
+
+    >>> monitor = PerformanceMonitor()
+    >>> with monitor.timer("data_collection"):
+    ...     pass
+    >>> monitor.get_stats()["data_collection"]["count"]
+    1
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._measured: dict[str, _Measured] = {}
+        self._running: dict[tuple[int, str], float] = {}  # by thread: two threads may time the same name
+
+    def timer(self, name: str) -> _Timer:
+        """Return a context manager that measures its block, also when the block raises."""
+        return _Timer(self, name)
+
+    def start_timer(self, name: str) -> None:
+        """Start the clock `name` of this thread; one that runs already starts anew."""
+        self._running[threading.get_ident(), name] = time.perf_counter()
+
+    def end_timer(self, name: str) -> float:
+        """Stop the clock `name` of this thread, record what it shows, and return it in seconds.
+
+        Raises:
+            ConfigError: no such clock runs in this thread.
+        """
+        end = time.perf_counter()
+        start = self._running.pop((threading.get_ident(), name), None)
+        if start is None:
+            running = [known for thread, known in list(self._running) if thread == threading.get_ident()]
+            found = f"running are {', '.join(sorted(running))}" if running else "none is running"
+            raise ConfigError(
+                f"end_timer({name!r}): not started in this thread, {found}.{nearest_name(name, running)} Call start_timer first"
+            )
+        self._add(name, end - start)
+        return end - start
+
+    def record(self, name: str, seconds: float) -> None:
+        """Add a duration that was measured elsewhere.
+
+        Raises:
+            ConfigError: the duration is negative or not finite.
+        """
+        if not 0.0 <= seconds < math.inf:
+            raise ConfigError(f"record({name!r}, {seconds!r}): expected seconds, finite and not negative")
+        self._add(name, float(seconds))
+
+    def get_stats(self, window: int | None = 100) -> dict[str, dict[str, float]]:
+        """Return seconds by name: mean, std, min, max, p50 and p99 of the last `window`; total and count of all.
+
+        Of None, or of more than 10,000, the last 10,000 are looked at.
+        """
+        if window is not None and window < 1:
+            raise ConfigError(f"get_stats(window={window}): expected at least 1, or None for all that are kept")
+        with self._lock:
+            copies = {name: (list(one.recent), one.total, one.count) for name, one in self._measured.items()}
+        return {
+            name: {**_statistics(recent[-window:] if window else recent), "total": total, "count": count}
+            for name, (recent, total, count) in copies.items()
+        }
+
+    def get_summary(self, window: int | None = 100) -> str:
+        """Return a table, the name that took most time first; `share` is that of the sum of all names."""
+        stats = self.get_stats(window)
+        whole = sum(one["total"] for one in stats.values())
+        rows = [["", "count", "total", "share", "mean", "std", "p50", "p99", "max"]]
+        for name, one in sorted(stats.items(), key=lambda item: -item[1]["total"]):
+            share = f"{100 * one['total'] / whole:.1f} %" if whole else "0.0 %"
+            times = [_duration(one[key]) for key in ("mean", "std", "p50", "p99", "max")]
+            rows.append([name, f"{one['count']:,}", _duration(one["total"]), share, *times])
+        return _aligned(rows) if stats else "nothing measured yet"
+
+    def reset(self) -> None:
+        """Forget everything, running clocks too."""
+        with self._lock:
+            self._measured.clear()
+            self._running.clear()
+
+    def _add(self, name: str, seconds: float) -> None:
+        with self._lock:
+            measured = self._measured.get(name)
+            if measured is None:
+                measured = self._measured[name] = _Measured()
+            measured.recent.append(seconds)
+            measured.total += seconds
+            measured.count += 1
+
+
+class _Measured:
+    __slots__ = ("count", "recent", "total")
+
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=KEPT)
+        self.total = 0.0
+        self.count = 0
+
+
+class _Timer:
+    __slots__ = ("_monitor", "_name", "_start")
+
+    def __init__(self, monitor: PerformanceMonitor, name: str) -> None:
+        self._monitor = monitor
+        self._name = name
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._monitor._add(self._name, time.perf_counter() - self._start)
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    mean = math.fsum(ordered) / len(ordered)
+    variance = math.fsum((value - mean) ** 2 for value in ordered) / len(ordered)
+    return {
+        "mean": mean,
+        "std": math.sqrt(variance),
+        "min": ordered[0],
+        "max": ordered[-1],
+        "p50": _quantile(ordered, 0.5),
+        "p99": _quantile(ordered, 0.99),
+    }
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted values, between two of them by a straight line, as NumPy does."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _duration(seconds: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= scale:
+            return f"{seconds / scale:,.{0 if seconds >= 100 * scale else 1 if seconds >= 10 * scale else 2}f} {unit}"
+    return f"{seconds * 1e6:.2f} µs" if seconds else "0 s"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
+
+
+class MetricsLog:
+    """A file of JSON lines, one record each: `{"kind": "train", "iteration": 7, ...}`; only ever appended to.
+
+    A record is written with one call to the system, so a killed process loses none that `write` has returned from.
+    A last line that was torn all the same (a full disk, a power cut) is dropped when the file is opened again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._descriptor = self._open()
+
+    def write(self, kind: str, iteration: int, **values: Any) -> None:
+        """Append a record. Numbers that are not finite become null; tensors and arrays of one element become numbers.
+
+        Raises:
+            ConfigError: a value is nothing that JSON can hold, or the log is closed; nothing was written.
+        """
+        record = {"kind": kind, "iteration": int(iteration), **{key: _plain(value, key) for key, value in values.items()}}
+        line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        with self._lock:
+            self._check_open()
+            size = os.fstat(self._descriptor).st_size
+            try:
+                while line:  # the system may take a part only
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:
+                os.ftruncate(self._descriptor, size)  # a full disk: half a line would spoil the next one
+                raise
+
+    def rewind(self, iteration: int) -> None:
+        """Drop the records of later iterations, so that a run that goes on from there leaves the file of one never stopped."""
+        from navrl.io.files import AtomicFile  # here: timers alone need no torch
+
+        with self._lock, AtomicFile(self.path) as file:
+            self._check_open()
+            kept = [line for line, record in _records(self.path) if record["iteration"] <= iteration]
+            file.write([b"".join(kept)])
+            file.commit()
+            os.close(self._descriptor)
+            self._descriptor = self._open()
+
+    def close(self) -> None:
+        """Put everything on the disk and close the file; again does nothing."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.fsync(self._descriptor)
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    @staticmethod
+    def read(path: str | os.PathLike[str], kind: str | None = None) -> list[dict[str, Any]]:
+        """Return the records of a file, all or those of one kind; it may be growing meanwhile.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ContainerError: a line other than the last is no record; the message has its number.
+        """
+        return [record for _, record in _records(Path(path)) if kind is None or record["kind"] == kind]
+
+    def _check_open(self) -> None:
+        if self._descriptor < 0:
+            raise ConfigError(f"{self.path}: this log is closed; open another MetricsLog")
+
+    def _open(self) -> int:
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written: {error.strerror}; name a file in a folder that can") from error
+        os.ftruncate(descriptor, sum(len(line) for line, _ in _records(self.path)))
+        return descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _records(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the lines with their records, without a last line that was torn."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            whole = line.endswith(b"\n") and isinstance(record["kind"], str) and isinstance(record["iteration"], int)
+        except (ValueError, TypeError, KeyError):
+            whole = False
+        if whole:
+            yield line, record
+        elif number < len(lines):
+            raise ContainerError(
+                f"{path}, line {number}: found {line[:40]!r}, expected a record such as "
+                '{"kind": "train", "iteration": 7}; mend or remove the line'
+            )
+
+
+def _plain(value: Any, place: str) -> Any:
+    """Return a value as JSON holds it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, f"{place}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, f"{place}[{i}]") for i, inner in enumerate(value)]
+    if hasattr(value, "item") and getattr(value, "size", None) != 0:
+        try:
+            value = value.item()  # of torch or NumPy
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"metric {place!r} has many elements; expected one number: take its mean, or tolist()") from error
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise ConfigError(f"metric {place!r} is a {type(value).__name__}; expected a number, text, or lists and mappings of them")

@@ -1,0 +1,257 @@
+"""PerformanceMonitor and MetricsLog: statistics that are right, and a file that is whole whatever happens to its writer."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import navrl
+from navrl.errors import ConfigError, ContainerError
+from navrl.monitor import KEPT, MetricsLog, PerformanceMonitor
+
+
+@pytest.fixture
+def monitor():
+    return PerformanceMonitor()
+
+
+def test_it_is_offered_at_the_top_of_the_package():
+    assert navrl.PerformanceMonitor is PerformanceMonitor
+
+
+def test_a_timer_measures_its_block(monitor):
+    with monitor.timer("sleep"):
+        time.sleep(0.02)
+    assert 0.02 <= monitor.get_stats()["sleep"]["mean"] < 0.5
+
+
+def test_a_block_that_raises_is_measured_and_raises(monitor):
+    with pytest.raises(KeyError), monitor.timer("broken"):
+        raise KeyError
+    assert monitor.get_stats()["broken"]["count"] == 1
+
+
+def test_start_and_end_measure_and_return_the_same(monitor):
+    monitor.start_timer("x")
+    seconds = monitor.end_timer("x")
+    assert monitor.get_stats()["x"]["total"] == seconds
+
+
+def test_starting_again_starts_anew(monitor):
+    monitor.start_timer("x")
+    time.sleep(0.05)
+    monitor.start_timer("x")
+    assert monitor.end_timer("x") < 0.05
+
+
+def test_ending_what_was_not_started_names_what_runs(monitor):
+    with pytest.raises(ConfigError, match="none is running"):
+        monitor.end_timer("train")
+    monitor.start_timer("training")
+    with pytest.raises(ConfigError, match="Did you mean 'training'"):
+        monitor.end_timer("trainin")
+
+
+@pytest.mark.parametrize("seconds", [-1e-9, math.nan, math.inf])
+def test_an_impossible_duration_is_refused_by_name(monitor, seconds):
+    with pytest.raises(ConfigError, match="collect"):
+        monitor.record("collect", seconds)
+    assert monitor.get_stats() == {}
+
+
+def test_statistics_agree_with_numpy(monitor):
+    values = np.random.default_rng(0).exponential(size=257)
+    for value in values:
+        monitor.record("x", value)
+    recent = values[-100:]
+    stats = monitor.get_stats(window=100)["x"]
+    expected = {"mean": recent.mean(), "std": recent.std(), "min": recent.min(), "max": recent.max(),
+                "p50": np.quantile(recent, 0.5), "p99": np.quantile(recent, 0.99),
+                "total": values.sum(), "count": 257}  # fmt: skip
+    assert stats.keys() == expected.keys()
+    assert all(stats[key] == pytest.approx(expected[key]) for key in expected)
+
+
+def test_totals_outlive_the_measurements_that_are_kept(monitor):
+    for _ in range(KEPT + 5):
+        monitor.record("x", 1.0)
+    assert monitor.get_stats(window=None)["x"]["count"] == KEPT + 5
+    assert monitor.get_stats()["x"]["total"] == KEPT + 5
+
+
+def test_a_window_of_nothing_is_refused(monitor):
+    with pytest.raises(ConfigError, match="window=0"):
+        monitor.get_stats(window=0)
+
+
+def test_the_summary_is_a_table_with_the_slowest_first(monitor):
+    assert monitor.get_summary() == "nothing measured yet"
+    monitor.record("quick", 0.002)
+    monitor.record("slow", 3.0)
+    monitor.record("nothing", 0.0)
+    lines = monitor.get_summary().splitlines()
+    assert [line.split()[0] for line in lines] == ["count", "slow", "quick", "nothing"]
+    assert "3.00 s" in lines[1]
+    assert "2.00 ms" in lines[2]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_reset_forgets_everything(monitor):
+    monitor.record("x", 1.0)
+    monitor.start_timer("y")
+    monitor.reset()
+    assert monitor.get_stats() == {}
+    with pytest.raises(ConfigError):
+        monitor.end_timer("y")
+
+
+def test_threads_lose_no_measurement_and_share_no_clock(monitor):
+    def measure():
+        for _ in range(2000):
+            monitor.start_timer("shared")
+            monitor.end_timer("shared")
+            with monitor.timer("shared"):
+                pass
+
+    threads = [threading.Thread(target=measure) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert monitor.get_stats()["shared"]["count"] == 16_000
+
+
+def test_a_timer_costs_microseconds(monitor):
+    def cost() -> float:
+        start = time.perf_counter()
+        for _ in range(5000):
+            with monitor.timer("x"):
+                pass
+        return (time.perf_counter() - start) / 5000
+
+    assert min(cost() for _ in range(5)) < 20e-6
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def test_what_is_written_is_read_back_by_kind(path):
+    with MetricsLog(path) as log:
+        log.write("train", 1, frames=32768, loss=0.5, phases={"collect": 0.3}, note="übung", none=None)
+        log.write("eval", 1, success=0.9)
+    assert MetricsLog.read(path, "eval") == [{"kind": "eval", "iteration": 1, "success": 0.9}]
+    assert MetricsLog.read(path)[0] == {"kind": "train", "iteration": 1, "frames": 32768, "loss": 0.5,
+                                        "phases": {"collect": 0.3}, "note": "übung", "none": None}  # fmt: skip
+
+
+def test_numbers_of_torch_and_numpy_become_numbers_and_what_is_not_finite_null(path):
+    with MetricsLog(path) as log:
+        log.write("train", np.int64(3), a=torch.tensor(2), b=np.float32(0.5), c=math.nan, d=[math.inf, torch.tensor([1.5])])
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line) == {"kind": "train", "iteration": 3, "a": 2, "b": 0.5, "c": None, "d": [None, 1.5]}
+
+
+@pytest.mark.parametrize("value", [object(), torch.zeros(3), np.zeros(0), {1, 2}])
+def test_what_json_cannot_hold_is_refused_by_name_and_nothing_is_written(path, value):
+    with MetricsLog(path) as log, pytest.raises(ConfigError, match=r"losses\.first"):
+        log.write("train", 1, losses={"first": value})
+    assert path.read_bytes() == b""
+
+
+def test_a_reader_sees_every_record_before_the_log_is_closed(path):
+    log = MetricsLog(path)
+    log.write("train", 1)
+    assert len(MetricsLog.read(path)) == 1
+    log.close()
+    log.close()
+    with pytest.raises(ConfigError, match="closed"):
+        log.write("train", 2)
+    with pytest.raises(ConfigError, match="closed"):
+        log.rewind(0)
+
+
+@pytest.mark.parametrize("removed", range(1, 32))
+def test_a_torn_last_line_is_left_out_and_then_overwritten(path, removed):
+    with MetricsLog(path) as log:
+        log.write("train", 1)
+        log.write("train", 2)
+    path.write_bytes(path.read_bytes()[:-removed])
+    assert [record["iteration"] for record in MetricsLog.read(path)] == [1]
+    with MetricsLog(path) as log:
+        log.write("train", 3)
+    assert [record["iteration"] for record in MetricsLog.read(path)] == [1, 3]
+
+
+def test_a_damaged_line_in_the_middle_is_told_with_its_number(path):
+    path.write_text('{"kind": "train", "iteration": 1}\nnonsense\n{"kind": "train", "iteration": 2}\n')
+    with pytest.raises(ContainerError, match="line 2"):
+        MetricsLog.read(path)
+
+
+def test_rewinding_makes_the_file_of_a_run_that_never_stopped(path, tmp_path):
+    def run(log, first, last):
+        for iteration in range(first, last + 1):
+            log.write("train", iteration, loss=1 / iteration)
+            if iteration % 2 == 0:
+                log.write("eval", iteration, success=0.1 * iteration)
+
+    with MetricsLog(tmp_path / "straight.jsonl") as log:
+        run(log, 1, 9)
+    with MetricsLog(path) as log:
+        run(log, 1, 7)
+    with MetricsLog(path) as log:
+        log.rewind(4)
+        run(log, 5, 9)
+    assert path.read_bytes() == (tmp_path / "straight.jsonl").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl", "straight.jsonl"]
+
+
+def test_a_full_disk_spoils_no_line(path, monkeypatch):
+    log = MetricsLog(path)
+    log.write("train", 1)
+    write = os.write
+
+    def half(descriptor, line):
+        if len(line) < 30:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, line[:10])
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space"):
+        log.write("train", 2)
+    monkeypatch.undo()
+    log.write("train", 3)
+    log.close()
+    assert [record["iteration"] for record in MetricsLog.read(path)] == [1, 3]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere"):
+        MetricsLog(tmp_path / "nowhere" / "metrics.jsonl")
+
+
+def test_kill_9_loses_no_record_that_was_written(path):
+    program = f"""
+from navrl.monitor import MetricsLog
+log = MetricsLog({str(path)!r})
+for i in range(10**9):
+    log.write("train", i, value=i / 3, text="x" * 200)
+    print(i, flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        told = [int(process.stdout.readline()) for _ in range(500)]
+        process.send_signal(signal.SIGKILL)
+        told += [int(line) for line in process.stdout]
+    iterations = [record["iteration"] for record in MetricsLog.read(path)]
+    assert iterations[: len(told)] == told
+    assert len(iterations) - len(told) <= 1
