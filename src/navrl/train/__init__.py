@@ -1,0 +1,1 @@
+"""Training: the loop, and what it leaves behind and shows."""

@@ -1,0 +1,233 @@
+"""RunFolder: where a training run keeps everything: its settings, circumstances, metrics, checkpoints, evaluations."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import shlex
+import socket
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from navrl.bench import machine
+from navrl.errors import ConfigError
+from navrl.io.files import AtomicFile, remove_stale_files
+
+__all__ = ["RunFolder", "default_name"]
+
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
+    """Return a name for a new run, by the time of day: `runs/2026-11-16_01-02-03`; taken ones get `-2`, `-3`, ..."""
+    name = Path(parent) / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    number = 1
+    path = name
+    while path.exists():
+        number += 1
+        path = name.with_name(f"{name.name}-{number}")
+    return path
+
+
+class RunFolder:
+    """The folder of one run. `create` a new one and `open(lock=True)` to go on: both hold its lock until `close`.
+
+    The lock belongs to the process: the kernel takes it back when the process ends, however it ends.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = -1
+
+    @property
+    def config_path(self) -> Path:
+        """The settings, all of them, as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def record_path(self) -> Path:
+        """What ran where: command, versions, commit, machine, times."""
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The numbers of every iteration, for a `MetricsLog`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for a `CheckpointDirectory`."""
+        return self.path / "checkpoints"
+
+    @property
+    def evaluations(self) -> Path:
+        """The folder of the evaluations."""
+        return self.path / "evaluations"
+
+    @property
+    def model_path(self) -> Path:
+        """The model that the run gives."""
+        return self.path / "model.pt"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config_yaml: str, command: str | Sequence[str]) -> RunFolder:
+        """Make a new run's folder, and hold its lock.
+
+        Raises:
+            ConfigError: the folder holds a run already, somebody trains in it, or it cannot be written.
+        """
+        folder = cls(path)
+        with _explained(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder._take_lock()
+            try:
+                if folder.holds_run():
+                    raise ConfigError(
+                        f"{folder.path} holds a run already; name another folder with run.folder=..., "
+                        "or go on with that run with resume=auto"
+                    )
+                folder.checkpoints.mkdir(exist_ok=True)
+                folder.evaluations.mkdir(exist_ok=True)
+                folder.write(folder.config_path, config_yaml)
+                folder._write_record({**_circumstances(command), "resumed": []})  # last: with it, the run is there
+            except BaseException:
+                folder.close()
+                raise
+        return folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, lock: bool = False) -> RunFolder:
+        """Return the folder of a run that is there; with `lock` to train in it, without to look.
+
+        Raises:
+            ConfigError: there is no run, or somebody trains in it and `lock` was asked for.
+        """
+        folder = cls(path)
+        if not folder.holds_run():
+            there = "holds no run (no run.json)" if folder.path.is_dir() else "is not there"
+            raise ConfigError(f"{folder.path} {there}; expected the folder of a run, as `navrl train` makes it")
+        with _explained(folder.path):
+            if lock:
+                folder._take_lock()
+                remove_stale_files(folder.path)  # nobody else writes here now
+                remove_stale_files(folder.evaluations)
+        return folder
+
+    def holds_run(self) -> bool:
+        """Return whether there is a run; a folder whose making was cut short holds none."""
+        return self.record_path.is_file() or self.metrics.is_file()
+
+    def record(self) -> dict[str, Any]:
+        """Return what `run.json` says."""
+        try:
+            found = json.loads(self.record_path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run") from error
+        return dict(found)
+
+    def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
+        """Add to `run.json` that the run goes on from an iteration: when, where and with which versions."""
+        record = self.record()
+        record["resumed"] = [*record.get("resumed", []), {"iteration": iteration, **_circumstances(command)}]
+        self._write_record(record)
+
+    def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
+        """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite becomes null."""
+        path = self.evaluations / f"{name}.json"
+        self.write(path, json.dumps(_finite(rows), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        return path
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a text file of the folder: whole or not at all."""
+        with _explained(path), AtomicFile(path) as file:
+            file.write([text.encode()])
+            file.commit()
+
+    def close(self) -> None:
+        """Give the lock back; again does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _write_record(self, record: Mapping[str, Any]) -> None:
+        self.write(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+    def _take_lock(self) -> None:
+        descriptor = os.open(self.path / "training.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                os.close(descriptor)
+                if not isinstance(error, BlockingIOError):
+                    raise
+                raise ConfigError(
+                    f"{self.path}: {holder} trains in this folder; wait until it ends, stop it (kill -INT, it saves first), "
+                    "or name another folder with run.folder=..."
+                ) from None
+            warnings.warn(f"{self.path} is on a file system without locks: see to it that only one trains there", stacklevel=4)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._lock = descriptor
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the system says into an error that names the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename if isinstance(error.filename, str) else path
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error} ({place}); name another folder with run.folder=..."
+        ) from error
+
+
+def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
+    """Return what somebody needs to repeat a run, or to explain why it went otherwise."""
+    here = machine()
+    return {
+        "command": command if isinstance(command, str) else shlex.join(command),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "versions": {"python": here["python"], **here["versions"]},
+        "git": _git(),
+        "machine": {key: here[key] for key in ("processor", "cores", "memory_gib", "system")},
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """Return commit and state of the working directory, or None outside a repository."""
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
+    with suppress(OSError, subprocess.SubprocessError):
+        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+    return None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
