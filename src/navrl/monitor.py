@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from navrl.errors import ConfigError, ContainerError, nearest_name
 
-__all__ = ["MetricsLog", "PerformanceMonitor"]
+__all__ = ["MetricsLog", "PerformanceMonitor", "plain_value"]
 
 KEPT = 10_000  # measurements of each name that statistics can look back on; totals and counts forget nothing
 
@@ -191,7 +191,7 @@ class MetricsLog:
         Raises:
             ConfigError: a value is nothing that JSON can hold, or the log is closed; nothing was written.
         """
-        record = {"kind": kind, "iteration": int(iteration), **{key: _plain(value, key) for key, value in values.items()}}
+        record = {"kind": kind, "iteration": int(iteration), **{key: plain_value(value, key) for key, value in values.items()}}
         line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
         with self._lock:
             self._check_open()
@@ -270,19 +270,23 @@ def _records(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             )
 
 
-def _plain(value: Any, place: str) -> Any:
-    """Return a value as JSON holds it."""
+def plain_value(value: Any, place: str) -> Any:
+    """Return a value as JSON holds it: what is not finite becomes null, one element of torch or NumPy a number.
+
+    Raises:
+        ConfigError: JSON cannot hold it; the message names its place.
+    """
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner, f"{place}.{key}") for key, inner in value.items()}
+        return {str(key): plain_value(inner, f"{place}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner, f"{place}[{i}]") for i, inner in enumerate(value)]
+        return [plain_value(inner, f"{place}[{i}]") for i, inner in enumerate(value)]
     if hasattr(value, "item") and getattr(value, "size", None) != 0:
         try:
             value = value.item()  # of torch or NumPy
         except (ValueError, RuntimeError) as error:
-            raise ConfigError(f"metric {place!r} has many elements; expected one number: take its mean, or tolist()") from error
+            raise ConfigError(f"{place!r} has many elements; expected one number: take its mean, or tolist()") from error
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
-    raise ConfigError(f"metric {place!r} is a {type(value).__name__}; expected a number, text, or lists and mappings of them")
+    raise ConfigError(f"{place!r} is a {type(value).__name__}; expected a number, text, or lists and mappings of them")

@@ -157,7 +157,7 @@ def test_an_evaluation_is_json_with_null_for_what_is_not_finite(folder):
 
 
 def test_an_evaluation_that_cannot_be_written_leaves_no_trace(folder):
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match="a"):
         folder.save_evaluation("bad", {"a": object()})
     with pytest.raises(ConfigError, match="no/folder"):
         folder.save_evaluation("no/folder", {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import shlex
 import socket
@@ -21,8 +20,9 @@ from typing import Any, Self
 from navrl.bench import machine
 from navrl.errors import ConfigError
 from navrl.io.files import AtomicFile, remove_stale_files
+from navrl.monitor import plain_value
 
-__all__ = ["RunFolder", "default_name"]
+__all__ = ["RunFolder", "as_json", "default_name", "write_text"]
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -36,6 +36,18 @@ def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
         number += 1
         path = name.with_name(f"{name.name}-{number}")
     return path
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """Return JSON to be read by people and programs; what is not finite becomes null."""
+    return json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file: whole or not at all."""
+    with AtomicFile(path) as file:
+        file.write([text.encode()])
+        file.commit()
 
 
 class RunFolder:
@@ -97,7 +109,7 @@ class RunFolder:
                     )
                 folder.checkpoints.mkdir(exist_ok=True)
                 folder.evaluations.mkdir(exist_ok=True)
-                folder.write(folder.config_path, config_yaml)
+                write_text(folder.config_path, config_yaml)
                 folder._write_record({**_circumstances(command), "resumed": []})  # last: with it, the run is there
             except BaseException:
                 folder.close()
@@ -143,14 +155,9 @@ class RunFolder:
     def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
         """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite becomes null."""
         path = self.evaluations / f"{name}.json"
-        self.write(path, json.dumps(_finite(rows), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        with _explained(path):
+            write_text(path, as_json(rows))
         return path
-
-    def write(self, path: Path, text: str) -> None:
-        """Write a text file of the folder: whole or not at all."""
-        with _explained(path), AtomicFile(path) as file:
-            file.write([text.encode()])
-            file.commit()
 
     def close(self) -> None:
         """Give the lock back; again does nothing."""
@@ -165,7 +172,8 @@ class RunFolder:
         self.close()
 
     def _write_record(self, record: Mapping[str, Any]) -> None:
-        self.write(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        with _explained(self.record_path):
+            write_text(self.record_path, as_json(record))
 
     def _take_lock(self) -> None:
         descriptor = os.open(self.path / "training.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -223,11 +231,3 @@ def _git() -> dict[str, Any] | None:
     with suppress(OSError, subprocess.SubprocessError):
         return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
     return None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
