@@ -1,0 +1,243 @@
+"""Matrix products for numba kernels: a tile of the result stays in registers while the products are summed.
+
+`tile` makes a function for one shape of tile, with all strides fixed: every address in its loop is a pointer plus a
+constant. Which element of A belongs to which row and step is free, so the rows may overlap: a convolution over an image
+with its padding in place is a product of overlapping rows, and nothing is copied together first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from navrl.simd import FLOATS, WIDTH, ahead, emit_exp_minus_one, inner
+
+_FLOAT = ir.FloatType()
+_WORD = ir.IntType(64)
+_VECTOR = ir.VectorType(_FLOAT, WIDTH)
+_FUSED = (
+    "contract",
+)  # a product and a sum become one instruction; sums keep their order, so bits do not depend on the compiler
+
+
+def _number(value: float) -> ir.Constant:
+    return ir.Constant(_VECTOR, [value] * WIDTH)
+
+
+def _address(builder: Any, pointer: Any, offset: int) -> Any:
+    return builder.gep(pointer, [ir.Constant(_WORD, offset)], inbounds=True) if offset else pointer
+
+
+def _load(builder: Any, pointer: Any, offset: int) -> Any:
+    value = builder.load(builder.bitcast(_address(builder, pointer, offset), _VECTOR.as_pointer()))
+    value.align = 4
+    return value
+
+
+def _store(builder: Any, pointer: Any, offset: int, value: Any) -> None:
+    builder.store(value, builder.bitcast(_address(builder, pointer, offset), _VECTOR.as_pointer())).align = 4
+
+
+def _broadcast(builder: Any, pointer: Any, offset: int) -> Any:
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+    value = builder.load(_address(builder, pointer, offset))
+    return builder.shuffle_vector(builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0)), undefined, zeros)
+
+
+def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(which, a, b), a, b)
+
+
+def _elu(builder: Any, value: Any) -> Any:
+    zero = _number(0.0)
+    negative = emit_exp_minus_one(builder, _extreme(builder, "<", value, zero))
+    return builder.select(builder.fcmp_ordered(">", value, zero), value, negative)
+
+
+def _leaky(builder: Any, value: Any) -> Any:
+    return _extreme(builder, ">", value, builder.fmul(value, _number(0.01)))
+
+
+def _times_elu_slope(builder: Any, value: Any, activated: Any) -> Any:
+    slope = builder.fadd(_extreme(builder, "<", activated, _number(0.0)), _number(1.0))
+    return builder.fmul(value, slope)
+
+
+class _Sums:
+    """Emits the parts of one tile: what the sums begin with, one round of products, and what is done with the sums."""
+
+    def __init__(
+        self, rows: Sequence[int], steps: Sequence[tuple[int, int, int]], outputs: Sequence[int], vectors: int
+    ) -> None:
+        self.rows, self.steps, self.outputs, self.vectors = rows, steps, outputs, vectors
+        self.places = [(row, vector) for row in range(len(rows)) for vector in range(vectors)]
+
+    def begin(self, builder: Any, start: str, result: Any, aside: Any) -> list[Any]:
+        if start == "zero":
+            return [_number(0.0)] * len(self.places)
+        if start == "bias":
+            bias = [_load(builder, aside, vector * WIDTH) for vector in range(self.vectors)]
+            return [bias[vector] for _, vector in self.places]
+        return [_load(builder, result, self.outputs[row] + vector * WIDTH) for row, vector in self.places]
+
+    def round(self, builder: Any, sums: list[Any], a: Any, b: Any) -> list[Any]:
+        sums = list(sums)
+        for offset, column, used in self.steps:
+            vectors = [_load(builder, b, column + vector * WIDTH) for vector in range(used)]
+            for row, start in enumerate(self.rows):
+                factor = _broadcast(builder, a, start + offset)
+                for vector in range(used):
+                    place = row * self.vectors + vector
+                    product = builder.fmul(factor, vectors[vector], flags=_FUSED)
+                    sums[place] = builder.fadd(sums[place], product, flags=_FUSED)
+        return sums
+
+    def end(self, builder: Any, finish: str, sums: list[Any], result: Any, aside: Any, asides: Sequence[int]) -> None:
+        for (row, vector), value in zip(self.places, sums, strict=True):
+            if finish == "elu":
+                value = _elu(builder, value)
+            elif finish == "leaky":
+                value = _leaky(builder, value)
+            elif finish == "slope":
+                value = _times_elu_slope(builder, value, _load(builder, aside, asides[row] + vector * WIDTH))
+            _store(builder, result, self.outputs[row] + vector * WIDTH, value)
+
+
+def tile(
+    rows: Sequence[int],
+    steps: Sequence[tuple[int, int, int]],
+    advance: tuple[int, int],
+    outputs: Sequence[int],
+    *,
+    vectors: int = 1,
+    start: str = "zero",
+    finish: str = "store",
+    asides: Sequence[int] = (),
+) -> Any:
+    """Return a compiled function `(a, b, result, aside, rounds)` that sums products into a tile of the result.
+
+    Row r of the result is `vectors` runs of WIDTH floats, at `outputs[r]`. A round adds, for each (i, j, n) of `steps`,
+    `a[rows[r] + i]` times the vectors at `b[j]` to the first n vectors; then a and b move on by `advance`. There is at
+    least one round.
+    Sums begin with `start`: "zero", "bias" (the vectors at `aside`) or "add" (what the result holds), and are stored by
+    `finish`: "store", "elu", "leaky", or "slope" (times the slope of the ELU whose value stands at `aside[asides[r]]`).
+    """
+    sums = _Sums(rows, steps, outputs, vectors)
+
+    @intrinsic
+    def function(typing_context, a, b, result, aside, rounds):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+            a, b, result, aside, rounds = arguments
+            before = builder.block
+            values = sums.begin(builder, start, result, aside)
+            loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tiled")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            firsts = [rounds, a, b, *values]
+            states = [builder.phi(first.type) for first in firsts]
+            for state, first in zip(states, firsts, strict=True):
+                state.add_incoming(first, before)
+            values = sums.round(builder, states[3:], states[1], states[2])
+            left = builder.sub(states[0], ir.Constant(_WORD, 1))
+            nexts = [left, *(_address(builder, p, by) for p, by in zip(states[1:3], advance, strict=True)), *values]
+            for state, following in zip(states, nexts, strict=True):
+                state.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed(">", left, ir.Constant(_WORD, 0)), loop, after)
+            builder.position_at_end(after)
+            sums.end(builder, finish, values, result, aside, asides)
+            return context.get_dummy_value()
+
+        return types.void(FLOATS, FLOATS, FLOATS, FLOATS, types.intp), generate
+
+    return function
+
+
+def convolution(
+    row: int,
+    taps: Sequence[tuple[int, int]],
+    unroll: int,
+    outputs: tuple[int, int],
+    asides: int = 0,
+    *,
+    bias: bool,
+    finish: str,
+) -> Any:
+    """Return a tile of nine positions, `row` apart, and two vectors, in rounds over `unroll` columns of a.
+
+    A tap is (where its column stands from the position on, how many of the vectors it adds to); b holds for each column,
+    for each tap in turn, those vectors. Positions of the result are `outputs[0]` apart; of what stands aside, `asides`.
+    """
+    steps, column = [], 0
+    for k in range(unroll):
+        for offset, used in taps:
+            steps.append((offset + k, column, used))
+            column += used * WIDTH
+    return tile(
+        [row * i for i in range(9)], steps, (unroll, column), [outputs[1] + outputs[0] * i for i in range(9)], vectors=2,
+        start="bias" if bias else "zero", finish=finish, asides=[asides * i for i in range(9)],
+    )  # fmt: skip
+
+
+def product(
+    stride: int,
+    depth: int,
+    width: int,
+    outputs: int,
+    *,
+    bias: bool = False,
+    finish: str = "store",
+    asides: int = 0,
+    rows: int = 12,
+) -> Any:
+    """Return a compiled function `(a, b, result, aside, samples)`: a row of the result for each sample, a multiple of `rows`.
+
+    `a` has rows of `depth` numbers, `b` is panels of [depth, 32], the result has rows of `width`; they begin `stride`,
+    and `outputs`, apart. `aside` is the bias, or for "slope" a matrix whose rows begin `asides` apart.
+    """
+    vectors = 2 if width % (2 * WIDTH) == 0 else 1
+    panel, unroll = vectors * WIDTH, 4
+    multiply = tile(
+        [stride * r for r in range(rows)], [(k, panel * k, vectors) for k in range(unroll)], (unroll, panel * unroll),
+        [outputs * r for r in range(rows)], vectors=vectors, start="bias" if bias else "zero", finish=finish,
+        asides=[asides * r for r in range(rows)],
+    )  # fmt: skip
+
+    @inner
+    def function(a, b, result, aside, samples):  # type: ignore[no-untyped-def]
+        for column in range(0, width, panel):
+            for row in range(0, samples, rows):
+                multiply(
+                    ahead(a, row * stride), ahead(b, column * depth), ahead(result, row * outputs + column),
+                    ahead(aside, row * asides + column), depth // unroll,
+                )  # fmt: skip
+
+    return function
+
+
+def outer_product(stride: int, inputs: int, gradient: int, outputs: int, rows: int = 13) -> Any:
+    """Return a compiled function `(a, g, result, samples)` that adds the products of the columns of a and g to the result.
+
+    a has rows of `inputs` numbers, g of `outputs`, `stride` and `gradient` apart; the samples are a multiple of four. The
+    result is panels of [inputs rounded up to `rows`, 32]: a may be read, and the result is written, that far.
+    """
+    vectors = 2 if outputs % (2 * WIDTH) == 0 else 1
+    panel, unroll = vectors * WIDTH, 4
+    multiply = tile(
+        range(rows), [(stride * k, gradient * k, vectors) for k in range(unroll)], (stride * unroll, gradient * unroll),
+        [panel * r for r in range(rows)], vectors=vectors, start="add",
+    )  # fmt: skip
+    depth = -(-inputs // rows) * rows
+
+    @inner
+    def function(a, g, result, samples):  # type: ignore[no-untyped-def]
+        for column in range(0, outputs, panel):
+            for row in range(0, depth, rows):
+                at = ahead(result, column * depth + row * panel)
+                multiply(ahead(a, row), ahead(g, column), at, a, samples // unroll)
+
+    return function
