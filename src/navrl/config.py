@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from navrl.errors import ConfigError, nearest_name
+from navrl.rl.network import NetworkSettings
+from navrl.rl.ppo import PPOSettings
 from navrl.sim.settings import NavigationSettings
+
+GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
 
 
 @dataclass
@@ -18,28 +23,84 @@ class FlightSettings:
     episodes: int = 1024  # in all, spread evenly over the worlds
     worlds: int = 16
     map_seed: int = 1_000_000  # far from the maps of training
+    seed: int = 0
+    interim_episodes: int = 512  # of each evaluation during training
     recorded: int = 24  # flights in the picture and the animation, all in the first world
     animation: bool = True
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
-        limits = {"episodes": (1, 1 << 20), "worlds": (1, 4096), "map_seed": (0, 2**32 - 4097), "recorded": (0, 4096)}
+        limits = {
+            "episodes": (1, 1 << 20),
+            "interim_episodes": (1, 1 << 20),
+            "worlds": (1, 4096),
+            "map_seed": (0, 2**32 - 4097),
+            "recorded": (0, 4096),
+            "seed": (0, 2**31),
+        }
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"flight.{name} is {getattr(self, name)}; expected {low} to {high}")
 
 
 @dataclass
+class CurriculumSettings:
+    """Keys `curriculum.*`: what gets harder while the policy learns."""
+
+    final_collision: float = 8.0  # `reward.collision` grows to this ...
+    collision_until: float = 0.5  # ... by this share of the training
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        if not 0 <= self.final_collision <= 1e6:
+            raise ConfigError(f"curriculum.final_collision is {self.final_collision}; expected 0 to 1e6")
+        if not 0 < self.collision_until <= 1:
+            raise ConfigError(f"curriculum.collision_until is {self.collision_until}; expected above 0, at most 1")
+
+
+@dataclass
 class Config(NavigationSettings):
-    """All settings: those of the task, and those of the run."""
+    """All settings: those of the task, those of the learner, and those of the run."""
 
     seed: int = 0
+    device: str = "cpu"  # of the network; the simulator always runs on the CPU
+    processes: int = 0  # that train together, each with its share of the drones; 0: one for each core
+    headless: bool = False  # no live panel, only lines
+    max_frame_num: int = 40_000_000  # decisions of all drones together
+    eval_interval: int = 100  # iterations; 0: only at the end
+    save_interval: int = 50  # iterations
+    keep_last_n: int = 3  # checkpoints
+    compress_checkpoint: bool = True
+    save_compression_level: int = 0  # 0: the codec's own choice
+    async_checkpoint_queue_size: int = 3
+    run_folder: str = ""  # default: runs/ and the time of day
+    resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
+    resume_checkpoint: str = ""  # go on from this one
+    algo: PPOSettings = field(default_factory=PPOSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
     flight: FlightSettings = field(default_factory=FlightSettings)
 
     @property
     def task(self) -> NavigationSettings:
         """The settings of the navigation task alone."""
         return NavigationSettings(self.env, self.env_dyn, self.sensor, self.drone, self.reward, self.sim)
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        self.task.check()
+        for group in (self.algo, self.network, self.curriculum, self.flight):
+            group.check()
+        limits = {
+            "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),
+            "save_interval": (1, 1 << 31), "keep_last_n": (1, 1 << 31), "save_compression_level": (0, 22),
+            "async_checkpoint_queue_size": (1, 64),
+        }  # fmt: skip
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
+        if self.resume not in ("", "auto"):
+            raise ConfigError(f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH")
 
 
 def load_config(overrides: Sequence[str] = ()) -> Config:
@@ -66,8 +127,7 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(_explain(str(error), overrides)) from error
     if not isinstance(config, Config):
         raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
-    config.task.check()
-    config.flight.check()
+    config.check()
     return config
 
 
@@ -78,24 +138,54 @@ def as_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
+def as_dict(config: Config) -> dict[str, Any]:
+    """Return the configuration as nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """Return the configuration of nested plain values, checked.
+
+    Raises:
+        ConfigError: a key is unknown, or a value impossible.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), dict(values)))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"saved settings do not fit this version: {' '.join(str(error).split())}") from error
+    if not isinstance(config, Config):
+        raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
+    config.check()
+    return config
+
+
+def known_keys() -> list[str]:
+    """Return every dotted key that can be set."""
+    from omegaconf import DictConfig, OmegaConf
+
+    def walk(node: DictConfig, prefix: str) -> Iterator[str]:
+        for name, value in node.items_ex(resolve=False):
+            yield from walk(value, f"{prefix}{name!s}.") if isinstance(value, DictConfig) else [f"{prefix}{name!s}"]
+
+    return [*walk(OmegaConf.structured(Config), "")]
+
+
 def _explain_added(override: str) -> str:
     key = override.lstrip("+~").split("=", 1)[0]
-    known = [*NavigationSettings.keys(), *_own_keys()]
-    return f"override {override!r} adds or removes a setting; expected key=value of a known one.{nearest_name(key, known)}"
+    near = nearest_name(key, known_keys())
+    return f"override {override!r} adds or removes a setting; expected key=value of a known one.{near}"
 
 
 def _explain(message: str, overrides: Sequence[str]) -> str:
     """Return Hydra's complaint in one sentence, with the nearest setting where a key is unknown."""
-    known = [*NavigationSettings.keys(), *_own_keys(), "env"]
+    known = [*known_keys(), *GROUPS]
     for override in overrides:
         key = override.split("=", 1)[0].lstrip("+~")
         if "=" not in override:
             return f"override {override!r} has no value; expected key=value, such as env.num_envs=256"
         if key not in known and re.search(rf"\b{re.escape(key.split('.')[-1])}\b", message):
-            return f"unknown setting {key!r}.{nearest_name(key, known)} `navrl train --cfg` lists all"
+            return f"unknown setting {key!r}.{nearest_name(key, known)} `navrl train --cfg job` lists all"
     return " ".join(message.split())
-
-
-def _own_keys() -> list[str]:
-    own: dict[str, Any] = {"flight": FlightSettings()}
-    return ["seed", *(f"{group}.{key}" for group, value in own.items() for key in vars(value))]

@@ -1,24 +1,31 @@
-"""`navrl train`: the main job. For now it flies the scripted pilot over unseen worlds, with statistics and pictures."""
+"""`navrl train`: the main job. Train a policy, watch it learn, evaluate it on unseen worlds, leave a model and pictures."""
 
 from __future__ import annotations
 
 import argparse
-import time
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from navrl.config import Config
-    from navrl.evaluate import Flights
+    from navrl.train.folder import RunFolder
 
-EPILOG = """examples:
-  navrl train                                          1024 flights over 16 unseen worlds
-  navrl train env_dyn.num_obstacles=0                  without moving obstacles
-  navrl train env=navrl_exact flight.episodes=256      the original's task
-  navrl train --cfg                                    print every setting and its value
+EPILOG = """presets:
+  preset=quick         a good policy in about ten minutes on two cores (the default)
+  preset=best          the recipe of the policy in the package
+  preset=navrl_exact   the original's task, network and algorithm
+  preset=smoke         seconds
+
+examples:
+  navrl train
+  navrl train env.num_envs=1024 env.num_obstacles=350 env_dyn.num_obstacles=80 headless=True
+  navrl train preset=best seed=3 run_folder=runs/mine
+  navrl train resume=auto                              go on with the newest run, bit for bit
+  navrl train resume_checkpoint=runs/mine/checkpoints/latest
+  navrl train network=vit algo.actor.learning_rate=5e-4
+  navrl train --cfg job                                print every setting and its value
 """
 
 
@@ -26,19 +33,19 @@ def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
         "train",
-        help="fly many worlds, print the statistics, leave a picture and an animation",
-        description="Learning is not there yet: this flies the scripted pilot, the baseline that learning has to beat.",
+        help="train a policy, evaluate it on unseen worlds, leave a model and pictures",
+        description="Train a policy to fly to its goal. Everything goes into a folder below runs/: settings, metrics, "
+        "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; resume=auto goes on.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
-    parser.add_argument("--out", type=Path, default=Path("runs/flight"), help="folder for the pictures (default: %(default)s)")
-    parser.add_argument("--cfg", action="store_true", help="print the configuration and stop")
+    parser.add_argument("--cfg", nargs="?", const="job", choices=["job"], help="print the configuration and stop")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fly, print the table, write the pictures."""
+    """Train, evaluate, draw; return 0, or 128 and the signal that stopped it."""
     from rich.console import Console
 
     from navrl.config import as_yaml, load_config
@@ -47,85 +54,62 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cfg:
         print(as_yaml(config), end="")
         return 0
-    _make_folder(arguments.out)
-    console = Console()
-    console.print("[bold]Flying the scripted pilot over unseen worlds[/bold] (the first run compiles the simulator)")
-    start = time.perf_counter()
-    env, flights, simulated = _fly(config, console)
-    seconds = time.perf_counter() - start
-    console.print(_table(config, flights))
-    console.print(f"{simulated:,.0f} simulated steps in {seconds:.1f} s, pilot included")
-    _draw(arguments.out, env, flights, config, console)
-    return 0
+    console = Console(force_terminal=False if config.headless else None)
+    code, folder, config = _train(config, arguments.overrides, console)
+    if code == 0:
+        _finish(config, folder, console)
+    return code
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the folder before flying, so that a mistake in its name costs no time."""
-    from navrl.errors import ConfigError
+def _train(config: Config, overrides: list[str], console: Any) -> tuple[int, Path, Config]:
+    from navrl.train.display import open_display
+    from navrl.train.loop import Order, follow, lead
+    from navrl.train.stopping import StopRequest
+    from navrl.train.team import assemble
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be made a folder: {error.strerror}; name another") from error
-
-
-def _fly(config: Config, console: Console) -> tuple[Any, Flights, float]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from navrl.evaluate import evaluate
-    from navrl.rl.scripted import scripted_pilot
-    from navrl.sim.env import NavigationEnv
-
-    task = config.task
-    task.env.num_envs, task.env.action_frame = config.flight.episodes, "goal"
-    if not task.env.same_map:
-        task.env.num_worlds, task.env.map_seed = config.flight.worlds, config.flight.map_seed
-    with console.status("building worlds, compiling kernels"):
-        env = NavigationEnv(task, seed=config.seed, auto_reset=False)
-        env.reset()
-    columns = (TextColumn("episodes ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=env.num_envs)
-        flights = evaluate(
-            env,
-            lambda observation: scripted_pilot(observation, task.env.action_limit, task.sensor.lidar_range),
-            recorded=config.flight.recorded,
-            progress=lambda done, of: progress.update(bar, completed=done),
-        )
-    return env, flights, float(flights.statistics["length"].sum())
+    folder, config, state = _open_folder(config, overrides)
+    order = Order(config, state)
+    processes = config.processes or _fitting_processes(config)
+    with folder, StopRequest() as stop, open_display(console, f"navrl train: {folder.path}") as display:
+        if state is not None:
+            display.note(f"resumed after iteration {state['iteration']}")
+        display.note(f"{processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
+        with assemble(processes, follow, order) as team:
+            lead(team, order, folder, display, stop)
+        return stop.exit_code, folder.path, config
 
 
-def _table(config: Config, flights: Flights) -> Table:
-    from rich.table import Table
+def _open_folder(config: Config, overrides: list[str]) -> tuple[RunFolder, Config, dict[str, Any] | None]:
+    """Return the folder of the run, locked, its settings, and the state to go on from."""
+    from navrl.config import as_yaml
+    from navrl.train.folder import RunFolder, default_name
+    from navrl.train.resume import continued_config, find_state
 
-    from navrl.evaluate import OUTCOMES
-
-    worlds = len(flights.world.unique())
-    counts = f"{config.env.num_obstacles} static and {config.env_dyn.num_obstacles} moving obstacles"
-    title = f"{len(flights.world)} episodes in {worlds} worlds, {counts}"
-    table = Table(title=title)
-    for heading in ("outcome", "share", "± between worlds"):
-        table.add_column(heading, justify="left" if heading == "outcome" else "right")
-    for name, label in OUTCOMES.items():
-        mean, error = flights.rate(name)
-        table.add_row(label, f"{100 * mean:.1f} %", f"{100 * error:.1f}" if error == error else "")
-    for label, name, unit in (
-        ("speed", "mean_speed", "m/s"),
-        ("time to goal", "time_to_goal", "s"),
-        ("least clearance", "min_clearance", "m"),
-    ):
-        table.add_row(f"{label} of successes", f"{flights.of_successes(name):.2f} {unit}", "")
-    return table
-
-
-def _draw(folder: Path, env: Any, flights: Flights, config: Config, console: Console) -> None:
-    from navrl.view.topdown import save_animation, save_flights
-
-    with console.status("drawing"):
-        save_flights(env, flights, folder / "flights.png")
-        if config.flight.animation:
-            save_animation(env, flights, folder / "flights.gif")
-    console.print(
-        f"look at [bold]{folder / 'flights.png'}[/bold]"
-        + (f" and [bold]{folder / 'flights.gif'}[/bold]" if config.flight.animation else "")
+    command = ["navrl", "train", *overrides]
+    if not (config.resume or config.resume_checkpoint):
+        return RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config, None
+    path, state = find_state(config)
+    config = continued_config(state["config"], overrides)
+    folder = (
+        RunFolder.open(path, lock=True) if (path / "run.json").exists() else RunFolder.create(path, as_yaml(config), command)
     )
+    folder.record_resume(command, state["iteration"])
+    return folder, config, state
+
+
+def _fitting_processes(config: Config) -> int:
+    """Return how many processes share the drones: as many as cores, if they divide them; one where a GPU does the work."""
+    if config.device != "cpu" or config.env.same_map:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(n for n in range(1, cores + 1) if config.env.num_envs % n == 0 and config.flight.interim_episodes % n == 0)
+
+
+def _finish(config: Config, folder: Path, console: Any) -> None:
+    """Evaluate the model of the run and say where everything is."""
+    from navrl.commands.evaluate import fly_and_report
+    from navrl.evaluate import load_policy
+
+    policy = load_policy(folder)
+    fly_and_report(policy, str(folder), config, set(), folder, console)
+    console.print(f"the model: [bold]{folder / 'model.pt'}[/bold]   fly it: [bold]navrl eval {folder}[/bold]", soft_wrap=True)

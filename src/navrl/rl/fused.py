@@ -21,7 +21,7 @@ from navrl.errors import StateError
 from navrl.rl import fused_layout as at
 from navrl.rl.fused_backward import backward
 from navrl.rl.fused_forward import forward
-from navrl.rl.fused_pack import pack, unpack
+from navrl.rl.fused_pack import maps, pack, unpack
 from navrl.rl.network import NavigationNetwork, RowLayout
 from navrl.simd import aligned_zeros
 
@@ -69,7 +69,7 @@ class FusedNetwork:
         self._workers = ThreadPoolExecutor(self.threads - 1, "navrl-network") if self.threads > 1 else None
         self._weights = aligned_zeros((at.WEIGHTS,))
         self._blocks = [aligned_zeros((at.BLOCK * at.ACTIVATIONS,)) for _ in range(self.threads)]
-        self._scratch = [aligned_zeros((at.BLOCK * at.S_SCRATCH + at.S_CONVOLUTION,)) for _ in range(self.threads)]
+        self._scratch = [aligned_zeros((at.SCRATCH,)) for _ in range(self.threads)]
         self._gradients = aligned_zeros((self.threads, at.GRADIENTS))
         self._spare: _Pass | None = None
 
@@ -84,7 +84,7 @@ class FusedNetwork:
         if not torch.is_grad_enabled():
             return self.forward(rows, index)
         self._check(rows, index)
-        return _Fused.apply(self, rows.detach(), index, *self._parameters)  # type: ignore[no-any-return]
+        return _Fused.apply(self, rows.detach(), index, *self._parameters)  # type: ignore[no-untyped-call]
 
     def _check(self, rows: Tensor, index: Tensor | None) -> None:
         if not supports(self.network, rows):
@@ -102,7 +102,7 @@ class FusedNetwork:
 
     def _pack(self, weights: Any) -> None:
         addresses = np.array([parameter.data_ptr() for parameter in self._parameters], np.int64)
-        pack(addresses, self.network.scale.data_ptr(), weights.ctypes.data)
+        pack(addresses, self.network.scale.data_ptr(), maps()[0].ctypes.data, weights.ctypes.data)
 
     def _run(self, rows: Tensor, index: Tensor | None, weights: Any, kept: _Pass | None) -> Tensor:
         index = None if index is None else index.contiguous()
@@ -162,7 +162,7 @@ class FusedNetwork:
         parts = flat.split([parameter.numel() for parameter in self._parameters])
         gradients = [part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)]
         addresses = np.array([gradient.data_ptr() for gradient in gradients], np.int64)
-        unpack(self._gradients.ctypes.data, self._gradients.strides[0], used, kept.weights.ctypes.data, addresses)
+        unpack(self._gradients.ctypes.data, used, maps()[1].ctypes.data, kept.weights.ctypes.data, addresses)
         self._spare = kept
         return gradients
 
@@ -171,14 +171,14 @@ class _Fused(torch.autograd.Function):
     """The kernel as one operation of PyTorch."""
 
     @staticmethod
-    def forward(context: Any, fused: FusedNetwork, rows: Tensor, index: Tensor | None, *parameters: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(context: Any, fused: FusedNetwork, rows: Tensor, index: Tensor | None, *parameters: Tensor) -> Tensor:
         heads, kept = fused._begin(rows, index)
         context.fused, context.kept = fused, kept
         return heads
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(context: Any, heads: Tensor) -> Any:  # type: ignore[override]
+    @torch.autograd.function.once_differentiable
+    def backward(context: Any, heads: Tensor) -> Any:
         kept, context.kept = context.kept, None
         if kept is None:
             raise StateError("the activations of this pass are gone; call backward once, or compute the heads again")

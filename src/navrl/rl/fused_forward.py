@@ -18,26 +18,14 @@ _first = tile(
 # Two beams of 16 channels are the columns; they see 3 beams of 4 channels, in five azimuths.
 _second = convolution(32, [(16 * tap, 2) for tap in range(5)], 1, (64, 0), bias=True, finish="elu")
 _third = convolution(128, [(64 * tap, 2) for tap in range(5)], 1, (32, 0), bias=True, finish="elu")
-
-_lidar = product(at.THIRD, at.FLAT, 128, at.MIDDLE, bias=True)
-_dynamic_1 = product(at.SMALL, 52, 128, at.MIDDLE, bias=True, finish="leaky")
-_dynamic_2 = product(at.MIDDLE, 128, 64, at.SMALL, bias=True, finish="leaky")
-_trunk_1 = product(at.JOIN, at.JOINED, 256, at.WIDE, bias=True, finish="leaky")
-_trunk_2 = product(at.WIDE, 256, 256, at.WIDE, bias=True, finish="leaky")
-_heads = product(at.WIDE, 256, 16, 16, bias=True)
+_linear = product(at.ROW, at.ROW, bias=True)
+_leaky = product(at.ROW, at.ROW, bias=True, finish="leaky")
 
 
 @inner
-def _take(row, known, image, dynamic, state, scale, circular):  # type: ignore[no-untyped-def]
-    """Put the parts of one observation where the layers read them; zeros if there is none."""
-    for i in range(0, at.LIDAR, WIDTH):
-        store(image, 2 * at.BEAMS + i, load(row, i) if known else splat(float32(0)))
-    for i in range(at.DYNAMIC):
-        dynamic[i] = row[at.LIDAR + i] if known else float32(0)
-    for i in range(at.STATE):
-        state[i] = row[at.LIDAR + at.DYNAMIC + i] * scale[i] if known else float32(0)
-    if circular:
-        wrap(image, at.AZIMUTHS, 2, at.BEAMS)
+def rows_at(activations, capacity, sample, which):  # type: ignore[no-untyped-def]
+    """Return one of the matrices of activations, from a sample on."""
+    return ahead(activations, capacity * at.AT_ROWS + (which * capacity + sample) * at.ROW)
 
 
 @inner
@@ -49,11 +37,45 @@ def wrap(image, number, edge, size):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _take(row, known, image, dynamic, state, scale):  # type: ignore[no-untyped-def]
+    """Put the parts of one observation where the layers read them; zeros if there is none."""
+    if known:
+        for i in range(0, at.LIDAR, WIDTH):
+            store(image, i, load(row, i))
+        for i in range(0, at.DYNAMIC - WIDTH, WIDTH):
+            store(dynamic, i, load(row, at.LIDAR + i))
+        for i in range(at.DYNAMIC // WIDTH * WIDTH, at.DYNAMIC):
+            dynamic[i] = row[at.LIDAR + i]
+        for i in range(at.STATE):
+            state[i] = row[at.LIDAR + at.DYNAMIC + i] * scale[i]
+    else:
+        for i in range(at.LIDAR):
+            image[i] = float32(0)
+        for i in range(at.DYNAMIC):
+            dynamic[i] = float32(0)
+        for i in range(at.STATE):
+            state[i] = float32(0)
+
+
+@inner
+def _take_block(observations, stride, index, listed, first, known, samples, a, capacity, sample, scale):  # type: ignore[no-untyped-def]
+    image = ahead(a, sample * at.IMAGE + 2 * at.BEAMS)
+    dynamic = ahead(rows_at(a, capacity, sample, at.MIXED), at.MIXED_INPUT)
+    state = ahead(rows_at(a, capacity, sample, at.JOIN), at.JOINED - at.STATE)
+    for i in range(samples):
+        number = first + min(i, known - 1)
+        row = ahead(observations, (index[number] if listed else number) * stride)
+        _take(row, i < known, ahead(image, i * at.IMAGE), ahead(dynamic, i * at.ROW), ahead(state, i * at.ROW), scale)
+
+
+@inner
 def _convolve(image, first, second, third, weights, samples, circular):  # type: ignore[no-untyped-def]
     """Take images through the three convolutions."""
     for sample in range(samples):
         x, y = ahead(image, sample * at.IMAGE), ahead(first, sample * at.FIRST)
-        z, end = ahead(second, sample * at.SECOND), ahead(third, sample * at.THIRD)
+        z, end = ahead(second, sample * at.SECOND), ahead(third, sample * at.ROW)
+        if circular:
+            wrap(x, 36, 2, 4)
         for half in range(2):
             _first(ahead(x, 72 * half), ahead(weights, at.C1), ahead(y, 32 + 288 * half), ahead(weights, at.C1_BIAS), 2)
         if circular:
@@ -68,11 +90,11 @@ def _convolve(image, first, second, third, weights, samples, circular):  # type:
 
 
 @inner
-def _normalise(source, stride, width, gain, result, result_stride, samples):  # type: ignore[no-untyped-def]
-    """Normalise rows, times `gain` plus what follows it; the mean and the scale are noted 8 numbers behind the row."""
+def _normalise(source, width, gain, result, samples):  # type: ignore[no-untyped-def]
+    """Normalise rows, times the gain plus what follows it; note the mean and the scale behind the source."""
     share = float32(1) / float32(width)
     for sample in range(samples):
-        row, out = ahead(source, sample * stride), ahead(result, sample * result_stride)
+        row, out = ahead(source, sample * at.ROW), ahead(result, sample * at.ROW)
         lanes = splat(float32(0))
         for i in range(0, width, WIDTH):
             lanes = lanes + load(row, i)
@@ -82,39 +104,31 @@ def _normalise(source, stride, width, gain, result, result_stride, samples):  # 
             difference = load(row, i) - mean
             lanes = lanes + difference * difference
         scale = float32(1) / math.sqrt(total(lanes) * share + float32(1e-5))
-        row[width + 8], row[width + 9] = mean, scale
+        row[width + at.STATISTICS], row[width + at.STATISTICS + 1] = mean, scale
         for i in range(0, width, WIDTH):
             store(out, i, (load(row, i) - mean) * scale * load(gain, i) + load(gain, width + i))
 
 
 @inner
-def _dense(activations, capacity, sample, weights, samples):  # type: ignore[no-untyped-def]
+def _dense(a, capacity, sample, w, samples):  # type: ignore[no-untyped-def]
     """Take samples through the layers between the convolutions and the heads."""
-    third = ahead(activations, capacity * at.AT_THIRD + sample * at.THIRD)
-    lidar = ahead(activations, capacity * at.AT_LIDAR + sample * at.MIDDLE)
-    join = ahead(activations, capacity * at.AT_JOIN + sample * at.JOIN)
-    _lidar(third, ahead(weights, at.LIN), lidar, ahead(weights, at.LIN_BIAS), samples)
-    _normalise(lidar, at.MIDDLE, 128, ahead(weights, at.LIN_GAIN), join, at.JOIN, samples)
+    third, encoders = rows_at(a, capacity, sample, at.THIRD), rows_at(a, capacity, sample, at.ENCODERS)
+    mixed, join = rows_at(a, capacity, sample, at.MIXED), rows_at(a, capacity, sample, at.JOIN)
+    _linear(third, ahead(w, at.LIN), encoders, ahead(w, at.LIN_BIAS), at.FLAT, 128, samples)
+    _normalise(encoders, 128, ahead(w, at.LIN_BIAS + 128), join, samples)
 
-    dynamic = ahead(activations, capacity * at.AT_DYNAMIC + sample * at.SMALL)
-    d1, d1n = (
-        ahead(activations, capacity * at.AT_D1 + sample * at.MIDDLE),
-        ahead(activations, capacity * at.AT_D1N + sample * at.MIDDLE),
-    )
-    d2 = ahead(activations, capacity * at.AT_D2 + sample * at.SMALL)
-    _dynamic_1(dynamic, ahead(weights, at.D1), d1, ahead(weights, at.D1_BIAS), samples)
-    _normalise(d1, at.MIDDLE, 128, ahead(weights, at.D1_GAIN), d1n, at.MIDDLE, samples)
-    _dynamic_2(d1n, ahead(weights, at.D2), d2, ahead(weights, at.D2_BIAS), samples)
-    _normalise(d2, at.SMALL, 64, ahead(weights, at.D2_GAIN), ahead(join, 128), at.JOIN, samples)
+    encoder, second = ahead(encoders, at.ENCODER_DYNAMIC), ahead(mixed, at.MIXED_SECOND)
+    _leaky(ahead(mixed, at.MIXED_INPUT), ahead(w, at.D1), encoder, ahead(w, at.D1_BIAS), 52, 128, samples)
+    _normalise(encoder, 128, ahead(w, at.D1_BIAS + 128), mixed, samples)
+    _leaky(mixed, ahead(w, at.D2), second, ahead(w, at.D2_BIAS), 128, 64, samples)
+    _normalise(second, 64, ahead(w, at.D2_BIAS + 64), ahead(join, 128), samples)
 
-    t1 = ahead(activations, capacity * at.AT_T1 + sample * at.WIDE)
-    t1n = ahead(activations, capacity * at.AT_T1N + sample * at.WIDE)
-    t2 = ahead(activations, capacity * at.AT_T2 + sample * at.WIDE)
-    t2n = ahead(activations, capacity * at.AT_T2N + sample * at.WIDE)
-    _trunk_1(join, ahead(weights, at.T1), t1, ahead(weights, at.T1_BIAS), samples)
-    _normalise(t1, at.WIDE, 256, ahead(weights, at.T1_GAIN), t1n, at.WIDE, samples)
-    _trunk_2(t1n, ahead(weights, at.T2), t2, ahead(weights, at.T2_BIAS), samples)
-    _normalise(t2, at.WIDE, 256, ahead(weights, at.T2_GAIN), t2n, at.WIDE, samples)
+    first, second = rows_at(a, capacity, sample, at.TRUNK_1), rows_at(a, capacity, sample, at.TRUNK_2)
+    normal, last = rows_at(a, capacity, sample, at.TRUNK_1_NORMAL), rows_at(a, capacity, sample, at.TRUNK_2_NORMAL)
+    _leaky(join, ahead(w, at.T1), first, ahead(w, at.T1_BIAS), at.JOINED, 256, samples)
+    _normalise(first, 256, ahead(w, at.T1_BIAS + 256), normal, samples)
+    _leaky(normal, ahead(w, at.T2), second, ahead(w, at.T2_BIAS), 256, 256, samples)
+    _normalise(second, 256, ahead(w, at.T2_BIAS + 256), last, samples)
 
 
 @entry
@@ -123,26 +137,21 @@ def forward(rows, stride, index, begin, end, weights, activations, capacity, kee
 
     With `keep`, the activations of sample i stand at i of `capacity`, for the backward pass; else each block's at 0.
     """
-    observations, numbers, w, a = floats_at(rows), longs_at(index), floats_at(weights), floats_at(activations)
-    out, result = floats_at(scratch), floats_at(heads)
+    w, a, out, result = floats_at(weights), floats_at(activations), floats_at(scratch), floats_at(heads)
     for first in range(begin, end, at.BLOCK):
         known = min(end - first, at.BLOCK)
         samples = (known + at.GROUP - 1) // at.GROUP * at.GROUP
         sample = first if keep else 0
-        image = ahead(a, capacity * at.AT_IMAGE + sample * at.IMAGE)
-        dynamic = ahead(a, capacity * at.AT_DYNAMIC + sample * at.SMALL)
-        state = ahead(a, capacity * at.AT_JOIN + sample * at.JOIN + 192)
-        for i in range(samples):
-            number = first + min(i, known - 1)
-            row = ahead(observations, (numbers[number] if index != 0 else number) * stride)
-            x, y, z = ahead(image, i * at.IMAGE), ahead(dynamic, i * at.SMALL), ahead(state, i * at.JOIN)
-            _take(row, i < known, x, y, z, ahead(w, at.SCALE), circular)
-        second, third = capacity * at.AT_SECOND + sample * at.SECOND, capacity * at.AT_THIRD + sample * at.THIRD
+        _take_block(
+            floats_at(rows), stride, longs_at(index), index != 0, first, known, samples, a, capacity, sample, ahead(w, at.SCALE)
+        )
+        image, third = ahead(a, sample * at.IMAGE), rows_at(a, capacity, sample, at.THIRD)
         y = ahead(a, capacity * at.AT_FIRST + sample * at.FIRST)
-        _convolve(image, y, ahead(a, second), ahead(a, third), w, samples, circular)
+        z = ahead(a, capacity * at.AT_SECOND + sample * at.SECOND)
+        _convolve(image, y, z, third, w, samples, circular)
         _dense(a, capacity, sample, w, samples)
-        t2n = ahead(a, capacity * at.AT_T2N + sample * at.WIDE)
-        _heads(t2n, ahead(w, at.HEAD), out, ahead(w, at.HEAD_BIAS), samples)
+        last = rows_at(a, capacity, sample, at.TRUNK_2_NORMAL)
+        _linear(last, ahead(w, at.HEAD), out, ahead(w, at.HEAD_BIAS), 256, at.PANEL, samples)
         for i in range(known):
             for head in range(at.HEADS):
-                result[(first + i) * at.HEADS + head] = out[i * 16 + head]
+                result[(first + i) * at.HEADS + head] = out[i * at.ROW + head]

@@ -183,32 +183,22 @@ def convolution(
     )  # fmt: skip
 
 
-def product(
-    stride: int,
-    depth: int,
-    width: int,
-    outputs: int,
-    *,
-    bias: bool = False,
-    finish: str = "store",
-    asides: int = 0,
-    rows: int = 12,
-) -> Any:
-    """Return a compiled function `(a, b, result, aside, samples)`: a row of the result for each sample, a multiple of `rows`.
+def product(stride: int, outputs: int, *, bias: bool = False, finish: str = "store", asides: int = 0) -> Any:
+    """Return a compiled function `(a, b, result, aside, depth, width, samples)`: a times b, a row for each sample.
 
-    `a` has rows of `depth` numbers, `b` is panels of [depth, 32], the result has rows of `width`; they begin `stride`,
-    and `outputs`, apart. `aside` is the bias, or for "slope" a matrix whose rows begin `asides` apart.
+    `a` has rows of `depth` numbers, a multiple of 4; `b` is panels of [depth, 32]; the result has rows of `width`, a
+    multiple of 32; the samples are a multiple of 12. Rows begin `stride`, and `outputs`, apart. `aside` is the bias, or for
+    "slope" a matrix as the result, whose rows begin `asides` apart.
     """
-    vectors = 2 if width % (2 * WIDTH) == 0 else 1
-    panel, unroll = vectors * WIDTH, 4
+    rows, panel, unroll = 12, 2 * WIDTH, 4
     multiply = tile(
-        [stride * r for r in range(rows)], [(k, panel * k, vectors) for k in range(unroll)], (unroll, panel * unroll),
-        [outputs * r for r in range(rows)], vectors=vectors, start="bias" if bias else "zero", finish=finish,
-        asides=[asides * r for r in range(rows)],
+        [stride * row for row in range(rows)], [(k, panel * k, 2) for k in range(unroll)], (unroll, panel * unroll),
+        [outputs * row for row in range(rows)], vectors=2, start="bias" if bias else "zero", finish=finish,
+        asides=[asides * row for row in range(rows)],
     )  # fmt: skip
 
     @inner
-    def function(a, b, result, aside, samples):  # type: ignore[no-untyped-def]
+    def function(a, b, result, aside, depth, width, samples):  # type: ignore[no-untyped-def]
         for column in range(0, width, panel):
             for row in range(0, samples, rows):
                 multiply(
@@ -219,22 +209,22 @@ def product(
     return function
 
 
-def outer_product(stride: int, inputs: int, gradient: int, outputs: int, rows: int = 13) -> Any:
-    """Return a compiled function `(a, g, result, samples)` that adds the products of the columns of a and g to the result.
+def outer_product(stride: int, gradient: int, rows: int) -> Any:
+    """Return a compiled function `(a, g, result, inputs, outputs, samples)`: adds a transposed times g to the result.
 
-    a has rows of `inputs` numbers, g of `outputs`, `stride` and `gradient` apart; the samples are a multiple of four. The
-    result is panels of [inputs rounded up to `rows`, 32]: a may be read, and the result is written, that far.
+    `a` has rows of `inputs` numbers, g of `outputs`, a multiple of 32, for each sample, a multiple of 4; they begin `stride`,
+    and `gradient`, apart. The result is panels of [inputs, 32], with the inputs rounded up to a multiple of `rows`: the
+    columns of `a` up to there are read, and must be finite.
     """
-    vectors = 2 if outputs % (2 * WIDTH) == 0 else 1
-    panel, unroll = vectors * WIDTH, 4
+    panel, unroll = 2 * WIDTH, 4
     multiply = tile(
-        range(rows), [(stride * k, gradient * k, vectors) for k in range(unroll)], (stride * unroll, gradient * unroll),
-        [panel * r for r in range(rows)], vectors=vectors, start="add",
+        range(rows), [(stride * k, gradient * k, 2) for k in range(unroll)], (stride * unroll, gradient * unroll),
+        [panel * row for row in range(rows)], vectors=2, start="add",
     )  # fmt: skip
-    depth = -(-inputs // rows) * rows
 
     @inner
-    def function(a, g, result, samples):  # type: ignore[no-untyped-def]
+    def function(a, g, result, inputs, outputs, samples):  # type: ignore[no-untyped-def]
+        depth = (inputs + rows - 1) // rows * rows
         for column in range(0, outputs, panel):
             for row in range(0, depth, rows):
                 at = ahead(result, column * depth + row * panel)

@@ -17,6 +17,23 @@ FEATURES = 10  # of an observed moving obstacle
 STATE = 8  # numbers of the drone's own state
 DISTANCE = 3  # where the state holds the horizontal distance to the goal
 HEADS = 7  # alpha (3), beta (3), value
+EXTRACTORS = ("cnn", "vit")
+
+
+@dataclass
+class NetworkSettings:
+    """Keys `network.*`: what maps observations to actions."""
+
+    extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
+    circular: bool = True  # join the image at its edge, straight ahead of the drone; the original pads with zeros
+    distance_scale: float = 0.1  # of the distance to the goal at the network's input; 1 in the original
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        if self.extractor not in EXTRACTORS:
+            raise ConfigError(f"network.extractor is {self.extractor!r}; expected one of {', '.join(EXTRACTORS)}")
+        if not 1e-3 <= self.distance_scale <= 1e3:
+            raise ConfigError(f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000")
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,8 @@ class NavigationNetwork(nn.Module):
     one input that is not of the order of one. With (False, 1.0) this is exactly the original.
     """
 
+    scale: Tensor  # (8,) what the state is multiplied with
+
     def __init__(self, layout: RowLayout | None = None, *, circular: bool = False, distance_scale: float = 1.0) -> None:
         super().__init__()
         self.layout = layout or RowLayout()
@@ -95,7 +114,7 @@ class NavigationNetwork(nn.Module):
 
     def _look(self, image: Tensor) -> Tensor:
         if not self.circular:
-            return self.lidar(image)  # type: ignore[no-any-return]
+            return self.lidar(image)
         for layer in self.lidar:
             if isinstance(layer, nn.Conv2d):
                 joined = functional.pad(image, (0, 0, 2, 2), mode="circular")
@@ -103,6 +122,15 @@ class NavigationNetwork(nn.Module):
             else:
                 image = layer(image)
         return image
+
+
+def build_network(settings: NetworkSettings, layout: RowLayout) -> nn.Module:
+    """Return the network that the settings ask for, with random weights."""
+    if settings.extractor == "vit":
+        from navrl.rl.vit import TransformerNetwork
+
+        return TransformerNetwork(layout, distance_scale=settings.distance_scale)
+    return NavigationNetwork(layout, circular=settings.circular, distance_scale=settings.distance_scale)
 
 
 # The original's names: TensorDict modules wrap each part, so that `.module` stands between.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +23,6 @@ from navrl.sim.layout import (
     EPISODE,
     FIELDS,
     OUTCOME,
-    PARAMETERS,
     POSITION,
     STATISTICS,
     TARGET,
@@ -33,6 +31,7 @@ from navrl.sim.layout import (
     WORLD,
 )
 from navrl.sim.lidar import LidarTables, make_tables
+from navrl.sim.parameters import make_parameters
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import Step, observation_layout
 from navrl.sim.task import NEAREST
@@ -157,6 +156,12 @@ class NavigationEnv:
             )
         self._arrays["chances"][:] = np.cumsum(chances / chances.sum())
 
+    def set_collision_penalty(self, penalty: float) -> None:
+        """Change `reward.collision` from the next step on: the hook for a schedule. It is not part of the saved state."""
+        if not 0 <= penalty <= 1e6:
+            raise ConfigError(f"the collision penalty is {penalty!r}; expected 0 to 1e6")
+        self._record["reward_collision"] = penalty
+
     def set_all_worlds(self, world: int) -> None:
         """Move every drone to one world of the pool; it takes effect with the next `reset()`."""
         self._arrays["counters"][:, WORLD] = self._world_numbers(world)
@@ -165,11 +170,15 @@ class NavigationEnv:
 
     def observe(self) -> dict[str, Tensor]:
         """Return what all drones see now, in new tensors."""
+        return self.layout.split(self.observe_packed())
+
+    def observe_packed(self) -> Tensor:
+        """Return what all drones see now as packed rows, (N, width), a new tensor."""
         if not self._started:
-            return self.reset()
+            self.reset()
         step = self.make_step()
         self._run(self._no_action, step, self._half, flying=False)
-        return step.observation
+        return step.packed
 
     @property
     def position(self) -> Tensor:
@@ -299,7 +308,7 @@ class NavigationEnv:
             "padded_azimuths": tables.azimuths.shape[1], "beams": len(tables.beams), "row": self.layout.width,
             "scratch": scratch,
         }  # fmt: skip
-        self._record = _parameters(self.settings, self._seed, self.auto_reset, sizes)
+        self._record = make_parameters(self.settings, self._seed, self.auto_reset, sizes)
         self._arrays["counters"][:, WORLD] = np.arange(self.num_envs) % number
         self._arrays["state"][:, ATTITUDE] = 1.0  # so that the lanes beyond the last drone stay finite
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
@@ -414,35 +423,3 @@ def _address(name: str, array: NDArray[Any]) -> int:
     if not array.flags.c_contiguous:
         raise StateError(f"{name} is not contiguous: the kernel reads it flat")
     return int(array.ctypes.data)
-
-
-def _parameters(settings: NavigationSettings, seed: int, auto_reset: bool, sizes: Mapping[str, int]) -> NDArray[Any]:
-    env, moving, sensor, drone, reward, sim = (
-        settings.env, settings.env_dyn, settings.sensor, settings.drone, settings.reward, settings.sim,
-    )  # fmt: skip
-    scale = sim.dt if reward.per_second else 1.0
-    down = moving.local_range[1] if moving.asymmetric_goals else moving.local_range[2]
-    values = {
-        "dt": sim.dt, "gravity": sim.gravity, "keep": 1 - drone.damping * sim.dt,
-        "response": 1 - math.exp(-sim.dt / drone.time_constant), "reach": sensor.lidar_range,
-        "action_limit": env.action_limit, "goal_radius": env.goal_radius, "collision_radius": env.collision_radius,
-        "weight_progress": scale * reward.progress, "weight_alive": scale * reward.alive,
-        "weight_static": scale * reward.static, "weight_dynamic": scale * reward.dynamic,
-        "weight_smoothness": scale * reward.smoothness, "weight_height": scale * reward.height,
-        "reward_goal": reward.goal, "reward_collision": reward.collision, "log_reference": math.log(reward.log_reference),
-        "log_reach": math.log(sensor.lidar_range),
-        "noise": sensor.noise, "dropout": sensor.dropout,
-        "mass_variation": drone.mass_variation, "thrust_variation": drone.thrust_variation, "wind": drone.wind,
-        "slowest": moving.vel_range[0], "fastest": moving.vel_range[1],
-        "range_x": moving.local_range[0], "range_y": moving.local_range[1],
-        "range_down": down, "range_up": 2 * moving.local_range[2] - down,
-        "seed": seed, "num_envs": env.num_envs, "max_steps": env.max_episode_length, "action_repeat": env.action_repeat,
-        "world_frame": env.action_frame == "world", "goal_ends": env.goal_ends_episode, "sphere": env.collision == "sphere",
-        "first_order": drone.model_name == "first_order", "observed": env.num_observed, "delay": drone.delay,
-        "change_world": env.change_world_at_reset, "eval_layout": env.layout == "navrl_eval",
-        "visible": moving.visible_to_lidar, "tick": max(1, int(2.0 / sim.dt)), "auto_reset": auto_reset, **sizes,
-    }  # fmt: skip
-    record = np.zeros(1, PARAMETERS)
-    for name in PARAMETERS.names or ():
-        record[name] = values[name]
-    return record

@@ -22,7 +22,7 @@ from navrl.errors import ConfigError
 from navrl.io.files import AtomicFile, remove_stale_files
 from navrl.monitor import plain_value
 
-__all__ = ["RunFolder", "as_json", "default_name", "write_text"]
+__all__ = ["RunFolder", "as_json", "default_name", "make_folder", "write_text"]
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -41,6 +41,14 @@ def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
 def as_json(values: Mapping[str, Any]) -> str:
     """Return JSON to be read by people and programs; what is not finite becomes null."""
     return json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Make a folder for results, before the work, so that a mistake in its name costs no time."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be made a folder: {error.strerror}; name another") from error
 
 
 def write_text(path: Path, text: str) -> None:

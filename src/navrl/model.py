@@ -1,0 +1,55 @@
+"""Model files: a policy with all that is needed to fly it, in a container of a few hundred kilobytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from navrl.errors import ConfigError
+from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.rl.accelerate import AppliedNetwork, accelerate
+from navrl.rl.network import NetworkSettings, RowLayout, build_network
+from navrl.sim.settings import NavigationSettings
+
+KIND = "navrl.policy"
+
+
+def model_state(
+    network: nn.Module, settings: NetworkSettings, task: NavigationSettings, card: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a model file holds: weights, how they are connected, the task they were trained on, and its card."""
+    return {
+        "kind": KIND,
+        "network": vars(settings).copy(),
+        "parameters": {name: value.detach().cpu().clone() for name, value in network.state_dict().items()},
+        "task": task.as_dict(),
+        "card": dict(card),
+    }
+
+
+def save_model(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a model file: whole or not at all."""
+    save_checkpoint(dict(state), path)
+
+
+def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
+    """Return a model's network ready to fly, the task it was trained on, and its card.
+
+    Raises:
+        ConfigError: the file is no model.
+        ContainerError: the file is damaged.
+    """
+    state = load_checkpoint(path)
+    if not isinstance(state, dict) or state.get("kind") != KIND:
+        raise ConfigError(f"{path} is no model of navrl; expected a file that `navrl train` wrote, such as RUN/model.pt")
+    task = NavigationSettings.from_mapping(state["task"])
+    layout = RowLayout(round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed)
+    network = build_network(NetworkSettings(**state["network"]), layout)
+    network.load_state_dict(state["parameters"])
+    network.requires_grad_(False)
+    with torch.no_grad():
+        return accelerate(network), task, state["card"]

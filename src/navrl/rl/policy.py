@@ -1,0 +1,31 @@
+"""A trained network as a pilot: observations in, velocity commands out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from navrl.rl import beta
+from navrl.rl.accelerate import AppliedNetwork
+
+
+def to_velocity(unit: Tensor, limit: float) -> Tensor:
+    """Return velocities in m/s from actions in the unit cube."""
+    return unit * (2 * limit) - limit
+
+
+class NetworkPilot:
+    """Flies by the mean of the policy's distribution, deterministic.
+
+    Args:
+        network: gives heads for packed observations.
+        limit: m/s on each axis.
+    """
+
+    def __init__(self, network: AppliedNetwork, limit: float) -> None:
+        self.network, self.limit = network, limit
+
+    def __call__(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return velocity commands in the goal frame, (N, 3), for observations by name."""
+        parts = [observation[name].flatten(1) for name in ("lidar", "dynamic_obstacle", "state")]
+        return to_velocity(beta.mean(self.network.forward(torch.cat(parts, 1))), self.limit)

@@ -1,0 +1,180 @@
+"""The training loop: collect, learn, and now and then evaluate and save. Every process of the team runs it in step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from navrl.config import Config, as_dict
+from navrl.evaluate import Flights
+from navrl.io.directory import CheckpointDirectory
+from navrl.model import model_state, save_model
+from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.train.display import Display, Status
+from navrl.train.folder import RunFolder
+from navrl.train.report import summary
+from navrl.train.stopping import StopRequest
+from navrl.train.team import Team
+from navrl.train.trainer import Trainer
+
+SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
+SMOOTHED = 10  # iterations that the shown rates are taken over
+
+
+@dataclass
+class Order:
+    """What every process of a team is told."""
+
+    config: Config
+    state: dict[str, Any] | None = None  # to go on from
+
+
+def follow(team: Team, order: Order) -> None:
+    """Train as one of the others, until the leader says that it is over."""
+    torch.set_flush_denormal(True)
+    trainer = Trainer(order.config, team)
+    _restore(trainer, order)
+    while trainer.iteration < trainer.iterations:
+        trainer.learn(trainer.collect())
+        plan = team.share(None)
+        if plan["evaluate"]:
+            trainer.evaluate()
+        if plan["save"]:
+            team.gather(trainer.own_state())
+        if plan["stop"]:
+            return
+
+
+def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest) -> dict[str, Flights] | None:
+    """Train as the leader; return the last evaluation, or None if a signal came first."""
+    torch.set_flush_denormal(True)
+    config = order.config
+    trainer = Trainer(config, team)
+    _restore(trainer, order)
+    record = _Record(trainer, folder, display)
+    with (
+        MetricsLog(folder.metrics) as metrics,
+        CheckpointDirectory(
+            folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=[trainer.ppo.optimizer],
+            max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
+        ) as checkpoints,
+    ):  # fmt: skip
+        metrics.rewind(trainer.iteration)
+        flights: dict[str, Flights] | None = None
+        while trainer.iteration < trainer.iterations:
+            with record.monitor.timer("data_collection"):
+                batch = trainer.collect()
+            checkpoints.saver.barrier()  # the update writes to the critic outside of the optimiser too
+            with record.monitor.timer("policy_training"):
+                report = trainer.learn(batch)
+            ends = trainer.iteration == trainer.iterations
+            plan = _plan(config, trainer.iteration, ends, stop.signal is not None)
+            team.share(plan)
+            metrics.write("train", trainer.iteration, frames=trainer.frames, **report)
+            if plan["evaluate"]:
+                with record.monitor.timer("evaluation"):
+                    flights = trainer.evaluate()
+                record.evaluated(flights, metrics)
+            if plan["save"]:
+                with record.monitor.timer("checkpoint_save"):
+                    state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": as_dict(config)}
+                    checkpoints.save(trainer.iteration, state, metrics=trainer.best, compress=config.compress_checkpoint)
+                record.saved(checkpoints)
+            record.show(report)
+            if trainer.iteration % SUMMARY_INTERVAL == 0:
+                record.summarise(metrics)
+            if plan["stop"]:
+                display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
+                return None
+        return flights
+
+
+def _restore(trainer: Trainer, order: Order) -> None:
+    if order.state is not None:
+        trainer.load(order.state)
+        order.state = None  # its memory is not needed twice
+
+
+def _plan(config: Config, iteration: int, ends: bool, stop: bool) -> dict[str, Any]:
+    """Return what all processes do after an iteration."""
+    due = bool(config.eval_interval) and iteration % config.eval_interval == 0
+    return {
+        "evaluate": ends or (due and not stop),
+        "save": ends or stop or iteration % config.save_interval == 0,
+        "stop": stop and not ends,
+    }
+
+
+class _Record:
+    """What the leader tells the user, and the best model so far."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder, display: Display) -> None:
+        self.trainer, self.folder, self.display = trainer, folder, display
+        self.monitor = PerformanceMonitor()
+        self._start, self._first = time.perf_counter(), trainer.iteration
+        self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
+        self._evaluation: dict[str, float] | None = None
+        self._stall: float | None = None
+        self._checkpoints: dict[str, Any] = {}
+
+    def evaluated(self, flights: dict[str, Flights], metrics: MetricsLog) -> None:
+        """Log an evaluation, and keep the model if none was better: by success, then by clearance."""
+        trainer = self.trainer
+        rows = {label: summary(flight) for label, flight in flights.items()}
+        self._evaluation = {label: flight.rate("success_100")[0] for label, flight in flights.items()}
+        metrics.write("eval", trainer.iteration, frames=trainer.frames, conditions=rows)
+        self.folder.save_evaluation(f"iteration_{trainer.iteration:06d}", rows)
+        hardest = list(flights.values())[-1]
+        score = {"success": hardest.rate("success_100")[0], "clearance": hardest.of_successes("min_clearance")}
+        best = trainer.best
+        if best is None or (score["success"], score["clearance"]) >= (best["success"], best["clearance"]):
+            trainer.best = score | {"iteration": float(trainer.iteration)}
+            card = {"iteration": trainer.iteration, "frames": trainer.frames, "seed": trainer.config.seed, "evaluation": rows}
+            state = model_state(trainer.network, trainer.config.network, trainer.config.task, card)
+            save_model(self.folder.model_path, state)
+        told = ", ".join(f"{100 * rate:.1f} % among {label}" for label, rate in self._evaluation.items())
+        self.display.note(f"iteration {trainer.iteration}: {told}")
+
+    def saved(self, checkpoints: CheckpointDirectory) -> None:
+        """Remember how long the last checkpoint held training up."""
+        self._checkpoints = checkpoints.saver.get_stats()
+        self._stall = 1000 * self.monitor.get_stats(1)["checkpoint_save"]["mean"]
+
+    def show(self, report: dict[str, float]) -> None:
+        """Show where the training stands."""
+        trainer, seconds = self.trainer, time.perf_counter() - self._start
+        self._recent.append(report)
+        done = trainer.iteration - self._first
+        totals = {name: values["total"] for name, values in self.monitor.get_stats(None).items()}
+        seconds_left = seconds / done * (trainer.iterations - trainer.iteration)
+        self.display.update(
+            Status(
+                iteration=trainer.iteration, iterations=trainer.iterations, frames=trainer.frames,
+                total_frames=trainer.iterations * trainer.frames_per_iteration, seconds=seconds,
+                frames_per_second=done * trainer.frames_per_iteration / seconds,
+                success=self._rate("success_100"), collision=self._rate("static_collision") + self._rate("dynamic_collision"),
+                out_of_bounds=self._rate("out_of_bounds"), time_out=self._rate("time_out"),
+                episode_return=self._rate("return"), episode_length=self._rate("length"),
+                policy_loss=report["policy_loss"], value_loss=report["value_loss"], kl=report["kl"],
+                entropy=report["entropy"], learning_rate=report["learning_rate"], gradient_norm=report["gradient_norm"],
+                explained_variance=report["explained_variance"],
+                phases={name: total / seconds for name, total in totals.items()},
+                stall_ms=self._stall, evaluation=self._evaluation, seconds_left=seconds_left,
+            )
+        )  # fmt: skip
+
+    def _rate(self, name: str) -> float:
+        """Return the mean of a statistic over the episodes of the last iterations."""
+        counted = [(report["episodes"], report[f"episode/{name}"]) for report in self._recent if report["episodes"]]
+        total = sum(count for count, _ in counted)
+        return sum(count * value for count, value in counted) / total if total else float("nan")
+
+    def summarise(self, metrics: MetricsLog) -> None:
+        """Print and log where the time went."""
+        stats = {f"perf/{name}": values["mean"] for name, values in self.monitor.get_stats().items()}
+        metrics.write("perf", self.trainer.iteration, **stats, **{f"checkpoint/{k}": v for k, v in self._checkpoints.items()})
+        self.display.note(self.monitor.get_summary())

@@ -1,0 +1,126 @@
+"""Processes that train together: each flies its share of the drones; gradients and statistics are summed over all."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from navrl.errors import NavrlError
+
+PATIENCE = timedelta(minutes=30)  # that one process waits for another; the first compilation takes one minute
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+class TeamError(NavrlError, RuntimeError):
+    """A process of the team has died; training cannot go on without it. Its last checkpoint is whole."""
+
+
+class Team:
+    """The processes that train together, as one of them sees it; a team of one needs nobody."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process prints, saves and decides."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> None:
+        """Sum a tensor over the team, in place; every process gets the same bits."""
+        if self.size > 1:
+            with _explained():
+                dist.all_reduce(tensor)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return everybody's value at the leader, and an empty list elsewhere."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.leads else None
+        with _explained():
+            dist.gather_object(value, values)
+        return values or []
+
+    def share(self, value: Any) -> Any:
+        """Return the leader's value everywhere."""
+        if self.size == 1:
+            return value
+        box = [value]
+        with _explained():
+            dist.broadcast_object_list(box)
+        return box[0]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # gloo says which connection, not what it means
+        raise TeamError(f"a training process is gone ({str(error).splitlines()[0][:120]}); resume=auto goes on") from error
+
+
+@contextmanager
+def assemble(size: int, target: Callable[[Team, Any], None], argument: Any) -> Iterator[Team]:
+    """Give the leader of a new team while `target(team, argument)` runs in the other processes, each with one thread.
+
+    The others end with the leader, however it ends. They leave Ctrl+C to it.
+    """
+    threads = torch.get_num_threads()
+    if size == 1:
+        yield Team()
+        return
+    port = _free_port()
+    context = torch.multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_join, args=(rank, size, port, target, argument), daemon=True) for rank in range(1, size)]
+    for worker in workers:
+        worker.start()
+    try:
+        torch.set_num_threads(1)
+        _connect(0, size, port)
+        yield Team(0, size)
+        for worker in workers:
+            worker.join(30)
+    finally:
+        torch.set_num_threads(threads)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+                worker.join(10)
+
+
+def _join(rank: int, size: int, port: int, target: Callable[[Team, Any], None], argument: Any) -> None:
+    """Be one of the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    torch.set_num_threads(1)
+    _connect(rank, size, port)
+    try:
+        target(Team(rank, size), argument)
+    except TeamError:
+        os._exit(1)  # the leader is gone, or says itself what went wrong
+    dist.destroy_process_group()
+
+
+def _connect(rank: int, size: int, port: int) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=PATIENCE)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,171 @@
+"""One process's part of the training: its drones, its copy of the policy, and the state that both can be restored from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navrl.config import Config
+from navrl.errors import ConfigError, StateError
+from navrl.evaluate import Flights, conditions, evaluate
+from navrl.rl.accelerate import accelerate
+from navrl.rl.collect import Collector, Rollout
+from navrl.rl.network import RowLayout, build_network
+from navrl.rl.policy import NetworkPilot, to_velocity
+from navrl.rl.ppo import PPO
+from navrl.sim.env import NavigationEnv
+from navrl.sim.layout import STATISTICS
+from navrl.sim.settings import NavigationSettings
+from navrl.train.team import Team
+
+INTERIM = 5000  # worlds between those that choose the best model and those that judge it at the end
+SHARED = ("iteration", "network", "optimizer", "normaliser", "best")
+
+
+class Trainer:
+    """Collects, learns and evaluates in step with the rest of the team."""
+
+    def __init__(self, config: Config, team: Team) -> None:
+        self.config, self.team = config, team
+        self.task = share_of(config.task, team)
+        self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
+        device = torch.device(config.device)
+        torch.manual_seed(config.seed)  # equal first weights everywhere
+        layout = self.env.layout
+        self.network = build_network(config.network, RowLayout(layout.azimuths, layout.beams, layout.observed)).to(device)
+        self.applied = accelerate(self.network)
+        self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
+        order = torch.Generator().manual_seed(config.seed * 1024 + team.rank + 512)
+        self.ppo = PPO(self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size)
+        self.env.reset()
+        self.collector = self._collector()
+        self.iteration = 0
+        self.best: dict[str, float] | None = None
+        self._evaluations: dict[str, NavigationEnv] = {}
+
+    @property
+    def frames_per_iteration(self) -> int:
+        """Decisions of all drones of the team in one batch."""
+        return self.config.env.num_envs * self.config.algo.training_frame_num
+
+    @property
+    def iterations(self) -> int:
+        """How many batches the whole training takes."""
+        return max(1, -(-self.config.max_frame_num // self.frames_per_iteration))
+
+    @property
+    def frames(self) -> int:
+        """Decisions taken so far."""
+        return self.iteration * self.frames_per_iteration
+
+    def collect(self) -> Rollout:
+        """Fly the next batch with the present policy."""
+        ramp, first = self.config.curriculum, self.config.reward.collision
+        share = min(1.0, self.iteration / self.iterations / ramp.collision_until)
+        self.env.set_collision_penalty(first + share * (ramp.final_collision - first))
+        return self.collector.collect(*self.ppo.normaliser.statistics())
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Update the policy from a batch of everybody's, and return what happened, the same in every process."""
+        report = self.ppo.update(batch, self.iteration / self.iterations)
+        self.iteration += 1
+        sums = torch.zeros(len(STATISTICS) + 1, dtype=torch.float64)
+        sums[:-1], sums[-1] = batch.episodes.double().sum(0), len(batch.episodes)
+        self.team.sum(sums)
+        count = sums[-1].item()
+        means = {name: value / count if count else float("nan") for name, value in zip(STATISTICS, sums.tolist(), strict=False)}
+        return report | {"episodes": count} | {f"episode/{name}": value for name, value in means.items() if name != "world"}
+
+    def evaluate(self) -> dict[str, Flights]:
+        """Fly unseen worlds with the mean action, each process its share of them; the leader gets all flights by condition.
+
+        The drones in training, and their random numbers, are not touched.
+        """
+        flight = copy.copy(self.config.flight)
+        flight.episodes, flight.map_seed = flight.interim_episodes, flight.map_seed + INTERIM
+        pilot = NetworkPilot(self.applied, self.task.env.action_limit)
+        seed, results = flight.seed + self.team.rank, {}
+        for label, task in conditions(self.config.task, flight).items():
+            if label not in self._evaluations:
+                self._evaluations[label] = NavigationEnv(share_of(task, self.team), seed=seed, auto_reset=False)
+            env = self._evaluations[label]
+            env.reset(seed=seed)
+            flights = self.team.gather(evaluate(env, pilot))
+            if self.team.leads:
+                results[label] = Flights.joined(flights)
+        return results
+
+    # ------------------------------------------------------------------ saving
+
+    def own_state(self) -> dict[str, Any]:
+        """Return what only this process knows: its drones and its random numbers."""
+        return {
+            "env": self.env.state_dict(),
+            "actions": self.generator.get_state(),
+            "order": self.ppo.generator.get_state(),
+        }
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return what all processes have in common; live tensors."""
+        return {
+            "iteration": self.iteration,
+            "network": self.network.state_dict(),
+            "optimizer": self.ppo.optimizer.state_dict(),
+            "normaliser": self.ppo.normaliser.state_dict(),
+            "best": self.best,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
+        ranks = state.get("ranks")
+        if not isinstance(ranks, list) or not all(name in state for name in SHARED):
+            raise StateError("the checkpoint holds no training state; expected one that navrl train wrote")
+        if len(ranks) != self.team.size:
+            raise ConfigError(f"the checkpoint was written by {len(ranks)} processes, this team has {self.team.size}: "
+                              f"resume with processes={len(ranks)}")  # fmt: skip
+        own = ranks[self.team.rank]
+        self.env.load_state_dict(own["env"])
+        self.generator.set_state(own["actions"])
+        self.ppo.generator.set_state(own["order"])
+        self.network.load_state_dict(state["network"])
+        self.ppo.optimizer.load_state_dict(state["optimizer"])
+        self.ppo.normaliser.load_state_dict(state["normaliser"])
+        self.iteration, self.best = state["iteration"], state["best"]
+        self.collector = self._collector()
+
+    def _collector(self) -> Collector:
+        limit = self.task.env.action_limit
+
+        def scale(unit: Tensor) -> Tensor:
+            return to_velocity(unit, limit)
+
+        steps = self.config.algo.training_frame_num
+        return Collector(self.env, self.env.observe_packed(), self.applied, steps, scale, self.generator)
+
+
+def share_of(task: NavigationSettings, team: Team) -> NavigationSettings:
+    """Return the settings of this process's part of a task: its drones, its worlds."""
+    own = copy.deepcopy(task)
+    if own.env.num_envs % team.size:
+        raise ConfigError(f"env.num_envs is {own.env.num_envs}; expected a multiple of the {team.size} processes")
+    own.env.num_envs //= team.size
+    own.sim.num_threads = 1 if team.size > 1 else own.sim.num_threads
+    own.env.action_frame = "goal"
+    if not own.env.same_map and own.env.num_worlds >= team.size:
+        worlds = own.env.num_worlds
+        own.env.num_worlds = worlds // team.size
+        own.env.map_seed += team.rank * own.env.num_worlds
+        for counts in (own.env.obstacles_per_world, own.env_dyn.obstacles_per_world, own.env.world_files):
+            _rotate(counts, team.rank * own.env.num_worlds)
+    return own
+
+
+def _rotate(values: list[Any], places: int) -> None:
+    """Let a cycled list begin where this process's worlds begin."""
+    if values:
+        places %= len(values)
+        values[:] = values[places:] + values[:places]
