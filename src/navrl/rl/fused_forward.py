@@ -137,7 +137,7 @@ def forward(rows, stride, index, begin, end, weights, activations, capacity, kee
 
     With `keep`, the activations of sample i stand at i of `capacity`, for the backward pass; else each block's at 0.
     """
-    w, a, out, result = floats_at(weights), floats_at(activations), floats_at(scratch), floats_at(heads)
+    w, a, out, result = floats_at(weights), floats_at(activations), ahead(floats_at(scratch), at.WIDE), floats_at(heads)
     for first in range(begin, end, at.BLOCK):
         known = min(end - first, at.BLOCK)
         samples = (known + at.GROUP - 1) // at.GROUP * at.GROUP
