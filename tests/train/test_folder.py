@@ -73,7 +73,7 @@ def test_outside_a_repository_there_is_no_commit(tmp_path, monkeypatch):
 def test_a_folder_with_a_run_is_refused_and_left_as_it_was(folder):
     folder.close()
     before = {path: path.read_bytes() for path in folder.path.glob("*.*") if path.name != "training.lock"}
-    with pytest.raises(ConfigError, match=r"holds a run already.*run\.folder=.*resume=auto"):
+    with pytest.raises(ConfigError, match=r"holds a run already.*run_folder=.*resume=auto"):
         RunFolder.create(folder.path, "seed: 1\n", "navrl train")
     assert {path: path.read_bytes() for path in before} == before
 
@@ -87,7 +87,7 @@ def test_a_folder_whose_making_was_cut_short_is_made_again(tmp_path):
 
 def test_a_second_training_is_refused_with_the_process_that_holds_the_folder(folder):
     for attempt in (lambda: create(folder.path), lambda: RunFolder.open(folder.path, lock=True)):
-        with pytest.raises(ConfigError, match=rf"{folder.path}: process {os.getpid()} on .* run\.folder="):
+        with pytest.raises(ConfigError, match=rf"{folder.path}: process {os.getpid()} on .* run_folder="):
             attempt()
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_record_is_named(folder):
 @pytest.mark.parametrize("path", ["file", "file/below", "/proc/nothing/here"])
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=rf"{path} cannot be written.*run\.folder="):
+    with pytest.raises(ConfigError, match=rf"{path} cannot be written.*run_folder="):
         create(tmp_path / path)
 
 

@@ -130,7 +130,7 @@ def _report(
         "navrl": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
-        "seed": config.seed,
+        "seed": config.flight.seed,
         "conditions": {
             label: {**summary(flights), "settings": env.settings.as_dict()} for label, (env, flights) in flown.items()
         },

@@ -112,7 +112,7 @@ class RunFolder:
             try:
                 if folder.holds_run():
                     raise ConfigError(
-                        f"{folder.path} holds a run already; name another folder with run.folder=..., "
+                        f"{folder.path} holds a run already; name another folder with run_folder=..., "
                         "or go on with that run with resume=auto"
                     )
                 folder.checkpoints.mkdir(exist_ok=True)
@@ -195,7 +195,7 @@ class RunFolder:
                     raise
                 raise ConfigError(
                     f"{self.path}: {holder} trains in this folder; wait until it ends, stop it (kill -INT, it saves first), "
-                    "or name another folder with run.folder=..."
+                    "or name another folder with run_folder=..."
                 ) from None
             warnings.warn(f"{self.path} is on a file system without locks: see to it that only one trains there", stacklevel=4)
         os.ftruncate(descriptor, 0)
@@ -211,7 +211,7 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) else path
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error} ({place}); name another folder with run.folder=..."
+            f"{path} cannot be written: {error.strerror or error} ({place}); name another folder with run_folder=..."
         ) from error
 
 

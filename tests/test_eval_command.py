@@ -1,0 +1,156 @@
+"""`navrl eval`: both conditions, an honest table, numbers that a program can read, pictures; mistakes named before flying."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from navrl.cli import main
+from navrl.config import FlightSettings
+from navrl.errors import ConfigError
+from navrl.evaluate import INTERFACE, OUTCOMES, Flights, Policy, conditions, label_of, load_policy
+from navrl.sim.layout import STATISTICS
+from navrl.sim.settings import NavigationSettings
+from navrl.train.report import outcome_table, summary
+
+SMALL = ["eval", "scripted", "flight.recorded=2", "env.max_episode_length=20", "--episodes", "8", "--worlds", "2"]
+
+
+def made_up(success: list[float], world: list[int]) -> Flights:
+    """Return flights with these successes; every other statistic is 2."""
+    statistics = {name: torch.full((len(success),), 2.0) for name in STATISTICS}
+    statistics.update(
+        {name: torch.zeros(len(success)) for name in OUTCOMES}, success_100=torch.tensor(success, dtype=torch.float32)
+    )
+    nothing = torch.zeros(1, 0, 3)
+    return Flights(statistics, torch.tensor(world), nothing, torch.zeros(0), torch.zeros(0), nothing)
+
+
+def told(table: object) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def test_an_evaluation_leaves_a_table_numbers_and_pictures(tmp_path, capsys):
+    assert main([*SMALL, "--out", str(tmp_path / "made" / "here")]) == 0
+    shown = capsys.readouterr().out
+    assert "8 episodes in 2 worlds" in shown
+    assert "350 static + 80 moving" in shown
+    report = json.loads((tmp_path / "made" / "here" / "evaluation.json").read_text())
+    assert list(report["conditions"]) == ["350 static", "350 static + 80 moving"]
+    for condition, moving in zip(report["conditions"].values(), (0, 80), strict=True):
+        assert condition["episodes"] == 8
+        assert condition["worlds"] == 2
+        assert set(condition["outcomes"]) == set(OUTCOMES)
+        assert condition["settings"]["env_dyn"]["num_obstacles"] == moving
+        assert condition["settings"]["env"]["map_seed"] == FlightSettings().map_seed
+    with Image.open(tmp_path / "made" / "here" / "flights.gif") as animation:
+        assert animation.n_frames > 10
+    assert (tmp_path / "made" / "here" / "flights.png").stat().st_size > 10_000
+
+
+def test_json_alone_goes_to_the_output_and_equals_the_file(tmp_path, capsys):
+    words = [*SMALL[:2], "env_dyn.num_obstacles=0", *SMALL[2:], "--no-animation", "--json", "--out", str(tmp_path)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == json.loads((tmp_path / "evaluation.json").read_text())
+    assert list(json.loads(printed.out)["conditions"]) == ["350 static"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluation.json", "flights.png"]
+
+
+MISTAKES = {
+    "unknown policy": (["eval", "skripted"], "Did you mean 'scripted'?"),
+    "missing file": (["eval", "nowhere/model.pt"], "nowhere/model.pt"),
+    "no episodes": (["eval", "scripted", "--episodes", "0"], "flight.episodes is 0"),
+    "no worlds": (["eval", "scripted", "--worlds", "0"], "flight.worlds is 0"),
+    "unknown setting": (["eval", "scripted", "env.num_obstacle=3"], "Did you mean 'env.num_obstacles'?"),
+    "a folder that is a file": (["eval", "scripted", "--out", __file__], "--out"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_is_told_in_one_line_before_anything_flies(capsys, kind):
+    arguments, piece = MISTAKES[kind]
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert piece in told
+    assert told.count("\n") == 1
+
+
+def test_what_the_policy_sees_comes_from_its_training_and_the_task_does_not():
+    trained = NavigationSettings.of(
+        env__action_repeat=3, env__action_limit=1.5, sensor__lidar_hres=5.0, env__num_obstacles=10, env__collision_radius=0.1
+    )
+    policy = Policy("a", lambda observation: observation["state"][:, :3], trained)
+    for settings in conditions(NavigationSettings(), FlightSettings(), policy).values():
+        assert (settings.env.action_repeat, settings.env.action_limit, settings.sensor.lidar_hres) == (3, 1.5, 5.0)
+        assert (settings.env.num_obstacles, settings.env.collision_radius, settings.env.max_episode_length) == (350, 0.3, 2200)
+    assert set(INTERFACE) <= set(NavigationSettings.keys())
+
+
+def test_a_typed_setting_wins_over_the_policys_training():
+    policy = Policy("a", lambda observation: observation["state"], NavigationSettings.of(env__action_repeat=3))
+    task = NavigationSettings.of(env__action_repeat=2)
+    flown = conditions(task, FlightSettings(), policy, typed={"env.action_repeat"})
+    assert {settings.env.action_repeat for settings in flown.values()} == {2}
+
+
+def test_conditions_change_nothing_that_they_were_given():
+    task = NavigationSettings()
+    conditions(task, FlightSettings())
+    assert task == NavigationSettings()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        ({}, "350 static + 80 moving"),
+        ({"env_dyn__num_obstacles": 7}, "350 static"),
+        ({"env_dyn__num_obstacles": 20}, "350 static + 16 moving"),
+        ({"env__obstacles_per_world": [50, 350]}, "50-350 static + 80 moving"),
+        ({"env__world_files": ["a.yaml"], "env_dyn__num_obstacles": 0}, "own worlds"),
+    ],
+)
+def test_a_condition_is_called_by_what_a_drone_meets(overrides, label):
+    assert label_of(NavigationSettings.of(**overrides)) == label
+
+
+def test_conditions_stand_side_by_side_with_errors_between_worlds():
+    table = outcome_table({"easy": made_up([1, 1, 1, 0], [0, 0, 1, 1]), "hard": made_up([0, 0, 0, 0], [0, 0, 1, 1])}, "pilot")
+    text = told(table)
+    assert "pilot: 4 episodes in 2 worlds" in text
+    line = next(line for line in text.splitlines() if "within 1.0 m" in line)
+    assert "75.0 % ± 25.0" in line
+    assert "0.0 % ± 0.0" in line
+    speed = next(line for line in text.splitlines() if "speed" in line)
+    assert "2.00 m/s" in speed
+    assert " - " in speed  # nobody arrived: there is no speed to tell
+
+
+def test_one_world_has_no_error_between_worlds():
+    flights = made_up([1, 0], [3, 3])
+    assert "50.0 %" in told(outcome_table({"a": flights}))
+    assert "±" not in told(outcome_table({"a": flights}))
+    assert math.isnan(summary(flights)["outcomes"]["success_100"]["standard_error"])
+
+
+def test_the_scripted_pilot_obeys_the_limit_of_the_task():
+    pilot = load_policy("scripted", NavigationSettings.of(env__action_limit=0.5))
+    observation = {
+        "state": torch.tensor([[1.0, 0, 0, 20, 0, 0, 0, 0]]), "lidar": torch.zeros(1, 1, 36, 4),
+        "dynamic_obstacle": torch.zeros(1, 1, 5, 10),
+    }  # fmt: skip
+    assert pilot(observation).norm() <= 0.5 + 1e-6
+    assert pilot.task is None
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ConfigError, match="scripted"):
+        load_policy("nothing")
