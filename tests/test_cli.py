@@ -67,38 +67,44 @@ def test_cfg_leaves_nothing_behind(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-TRAIN = ["train", "flight.episodes=32", "flight.worlds=2", "flight.recorded=4", "env.max_episode_length=150"]
+TRAIN = [
+    "train", "preset=smoke", "env.num_envs=64", "max_frame_num=2048", "flight.worlds=2", "flight.interim_episodes=8",
+    "env.max_episode_length=150", "processes=1",
+]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_training_leaves_a_picture_and_an_animation(tmp_path, capsys):
-    assert main([*TRAIN, "--out", str(tmp_path / "made" / "here")]) == 0
+def test_training_leaves_a_model_its_evaluation_a_picture_and_an_animation(tmp_path, capsys):
+    folder = tmp_path / "made" / "here"
+    assert main([*TRAIN, f"run_folder={folder}", "flight.episodes=32", "flight.recorded=4"]) == 0
     told = capsys.readouterr().out
     assert "32 episodes in 2 worlds" in told
     assert "within 1.0 m" in told
-    with Image.open(tmp_path / "made" / "here" / "flights.png") as picture:
+    assert str(folder / "model.pt") in told.replace("\n", "")
+    with Image.open(folder / "flights.png") as picture:
         assert picture.format == "PNG"
         assert min(picture.size) > 300
-    with Image.open(tmp_path / "made" / "here" / "flights.gif") as animation:
+    with Image.open(folder / "flights.gif") as animation:
         assert animation.format == "GIF"
         assert animation.n_frames > 10
+    assert (
+        main(["eval", str(folder), "--episodes", "8", "--worlds", "2", "--no-animation", "--out", str(tmp_path / "eval")]) == 0
+    )
 
 
-def test_training_without_the_animation_leaves_the_picture_alone(tmp_path):
-    assert main([*TRAIN, "flight.animation=false", "--out", str(tmp_path / "out")]) == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["flights.png"]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [0, 1])
 def test_training_records_as_few_flights_as_asked(tmp_path, recorded):
-    arguments = ["train", "flight.episodes=2", "flight.worlds=1", f"flight.recorded={recorded}", "env.max_episode_length=5"]
-    assert main([*arguments, "flight.animation=false", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "flights.png").is_file()
+    arguments = ["flight.episodes=2", "flight.worlds=1", f"flight.recorded={recorded}", "flight.animation=false"]
+    assert main([*TRAIN, f"run_folder={tmp_path / 'run'}", *arguments]) == 0
+    assert (tmp_path / "run" / "flights.png").is_file()
+    assert not (tmp_path / "run" / "flights.gif").exists()
 
 
+@pytest.mark.slow
 def test_training_in_the_originals_task_flies_its_one_map(tmp_path, capsys):
-    arguments = ["train", "env=navrl_exact", "flight.episodes=4", "flight.recorded=1", "env.max_episode_length=5"]
-    assert main([*arguments, "flight.animation=false", "--out", str(tmp_path)]) == 0
+    arguments = ["env=navrl_exact", "flight.episodes=4", "flight.recorded=1", "flight.animation=false"]
+    assert main([*TRAIN, f"run_folder={tmp_path / 'run'}", *arguments, "env.max_episode_length=30"]) == 0
     assert "4 episodes in 1 worlds" in capsys.readouterr().out
 
 
@@ -159,7 +165,7 @@ def test_a_mistake_exits_2_with_one_line_and_no_traceback(tmp_path, capsys, kind
 MISTAKES_OF_FILES = {
     "a picture of an unknown kind": (["world", "--png", "world.xyz", "--steps", "0", "env.num_worlds=1"], "xyz"),
     "a folder that is a file": (
-        ["train", "--out", "file", "flight.episodes=2", "flight.worlds=1", "env.max_episode_length=2"],
+        ["train", "run_folder=file", "flight.episodes=2", "flight.worlds=1", "env.max_episode_length=2"],
         "file",
     ),
 }  # fmt: skip
@@ -175,8 +181,8 @@ def test_a_picture_that_cannot_be_written_exits_2_with_one_line(tmp_path, capsys
 
 @pytest.mark.parametrize("recorded", [-1, -100])
 def test_a_negative_number_of_recorded_flights_is_refused(tmp_path, capsys, recorded):
-    arguments = ["train", f"flight.recorded={recorded}", "flight.episodes=2", "flight.worlds=1", "env.max_episode_length=2"]
-    assert main([*arguments, "flight.animation=false", "--out", str(tmp_path / "out")]) == 2
+    assert main([*TRAIN, f"flight.recorded={recorded}", f"run_folder={tmp_path / 'run'}"]) == 2
+    assert not (tmp_path / "run").exists()
     assert "flight.recorded" in capsys.readouterr().err
 
 

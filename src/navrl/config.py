@@ -14,6 +14,7 @@ from navrl.rl.ppo import PPOSettings
 from navrl.sim.settings import NavigationSettings
 
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
+PARTS = {"preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl")}  # that come with a preset
 
 
 @dataclass
@@ -121,7 +122,7 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(_explain_added(override))
     with initialize_config_module("navrl.conf", version_base="1.3"):
         try:
-            composed = compose("config", overrides=list(overrides))
+            composed = compose("config", overrides=_with_parts(overrides))
             config = OmegaConf.to_object(composed)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(_explain(str(error), overrides)) from error
@@ -129,6 +130,13 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
     config.check()
     return config
+
+
+def _with_parts(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with the parts that a preset brings along, unless others were chosen."""
+    chosen = {override.split("=", 1)[0] for override in overrides}
+    parts = [part for override in overrides for part in PARTS.get(override, ())]
+    return [*(part for part in parts if part.split("=", 1)[0] not in chosen), *overrides]
 
 
 def as_yaml(config: Config) -> str:

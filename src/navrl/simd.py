@@ -24,9 +24,9 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from numpy.typing import NDArray
 
 __all__ = [
-    "FAST", "FLOATS", "WIDTH", "ahead", "aligned_zeros", "bits_of", "call_at", "emit_exp_minus_one", "entry", "flags_at",
+    "FAST", "FLOATS", "WIDTH", "ahead", "aligned_zeros", "bits_of", "call_at", "entry", "flags_at",
     "floats_at", "floor", "gather", "inner", "integers_at", "lane_numbers", "load", "load_columns", "log", "longs_at",
-    "lowest_bit", "maximum", "minimum", "smallest", "splat", "sqrt", "store", "store_interleaved", "total", "transpose",
+    "lowest_bit", "maximum", "minimum", "smallest", "splat", "sqrt", "store", "store_interleaved", "swap_runs", "total",
     "where",
 ]  # fmt: skip
 
@@ -233,7 +233,7 @@ def store_interleaved(typing_context, floats, index, first, second, third, fourt
     return types.void(FLOATS, types.intp, LANES, LANES, LANES, LANES), generate
 
 
-def _swap(builder: Any, a: Any, b: Any, size: int) -> tuple[Any, Any]:
+def swap_runs(builder: Any, a: Any, b: Any, size: int) -> tuple[Any, Any]:
     """Return a and b with every other run of `size` elements exchanged: one step of a transposition."""
     low = [(i // size % 2) * (WIDTH - size) + i for i in range(WIDTH)]
     high = [size + index for index in low]
@@ -262,34 +262,10 @@ def load_columns(typing_context, table, rows, first):  # type: ignore[no-untyped
         for size in (1, 2, 4):  # exchange single elements, then pairs, then fours, between rows that far apart
             for lane in range(8):
                 if lane // size % 2 == 0:
-                    v[lane], v[lane + size] = _swap(builder, v[lane], v[lane + size], size)
+                    v[lane], v[lane + size] = swap_runs(builder, v[lane], v[lane + size], size)
         return context.make_tuple(builder, kinds.return_type, v)
 
     return types.UniTuple(LANES, 8)(FLOATS, Pointer(types.int32), types.intp), generate
-
-
-@intrinsic
-def transpose(typing_context, source, stride, result, result_stride):  # type: ignore[no-untyped-def]
-    """Write WIDTH rows of WIDTH floats as columns; the strides are from row to row."""
-
-    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-        source, stride, result, result_stride = arguments
-        numbers = [ir.Constant(ir.IntType(64), number) for number in range(WIDTH)]
-        v = []
-        for number in numbers:
-            pointer = builder.gep(source, [builder.mul(stride, number)], inbounds=True)
-            v.append(builder.load(builder.bitcast(pointer, _VECTOR.as_pointer())))
-            v[-1].align = 4
-        for size in (1, 2, 4, 8):
-            for lane in range(WIDTH):
-                if lane // size % 2 == 0:
-                    v[lane], v[lane + size] = _swap(builder, v[lane], v[lane + size], size)
-        for number, value in zip(numbers, v, strict=True):
-            pointer = builder.gep(result, [builder.mul(result_stride, number)], inbounds=True)
-            builder.store(value, builder.bitcast(pointer, _VECTOR.as_pointer())).align = 4
-        return context.get_dummy_value()
-
-    return types.void(FLOATS, types.intp, FLOATS, types.intp), generate
 
 
 def _splat(builder: Any, value: Any) -> Any:
@@ -424,30 +400,6 @@ def _natural_logarithm(builder: Any, value: Any) -> Any:
         series = builder.fadd(builder.fmul(series, square, flags=_FAST), _constant(coefficient), flags=_FAST)
     scaled = builder.fmul(builder.sitofp(exponent, _VECTOR), _constant(0.6931471805599453), flags=_FAST)
     return builder.fadd(scaled, builder.fmul(series, s, flags=_FAST), flags=_FAST)
-
-
-# (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, highest power first: the smallest largest error of e^r - 1, 1.3e-8 of it.
-_EXP_SERIES = (0.00139465505, 0.00836664416, 0.0416662807, 0.166665425, 0.500000006)
-
-
-def emit_exp_minus_one(builder: Any, value: Any) -> Any:
-    """Emit exp(x) - 1 for lanes without positive numbers, to within 1e-7 of the result.
-
-    With x = n ln 2 + r, |r| <= ln 2 / 2, the result is 2^n (e^r - 1) + (2^n - 1), so that nothing cancels near zero.
-    """
-    fused = ("contract",)
-    x = builder.select(builder.fcmp_ordered("<", value, _constant(-87.0)), _constant(-87.0), value)
-    scaled = builder.fmul(x, _constant(1.4426950408889634), flags=fused)
-    whole = builder.fptosi(builder.fsub(scaled, _constant(0.5), flags=fused), _INTEGERS)  # towards zero: the nearest
-    nearest = builder.sitofp(whole, _VECTOR)
-    r = builder.fsub(x, builder.fmul(nearest, _constant(0.6931471805599453), flags=fused), flags=fused)
-    series = _constant(_EXP_SERIES[0])
-    for coefficient in _EXP_SERIES[1:]:
-        series = builder.fadd(builder.fmul(series, r, flags=fused), _constant(coefficient), flags=fused)
-    small = builder.fadd(builder.fmul(builder.fmul(r, r), series, flags=fused), r, flags=fused)
-    exponent = builder.shl(whole, _integers(23))
-    power = builder.bitcast(builder.add(exponent, _integers(0x3F800000)), _VECTOR)
-    return builder.fadd(builder.fmul(small, power, flags=fused), builder.fsub(power, _constant(1.0)), flags=fused)
 
 
 _RAMP = ir.Constant(_VECTOR, [float(lane) for lane in range(WIDTH)])

@@ -44,6 +44,17 @@ def distance(network, gradients, expected):
     return max((float((a - b).norm() / b.norm().clamp_min(1e-12)), name) for name, a, b in pairs)
 
 
+def near_a_kink(network, rows):
+    """Return the samples with a leaky unit so near its kink that rounding may put it on the other side."""
+    near, hooks = torch.zeros(len(rows), dtype=torch.bool), []
+    for layer in (network.dynamic[0], network.dynamic[3], network.trunk[0], network.trunk[3]):
+        hooks.append(layer.register_forward_hook(lambda _, __, output: near.logical_or_((output.abs() < 1e-5).any(1))))
+    network(rows)
+    for hook in hooks:
+        hook.remove()
+    return near
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["zeros", "circular"])
 def network(request):
     return make_network(request.param)
@@ -64,11 +75,10 @@ def test_forward_and_gradients_are_those_of_the_module(network, number, indexed)
     assert float((heads - expected).detach().abs().max() / expected.detach().abs().max()) < 2e-6
     assert torch.equal(fused.forward(rows if indexed else chosen, index), heads)
 
-    # Where a leaky unit lies within rounding of its kink, float32 may take the other side; then the module does so too at
-    # times, and one unit of one sample is all the difference. Else both agree far better.
+    weights[near_a_kink(exact, chosen.double())] = 0
     found = gradients_of(network, heads, weights)
     far, name = distance(network, found, gradients_of(exact, expected, weights.double()))
-    assert far < 2e-5 or (number > 1000 and far < 1e-2), name
+    assert far < 2e-5, name
 
 
 def test_gradients_are_those_of_the_module_in_single_precision(network):

@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
-    parser.add_argument("--cfg", nargs="?", const="job", choices=["job"], help="print the configuration and stop")
+    parser.add_argument("--cfg", nargs="?", const="job", metavar="job", help="print the configuration and stop")
     parser.set_defaults(run=run)
 
 
@@ -50,12 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from navrl.config import as_yaml, load_config
 
-    config = load_config(arguments.overrides)
+    typed = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
+    overrides = typed if any(key.startswith("preset=") for key in typed) else ["preset=quick", *typed]
+    config = load_config(overrides)
     if arguments.cfg:
         print(as_yaml(config), end="")
         return 0
     console = Console(force_terminal=False if config.headless else None)
-    code, folder, config = _train(config, arguments.overrides, console)
+    code, folder, config = _train(config, typed, console)
     if code == 0:
         _finish(config, folder, console)
     return code

@@ -10,7 +10,8 @@ from numba import float32
 from numpy.typing import NDArray
 
 from navrl.rl import fused_layout as at
-from navrl.simd import WIDTH, ahead, entry, floats_at, inner, integers_at, load, store, transpose
+from navrl.rl.gemm import transpose
+from navrl.simd import WIDTH, ahead, entry, floats_at, inner, integers_at, load, store
 
 # Sizes of the six parameters of the convolutions, which come first and are copied together; nothing is at their end.
 _PLAIN = (60, 4, 960, 16, 3840, 16)
