@@ -13,6 +13,7 @@ from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.sim.settings import NavigationSettings
 
+TRACKER_MODES = ("disabled", "offline", "online")
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
 PARTS = {"preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl")}  # that come with a preset
 
@@ -60,6 +61,22 @@ class CurriculumSettings:
 
 
 @dataclass
+class WandbSettings:
+    """Keys `wandb.*`: where the metrics are mirrored to. The run's folder has them all in any case."""
+
+    mode: str = "disabled"  # or offline (sent later with `wandb sync`), or online
+    project: str = "NavRL"
+    name: str = ""
+    entity: str = ""
+    run_id: str = ""  # go on with this run
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        if self.mode not in TRACKER_MODES:
+            raise ConfigError(f"wandb.mode is {self.mode!r}; expected one of {', '.join(TRACKER_MODES)}")
+
+
+@dataclass
 class Config(NavigationSettings):
     """All settings: those of the task, those of the learner, and those of the run."""
 
@@ -81,6 +98,7 @@ class Config(NavigationSettings):
     network: NetworkSettings = field(default_factory=NetworkSettings)
     curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
     flight: FlightSettings = field(default_factory=FlightSettings)
+    wandb: WandbSettings = field(default_factory=WandbSettings)
 
     @property
     def task(self) -> NavigationSettings:
@@ -90,7 +108,7 @@ class Config(NavigationSettings):
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         self.task.check()
-        for group in (self.algo, self.network, self.curriculum, self.flight):
+        for group in (self.algo, self.network, self.curriculum, self.flight, self.wandb):
             group.check()
         limits = {
             "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),

@@ -19,6 +19,7 @@ from navrl.train.folder import RunFolder
 from navrl.train.report import summary
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
+from navrl.train.tracker import Tracker
 from navrl.train.trainer import Trainer
 
 SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
@@ -55,15 +56,16 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
     config = order.config
     trainer = Trainer(config, team)
     _restore(trainer, order)
-    record = _Record(trainer, folder, display)
     with (
         MetricsLog(folder.metrics) as metrics,
+        Tracker(config.wandb, as_dict(config), folder.path) as tracker,
         CheckpointDirectory(
             folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=[trainer.ppo.optimizer],
             max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
         ) as checkpoints,
     ):  # fmt: skip
         metrics.rewind(trainer.iteration)
+        record = _Record(trainer, folder, display, metrics, tracker)
         flights: dict[str, Flights] | None = None
         while trainer.iteration < trainer.iterations:
             with record.monitor.timer("data_collection"):
@@ -74,11 +76,11 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
             ends = trainer.iteration == trainer.iterations
             plan = _plan(config, trainer.iteration, ends, stop.signal is not None)
             team.share(plan)
-            metrics.write("train", trainer.iteration, frames=trainer.frames, **report)
+            record.learnt(report)
             if plan["evaluate"]:
                 with record.monitor.timer("evaluation"):
                     flights = trainer.evaluate()
-                record.evaluated(flights, metrics)
+                record.evaluated(flights)
             if plan["save"]:
                 with record.monitor.timer("checkpoint_save"):
                     state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": as_dict(config)}
@@ -86,7 +88,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
                 record.saved(checkpoints)
             record.show(report)
             if trainer.iteration % SUMMARY_INTERVAL == 0:
-                record.summarise(metrics)
+                record.summarise()
             if plan["stop"]:
                 display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
                 return None
@@ -112,8 +114,11 @@ def _plan(config: Config, iteration: int, ends: bool, stop: bool) -> dict[str, A
 class _Record:
     """What the leader tells the user, and the best model so far."""
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, display: Display) -> None:
+    def __init__(
+        self, trainer: Trainer, folder: RunFolder, display: Display, metrics: MetricsLog, tracker: Tracker
+    ) -> None:  # fmt: skip
         self.trainer, self.folder, self.display = trainer, folder, display
+        self.metrics, self.tracker = metrics, tracker
         self.monitor = PerformanceMonitor()
         self._start, self._first = time.perf_counter(), trainer.iteration
         self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
@@ -121,12 +126,19 @@ class _Record:
         self._stall: float | None = None
         self._checkpoints: dict[str, Any] = {}
 
-    def evaluated(self, flights: dict[str, Flights], metrics: MetricsLog) -> None:
+    def learnt(self, report: dict[str, float]) -> None:
+        """Log what an iteration did."""
+        iteration, frames = self.trainer.iteration, self.trainer.frames
+        self.metrics.write("train", iteration, frames=frames, **report)
+        self.tracker.log(iteration, {"env_frames": frames} | {f"train/{name}": value for name, value in report.items()})
+
+    def evaluated(self, flights: dict[str, Flights]) -> None:
         """Log an evaluation, and keep the model if none was better: by success, then by clearance."""
         trainer = self.trainer
         rows = {label: summary(flight) for label, flight in flights.items()}
         self._evaluation = {label: flight.rate("success_100")[0] for label, flight in flights.items()}
-        metrics.write("eval", trainer.iteration, frames=trainer.frames, conditions=rows)
+        self.metrics.write("eval", trainer.iteration, frames=trainer.frames, conditions=rows)
+        self.tracker.log(trainer.iteration, {f"eval/{label}": rate for label, rate in self._evaluation.items()})
         self.folder.save_evaluation(f"iteration_{trainer.iteration:06d}", rows)
         hardest = list(flights.values())[-1]
         score = {"success": hardest.rate("success_100")[0], "clearance": hardest.of_successes("min_clearance")}
@@ -173,8 +185,10 @@ class _Record:
         total = sum(count for count, _ in counted)
         return sum(count * value for count, value in counted) / total if total else float("nan")
 
-    def summarise(self, metrics: MetricsLog) -> None:
+    def summarise(self) -> None:
         """Print and log where the time went."""
         stats = {f"perf/{name}": values["mean"] for name, values in self.monitor.get_stats().items()}
-        metrics.write("perf", self.trainer.iteration, **stats, **{f"checkpoint/{k}": v for k, v in self._checkpoints.items()})
+        stats |= {f"checkpoint/{name}": value for name, value in self._checkpoints.items()}
+        self.metrics.write("perf", self.trainer.iteration, **stats)
+        self.tracker.log(self.trainer.iteration, stats)
         self.display.note(self.monitor.get_summary())

@@ -14,7 +14,8 @@ from navrl.io.directory import CheckpointDirectory
 # Where a run goes and how it is watched may change on the way. What the policy learns from may not: another run would do.
 CHANGEABLE = (
     "max_frame_num", "eval_interval", "save_interval", "keep_last_n", "compress_checkpoint", "save_compression_level",
-    "async_checkpoint_queue_size", "headless", "run_folder", "resume", "resume_checkpoint", "flight.", "sim.num_threads",
+    "async_checkpoint_queue_size", "headless", "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.",
+    "sim.num_threads",
 )  # fmt: skip
 
 
