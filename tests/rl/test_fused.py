@@ -47,8 +47,12 @@ def distance(network, gradients, expected):
 def near_a_kink(network, rows):
     """Return the samples with a leaky unit so near its kink that rounding may put it on the other side."""
     near, hooks = torch.zeros(len(rows), dtype=torch.bool), []
+
+    def note(_, __, output):
+        near.logical_or_((output.abs() < 1e-5).any(1))
+
     for layer in (network.dynamic[0], network.dynamic[3], network.trunk[0], network.trunk[3]):
-        hooks.append(layer.register_forward_hook(lambda _, __, output: near.logical_or_((output.abs() < 1e-5).any(1))))
+        hooks.append(layer.register_forward_hook(note))
     network(rows)
     for hook in hooks:
         hook.remove()
