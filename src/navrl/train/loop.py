@@ -121,6 +121,8 @@ class _Record:
         self.metrics, self.tracker = metrics, tracker
         self.monitor = PerformanceMonitor()
         self._start, self._first = time.perf_counter(), trainer.iteration
+        earlier = MetricsLog.read(folder.metrics, "eval")
+        self._before = earlier[-1].get("seconds", 0.0) if earlier else 0.0  # what a resumed run took until its last evaluation
         self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
         self._evaluation: dict[str, float] | None = None
         self._stall: float | None = None
@@ -137,7 +139,8 @@ class _Record:
         trainer = self.trainer
         rows = {label: summary(flight) for label, flight in flights.items()}
         self._evaluation = {label: flight.rate("success_100")[0] for label, flight in flights.items()}
-        self.metrics.write("eval", trainer.iteration, frames=trainer.frames, conditions=rows)
+        seconds = self._before + time.perf_counter() - self._start
+        self.metrics.write("eval", trainer.iteration, frames=trainer.frames, seconds=round(seconds, 2), conditions=rows)
         self.tracker.log(trainer.iteration, {f"eval/{label}": rate for label, rate in self._evaluation.items()})
         self.folder.save_evaluation(f"iteration_{trainer.iteration:06d}", rows)
         hardest = list(flights.values())[-1]

@@ -24,7 +24,8 @@ MOVING = "#c51b8a"
 DPI = 110
 
 
-def _figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def draw_world(axes: Axes, world: World) -> Any:
 
 def save_world(env: NavigationEnv, path: Path, *, world: int = 0, close_up: bool = True) -> None:
     """Write a picture of a world with its drones, goals, moving obstacles and rays."""
-    figure = _figure(13.0 if close_up else 8.0, 7.0)
+    figure = make_figure(13.0 if close_up else 8.0, 7.0)
     whole, *near = figure.subplots(1, 2 if close_up else 1, squeeze=False)[0]
     scale = draw_world(whole, env.pool.worlds[world])
     figure.colorbar(scale, ax=whole, label="height (m)", shrink=0.8)
@@ -132,7 +133,7 @@ def outcome_of(flights: Flights, drone: int) -> str:
 
 def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
     """Write a picture of the recorded flights over the first world, coloured by how they ended."""
-    figure = _figure(9.0, 8.0)
+    figure = make_figure(9.0, 8.0)
     axes = figure.subplots()
     figure.colorbar(draw_world(axes, env.pool.worlds[0]), ax=axes, label="height (m)", shrink=0.8)
     named: set[str] = set()
@@ -155,7 +156,7 @@ def save_animation(env: NavigationEnv, flights: Flights, path: Path, *, frames: 
     """Write a GIF of the recorded flights among the moving obstacles of the first world."""
     from PIL import Image
 
-    figure = _figure(6.4, 6.4)
+    figure = make_figure(6.4, 6.4)
     axes = figure.subplots()
     draw_world(axes, env.pool.worlds[0])
     moving = axes.plot([], [], "s", color=MOVING, alpha=0.6, markersize=5, linestyle="none", label="moving obstacle")[0]

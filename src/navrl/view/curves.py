@@ -1,0 +1,48 @@
+"""Learning curves: success on unseen worlds against decisions and minutes, from the metrics of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from navrl.errors import ConfigError
+from navrl.monitor import MetricsLog
+from navrl.view.topdown import make_figure
+
+PUBLISHED = {"static": 94.0, "moving": 64.8}  # %, the original's policy on worlds drawn by the same rules
+COLOURS = {"static": "#4575b4", "moving": "#d73027"}
+
+
+def read_curve(metrics: Path) -> list[dict[str, Any]]:
+    """Return a run's evaluations: frames, minutes, and success in percent among static and among moving obstacles."""
+    records = MetricsLog.read(metrics, "eval")
+    if not records:
+        raise ConfigError(f"{metrics} has no evaluation yet; expected the metrics.jsonl of a run with eval_interval > 0")
+    curve = []
+    for record in records:
+        static, *moving = [condition["outcomes"]["success_100"]["share"] for condition in record["conditions"].values()]
+        curve.append({
+            "frames": record["frames"], "minutes": record.get("seconds", float("nan")) / 60,
+            "static": 100 * static, "moving": 100 * (moving or [float("nan")])[0],
+        })  # fmt: skip
+    return curve
+
+
+def save_curves(metrics: Sequence[Path], path: Path) -> None:
+    """Draw the curves of several runs, thin, and the published policy as a dashed line."""
+    curves = [read_curve(file) for file in metrics]
+    figure = make_figure(11.0, 4.2)
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, unit, scale in ((axes[0], "frames", 1e6), (axes[1], "minutes", 1.0)):
+        for kind, colour in COLOURS.items():
+            for number, curve in enumerate(curves):
+                label = f"350 static{' + 80 moving' if kind == 'moving' else ''}" if number == 0 else None
+                points = [(point[unit] / scale, point[kind]) for point in curve]
+                axis.plot(*zip(*points, strict=True), color=colour, marker=".", linewidth=1, label=label)
+            axis.axhline(PUBLISHED[kind], color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
+        axis.set(xlabel="million decisions" if unit == "frames" else "minutes", ylim=(0, 100))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("success on unseen worlds (%)")
+    axes[0].legend(loc="lower right", title="dashed: published policy")
+    figure.savefig(path)
