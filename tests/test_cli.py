@@ -62,6 +62,11 @@ def test_cfg_prints_every_setting_with_its_override(capsys):
     assert all(group in told for group in ("env:", "env_dyn:", "sensor:", "drone:", "reward:", "sim:", "flight:", "seed:"))
 
 
+def test_settings_may_stand_behind_options(capsys):
+    assert main(["train", "--cfg", "job", "env.num_envs=78"]) == 0
+    assert "num_envs: 78" in capsys.readouterr().out
+
+
 def test_cfg_leaves_nothing_behind(tmp_path):
     main(["train", "--cfg"])
     assert [*tmp_path.iterdir()] == []

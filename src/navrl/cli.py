@@ -11,8 +11,9 @@ from navrl.commands import COMMANDS
 from navrl.errors import NavrlError
 
 EPILOG = """examples:
-  navrl train                                        fly many unseen worlds, print the statistics, leave a picture
-  navrl train env.num_envs=256 env_dyn.num_obstacles=0
+  navrl train                                        train a policy in about ten minutes, evaluate it, leave a model
+  navrl train resume=auto                            go on where it stopped
+  navrl eval pretrained                              fly the policy in the package over unseen worlds
   navrl world --png world.png                        look at a world from above
   navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
   navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
@@ -31,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
     for command in COMMANDS:
         command.register(subparsers)
-    parsed = parser.parse_args(arguments)
+    parsed, late = parser.parse_known_args(arguments)
+    if late and not (hasattr(parsed, "overrides") and all("=" in word and not word.startswith("-") for word in late)):
+        parser.error(f"unrecognized arguments: {' '.join(late)}")
+    if late:
+        parsed.overrides.extend(late)  # settings may stand behind options too
     try:
         return int(parsed.run(parsed))
     except NavrlError as error:
