@@ -12,7 +12,7 @@ help:  ## show this list
 
 setup: $(VENV)/.dev  ## create .venv with everything, development tools included
 
-train: $(VENV)/.run  ## fly many worlds, print the statistics, leave a picture in runs/ (ARGS="env.num_envs=512 ...")
+train: $(VENV)/.run  ## train a policy in about ten minutes, evaluate it, leave model and pictures in runs/ (ARGS="seed=1 ...")
 	$(BIN)/navrl train $(ARGS)
 
 test: $(VENV)/.dev lint  ## lint, types and every test (ARGS="-k lidar")
