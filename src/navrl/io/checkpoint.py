@@ -21,7 +21,7 @@ from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYP
 from navrl.io.index import MAGIC, ArrayEntry, Index
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources, tensor_bytes
-from navrl.io.state import Packed, check_json, pack_state, unpack_state, widened_arrays
+from navrl.io.state import check_json, pack_state, unpack_state, widened_arrays
 
 __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
 
@@ -48,20 +48,19 @@ def save_checkpoint(
         OSError: the disk is full, the folder not writable; what stood at `path` is untouched.
     """
     packed = pack_state(state)
-    document = checkpoint_document(packed, metadata)
+    document = {**checkpoint_document(metadata), "state": packed.tree}
     sources = live_sources(packed)
     if lossy_moments:
         sources = narrow_moments(sources, packed)
     return write_container(path, sources, document, codec=codec, level=level)
 
 
-def checkpoint_document(packed: Packed, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the index of a checkpoint says beside its arrays."""
+def checkpoint_document(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
     return {
         "kind": KIND,
         "created": time.time(),
         "metadata": check_json(dict(metadata), "metadata") if metadata else {},
-        "state": packed.tree,
     }
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError
+from navrl.io.capture import capture_state
 from navrl.io.checkpoint import checkpoint_document
 from navrl.io.codecs import DEFAULT_CODEC, find_codec
 from navrl.io.container import Written, write_container
@@ -26,7 +27,6 @@ from navrl.io.delta import DeltaChain
 from navrl.io.files import remove_stale_files
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Snapshot, guarded_addresses
-from navrl.io.state import pack_state
 from navrl.io.statistics import SaveStatistics
 from navrl.io.threads import TaskThreads, lower_priority, usable_cores
 
@@ -36,6 +36,9 @@ logger = logging.getLogger("navrl.io")
 
 # Encoding gives way to training where both want the same core; copying does not, because training may wait for it.
 _NICENESS = 19
+
+# Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
+_WORTH_OVERLAP = 8 << 20
 
 
 @dataclass(eq=False)
@@ -153,9 +156,9 @@ class AsyncCheckpointSaver:
         self._check_open()
         self._report_errors()
         self._wait_for_room()
-        packed = pack_state(checkpoint)
-        document = checkpoint_document(packed, metadata)
-        snapshot = Snapshot(packed, self._pool, guarded_addresses(self._optimizers))
+        captured = capture_state(checkpoint)
+        document = checkpoint_document(metadata)
+        snapshot = Snapshot(captured, self._pool, guarded_addresses(self._optimizers))
         self._enqueue(_Job(Path(path).absolute(), snapshot, document, self.codec if compress else "raw", after))
         self._statistics.stalled(time.perf_counter() - start)
 
@@ -311,8 +314,13 @@ class AsyncCheckpointSaver:
 
     def _copy_all(self) -> None:
         while (job := self._to_copy.get()) is not None:
-            self._to_write.put(job)  # which can begin while the copy is still being made
-            job.snapshot.finish_copy()
+            job.snapshot.prepare()
+            if job.snapshot.size >= _WORTH_OVERLAP:
+                self._to_write.put(job)  # which can begin while the copy is still being made
+                job.snapshot.finish_copy()
+            else:
+                job.snapshot.finish_copy()
+                self._to_write.put(job)
         self._to_write.put(None)
 
     def _write_all(self) -> None:
@@ -351,6 +359,7 @@ class AsyncCheckpointSaver:
             self._cleaned.add(folder)
         start = time.perf_counter()
         sources = job.snapshot.sources()
+        job.document["state"] = job.snapshot.packed.tree
         if self.lossy_moments:
             job.snapshot.check()
             sources = narrow_moments(sources, job.snapshot.packed)
