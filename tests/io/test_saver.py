@@ -298,7 +298,7 @@ def test_two_saves_to_one_path_leave_the_later(tmp_path):
 
 def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_silently(tmp_path, monkeypatch):
     saver = AsyncCheckpointSaver()
-    monkeypatch.setattr(saver_module, "guarded_addresses", lambda _: saver.shutdown() or {})
+    monkeypatch.setattr(saver_module, "Guarded", lambda _: saver.shutdown() or snapshot_module.Guarded([]))
     with pytest.raises(CheckpointError, match="shut down"):
         saver.save_async({}, tmp_path / "x.pt")
     assert saver.get_stats()["queue_length"] == 0

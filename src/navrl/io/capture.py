@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
-from navrl.io.state import MAX_DEPTH, TENSOR_TYPES, Refused, check_array, check_tensor, naming_place, refusal
+from navrl.io.state import MAX_DEPTH, TENSOR_TYPES, Refused, check_array, check_tensor, name_place, refusal
 
 __all__ = ["Captured", "capture_state"]
 
@@ -46,9 +46,11 @@ def capture_state(state: Any) -> Captured:
         UnsupportedStateError: the state holds an object that cannot be stored; the message names its place.
     """
     captured = Captured()
-    with naming_place(state):
+    try:
         captured.state = _capture(state, captured.tensors, 0)
         captured.addresses = _addresses(captured.tensors)
+    except Refused as refused:
+        raise name_place(refused, state) from None
     return captured
 
 

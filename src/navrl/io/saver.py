@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -26,7 +26,7 @@ from navrl.io.container import Written, write_container
 from navrl.io.delta import DeltaChain
 from navrl.io.files import remove_stale_files
 from navrl.io.lossy import narrow_moments
-from navrl.io.snapshot import ArenaPool, Snapshot, guarded_addresses
+from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
 from navrl.io.threads import TaskThreads, lower_priority, usable_cores
 
@@ -43,11 +43,16 @@ _WORTH_OVERLAP = 8 << 20
 
 @dataclass(eq=False)
 class _Job:
-    path: Path
+    location: str
     snapshot: Snapshot
     document: dict[str, Any]
     codec: str
     after: Callable[[Written], None] | None
+
+    @cached_property
+    def path(self) -> Path:
+        """The file, as a path; made in the background."""
+        return Path(self.location)
 
 
 class AsyncCheckpointSaver:
@@ -158,8 +163,8 @@ class AsyncCheckpointSaver:
         self._wait_for_room()
         captured = capture_state(checkpoint)
         document = checkpoint_document(metadata)
-        snapshot = Snapshot(captured, self._pool, guarded_addresses(self._optimizers))
-        self._enqueue(_Job(Path(path).absolute(), snapshot, document, self.codec if compress else "raw", after))
+        snapshot = Snapshot(captured, self._pool, Guarded(self._optimizers))
+        self._enqueue(_Job(_absolute(path), snapshot, document, self.codec if compress else "raw", after))
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -385,6 +390,12 @@ class AsyncCheckpointSaver:
             job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
         )  # fmt: skip
         return written
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path as it is seen from now, whatever the current folder is when it is used."""
+    text = os.fspath(path)
+    return text if text.startswith("/") else os.path.join(os.getcwd(), text)
 
 
 def _failed(job: _Job, error: BaseException, what: str = "not saved, earlier files are untouched") -> CheckpointError:

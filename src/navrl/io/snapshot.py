@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any
 
@@ -27,10 +27,9 @@ from navrl.io.container import ArraySource
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
 from navrl.io.state import Packed, pack_state
 
-__all__ = ["ArenaPool", "Snapshot", "guarded_addresses", "live_sources", "tensor_bytes"]
+__all__ = ["ArenaPool", "Guarded", "Snapshot", "live_sources", "tensor_bytes"]
 
 _ALIGNMENT = 64
-_TENSORS = frozenset({torch.Tensor})
 _bytes_of = attrgetter("nbytes")
 
 
@@ -39,7 +38,22 @@ class ArenaPool:
 
     def __init__(self) -> None:
         self._free: list[torch.Tensor] = []
+        self._events: list[threading.Event] = []
         self._lock = threading.Lock()
+        self.progress = threading.Condition()  # notified when anything was copied
+
+    def take_event(self) -> threading.Event:
+        """Return an event that is not set; to make one takes longer than most of what a save does in the call."""
+        try:
+            event = self._events.pop()
+        except IndexError:
+            return threading.Event()
+        event.clear()
+        return event
+
+    def give_event_back(self, event: threading.Event) -> None:
+        """Keep an event. It stays set until it is taken again, for the sake of those who still look at it."""
+        self._events.append(event)
 
     def take(self, size: int, *, pinned: bool) -> torch.Tensor:
         """Return a flat buffer of at least `size` bytes."""
@@ -59,41 +73,55 @@ class ArenaPool:
             self._free.append(arena)
 
 
-def guarded_addresses(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, int]:
-    """Return address and bytes of every tensor that the optimisers own: parameters and their state."""
-    owned: list[torch.Tensor] = []
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            owned += group["params"]
-        for state in optimizer.state.values():
-            if isinstance(state, dict):  # anything else is a custom optimiser's own affair: copied in the call
-                owned += state.values() if _TENSORS.issuperset(map(type, state.values())) else _tensors_among(state)
-    return dict(zip(map(torch.Tensor.data_ptr, owned), map(_bytes_of, owned), strict=True))
+class Guarded:
+    """The tensors that optimisers own, parameters and their state: nobody else writes to them."""
 
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        parameters: list[torch.Tensor] = []
+        self._states: list[dict[Any, Any]] = []
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+            # A state that is no dict is a custom optimiser's own affair: copied in the call.
+            self._states += [state for state in optimizer.state.values() if isinstance(state, dict)]
+        self._addresses = dict(zip(map(torch.Tensor.data_ptr, parameters), map(_bytes_of, parameters), strict=True))
+        self._objects = set(map(id, chain.from_iterable(map(dict.values, self._states))))
 
-def _tensors_among(state: dict[Any, Any]) -> list[torch.Tensor]:
-    return [one for one in state.values() if type(one) is torch.Tensor]
+    def strangers(self, captured: Captured) -> list[int]:
+        """Return the numbers of the tensors that are not guarded."""
+        # Most are the optimiser's own objects or its parameters, which costs little to find out.
+        strangers = [number for number, tensor in enumerate(captured.tensors) if id(tensor) not in self._objects]
+        strangers = self._elsewhere(strangers, captured, self._addresses)
+        if strangers and self._states:
+            tensors = [one for state in self._states for one in state.values() if type(one) is torch.Tensor]
+            strangers = self._elsewhere(strangers, captured, {one.data_ptr(): one.nbytes for one in tensors})
+        return strangers
+
+    @staticmethod
+    def _elsewhere(numbers: list[int], captured: Captured, known: dict[int, int]) -> list[int]:
+        """Return those of the numbers whose tensors are none of the known memory, given as address and bytes."""
+        addresses, tensors = captured.addresses, captured.tensors
+        return [number for number in numbers if known.get(addresses[number]) != tensors[number].nbytes]
 
 
 class Snapshot:
     """The arrays of one save on their way into an arena; `copied` is set when training may write again."""
 
-    def __init__(self, captured: Captured, pool: ArenaPool, guarded: dict[int, int]) -> None:
+    def __init__(self, captured: Captured, pool: ArenaPool, guarded: Guarded) -> None:
         tensors = captured.tensors
-        self.copied = threading.Event()
+        self.copied = pool.take_event()
         self.failure: BaseException | None = None
         self._captured = captured
-        self._progress = threading.Condition()
+        self._progress = pool.progress
         self._holders = 1
         self._pool = pool
         self._arena: torch.Tensor | None = None
-        self._offsets: list[int] = []  # in the arena, of each tensor
+        self._sizes: list[int] = []  # of each tensor
+        self._offsets: list[int] = []  # of each tensor in the arena
         self._same: dict[int, int] = {}  # tensors that lie where an earlier one lies
-        self._sizes = list(map(_bytes_of, tensors))
-        guards = list(map(guarded.get, captured.addresses))
-        immediate = [] if guards == self._sizes else [n for n, size in enumerate(self._sizes) if guards[n] != size]
+        immediate = guarded.strangers(captured)
         self._twins = {id(tensors[number]): tensors[number].detach() for number in immediate}
-        self._deferred: Sequence[int] = range(len(tensors)) if not immediate else _without(len(tensors), immediate)
+        self._deferred = range(len(tensors)) if not immediate else sorted(set(range(len(tensors))).difference(immediate))
         self._missing = set(self._deferred)  # tensors that are not in the arena yet
         self._versions = [tensors[number]._version for number in self._deferred]
         pinned = torch.cuda.is_initialized() and any(tensor.is_cuda for tensor in tensors)
@@ -104,7 +132,7 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """The bytes of all tensors."""
+        """The bytes of all tensors, once the snapshot is prepared."""
         return sum(self._sizes)
 
     @cached_property
@@ -116,6 +144,7 @@ class Snapshot:
         return packed
 
     def _take_arena(self) -> None:
+        self._sizes = list(map(_bytes_of, self._captured.tensors))
         padded = ((size + _ALIGNMENT - 1) & -_ALIGNMENT for size in self._sizes)
         *self._offsets, total = accumulate(padded, initial=0)
         self._arena = self._pool.take(total, pinned=self._stream is not None)
@@ -253,10 +282,7 @@ class Snapshot:
         self.__dict__.pop("packed", None)
         if self._arena is not None:
             self._pool.give_back(self._arena)
-
-
-def _without(count: int, left_out: Iterable[int]) -> list[int]:
-    return sorted(set(range(count)).difference(left_out))
+        self._pool.give_event_back(self.copied)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -11,7 +11,6 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -97,8 +96,10 @@ def pack_state(state: Any) -> Packed:
         UnsupportedStateError: the state holds an object that cannot be stored; the message names its place.
     """
     packed = Packed()
-    with naming_place(state):
+    try:
         packed.tree = _pack(state, packed, 0)
+    except Refused as refused:
+        raise name_place(refused, state) from None
     return packed
 
 
@@ -110,14 +111,10 @@ class Refused(Exception):
         self.value = value
 
 
-@contextmanager
-def naming_place(state: Any) -> Iterator[None]:
-    """Turn `Refused` into an error that says where in the state the value lies."""
-    try:
-        yield
-    except Refused as refused:
-        place = _locate(state, refused.value, "", 0) or "state"
-        raise UnsupportedStateError(f"{place}: {refused}") from None
+def name_place(refused: Refused, state: Any) -> UnsupportedStateError:
+    """Return an error that says where in the state the refused value lies."""
+    place = _locate(state, refused.value, "", 0) or "state"
+    return UnsupportedStateError(f"{place}: {refused}")
 
 
 def check_tensor(value: torch.Tensor) -> None:
