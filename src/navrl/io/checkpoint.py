@@ -18,7 +18,7 @@ from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
 from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
-from navrl.io.index import MAGIC, ArrayEntry, Index
+from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources, tensor_bytes
 from navrl.io.state import check_json, pack_state, unpack_state, widened_arrays
@@ -105,10 +105,10 @@ def load_checkpoint(
         ContainerError: the file is damaged; the message names the file and the tensor.
     """
     found = find_checkpoint(path)
-    with open(found, "rb") as file:
+    with naming_file(found), open(found, "rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
-        return legacy.load(found, start, device, trusted=trusted)
+        return legacy.load(found, start, device, trusted=trusted, into=into)
     with Container(found) as container:
         return _Loading(container, torch.device(device), workers, into).state()
 

@@ -173,8 +173,8 @@ class AsyncCheckpointSaver:
         Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
         clamping or averaging parameters in place, outside of `optimizer.step()`.
         """
-        if os.getpid() != self._process:
-            return  # a forked child: the threads, and what they copy, are the parent's
+        if self._is_forked():
+            return  # the threads, and what they copy, are the parent's
         waiting = [job.snapshot.copied for job in list(self._pending) if not job.snapshot.copied.is_set()]
         if waiting:
             start = time.perf_counter()
@@ -188,6 +188,7 @@ class AsyncCheckpointSaver:
         Raises:
             CheckpointError: a save failed, or some are still on their way after `timeout` seconds.
         """
+        self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._pending, timeout)
             late = [str(job.path) for job in self._pending]
@@ -198,10 +199,12 @@ class AsyncCheckpointSaver:
     def shutdown(self, timeout: float | None = None) -> None:
         """Write everything that is pending, stop the threads, and raise what failed. A second call does nothing.
 
+        Nor does a call in a forked process: what is pending is its parent's to write.
+
         Raises:
             CheckpointError: a save failed, or some are still on their way after `timeout` seconds; call again to wait.
         """
-        if self._closed:
+        if self._closed or self._is_forked():
             return
         try:
             self.flush(timeout)
@@ -215,11 +218,13 @@ class AsyncCheckpointSaver:
     @property
     def errors(self) -> tuple[CheckpointError, ...]:
         """The failed saves that no call has raised yet."""
+        self._check_process()
         with self._changed:
             return tuple(self._errors)
 
     def get_stats(self) -> dict[str, float]:
         """Return counts, bytes, ratio, queue length, and how long the training thread was held up."""
+        self._check_process()
         with self._changed:
             return {**self._statistics.summary(), "queue_length": len(self._pending), "max_queue": self._max_queue_size}
 
@@ -237,7 +242,19 @@ class AsyncCheckpointSaver:
 
     # In the calling thread.
 
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process
+
+    def _check_process(self) -> None:
+        """Refuse a forked process: it has this object, but neither its threads nor locks that anybody would let go."""
+        if self._is_forked():
+            raise CheckpointError(
+                f"this AsyncCheckpointSaver belongs to process {self._process}, and this is a fork of it, {os.getpid()}, "
+                "which has none of its threads; create a new one in this process"
+            )
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise CheckpointError("this AsyncCheckpointSaver is shut down; create a new one to save more")
         if self._dead:
@@ -296,7 +313,7 @@ class AsyncCheckpointSaver:
         self._encoders.close()
 
     def _finish_at_exit(self) -> None:
-        if os.getpid() != self._process:
+        if self._is_forked():
             return
         if self._pending:
             logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending))
