@@ -10,8 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -25,6 +24,7 @@ from navrl.io.codecs import DEFAULT_CODEC, find_codec
 from navrl.io.container import Written, write_container
 from navrl.io.delta import DeltaChain
 from navrl.io.files import remove_stale_files
+from navrl.io.job import Job, absolute
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
@@ -39,20 +39,6 @@ _NICENESS = 19
 
 # Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
 _WORTH_OVERLAP = 8 << 20
-
-
-@dataclass(eq=False)
-class _Job:
-    location: str
-    snapshot: Snapshot
-    document: dict[str, Any]
-    codec: str
-    after: Callable[[Written], None] | None
-
-    @cached_property
-    def path(self) -> Path:
-        """The file, as a path; made in the background."""
-        return Path(self.location)
 
 
 class AsyncCheckpointSaver:
@@ -111,14 +97,14 @@ class AsyncCheckpointSaver:
         self._hooks: list[Any] = []
         self._pool = ArenaPool()
         self._changed = threading.Condition()  # guards what follows
-        self._pending: list[_Job] = []
+        self._pending: list[Job] = []
         self._errors: list[CheckpointError] = []
         self._dead = False
         self._closed = False
         self._statistics = SaveStatistics()
         self._cleaned: set[Path] = set()
-        self._to_copy: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._to_write: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._encoders = TaskThreads(workers or usable_cores(), "navrl-encode", niceness=_NICENESS)
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
@@ -164,7 +150,7 @@ class AsyncCheckpointSaver:
         captured = capture_state(checkpoint)
         document = checkpoint_document(metadata)
         snapshot = Snapshot(captured, self._pool, Guarded(self._optimizers))
-        self._enqueue(_Job(_absolute(path), snapshot, document, self.codec if compress else "raw", after))
+        self._enqueue(Job(absolute(path), snapshot, document, self.codec if compress else "raw", after))
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -273,7 +259,7 @@ class AsyncCheckpointSaver:
             self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
         self._check_open()
 
-    def _enqueue(self, job: _Job) -> None:
+    def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
         with self._changed:
             self._check_open()
@@ -329,7 +315,7 @@ class AsyncCheckpointSaver:
             with self._changed:
                 self._dead = True
                 for job in self._pending:
-                    self._errors.append(_failed(job, error))
+                    self._errors.append(job.failed(error))
                     job.snapshot.abandon(error)
                 self._pending.clear()
                 self._changed.notify_all()
@@ -360,20 +346,20 @@ class AsyncCheckpointSaver:
                 self._changed.notify_all()
             del job
 
-    def _attempt(self, job: _Job) -> CheckpointError | None:
+    def _attempt(self, job: Job) -> CheckpointError | None:
         """Write a file and do what is to follow; return what went wrong."""
         try:
             written = self._write(job)
         except Exception as error:
-            return _failed(job, error)
+            return job.failed(error)
         try:
             if job.after is not None:
                 job.after(written)
         except Exception as error:
-            return _failed(job, error, "saved, but what was to follow failed")
+            return job.failed(error, "saved, but what was to follow failed")
         return None
 
-    def _write(self, job: _Job) -> Written:
+    def _write(self, job: Job) -> Written:
         folder = job.path.parent
         if folder not in self._cleaned:
             folder.mkdir(parents=True, exist_ok=True)
@@ -407,15 +393,3 @@ class AsyncCheckpointSaver:
             job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
         )  # fmt: skip
         return written
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    """Return a path as it is seen from now, whatever the current folder is when it is used."""
-    text = os.fspath(path)
-    return text if text.startswith("/") else os.path.join(os.getcwd(), text)
-
-
-def _failed(job: _Job, error: BaseException, what: str = "not saved, earlier files are untouched") -> CheckpointError:
-    failed = CheckpointError(f"{job.path}: {what}: {type(error).__name__}: {error}")
-    failed.__cause__ = error
-    return failed
