@@ -9,7 +9,7 @@ import queue
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -260,10 +260,11 @@ class Navrl(Writer):
 
     compress = True
     lazy = True
+    options: Mapping[str, Any] = {}
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
-        self.saver = AsyncCheckpointSaver(optimizers=[training.optimizer] if self.lazy else [])
+        self.saver = AsyncCheckpointSaver(optimizers=[training.optimizer] if self.lazy else [], **self.options)
 
     def save(self, state: dict[str, Any]) -> None:
         self.saver.save_async(state, self.path, compress=self.compress)
@@ -299,6 +300,30 @@ class NavrlEager(Navrl):
     lazy = False
 
 
+class NavrlLossy(Navrl):
+    """The same with Adam's moments rounded to bfloat16: not identical, and said so in the file."""
+
+    options: Mapping[str, Any] = {"lossy_moments": True}
+
+
+class NavrlDelta(Navrl):
+    """The same as differences to the save before, a few steps of training ago; a whole file after eight."""
+
+    options: Mapping[str, Any] = {"delta_chain": 8}
+
+    def __init__(self, training: Training, path: Path) -> None:
+        super().__init__(training, path)
+        self._files: list[Path] = []
+        self._stem = path
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._files.append(self.path)
+        self.path = self._stem.with_name(f"{self._stem.stem}-{len(self._files)}.pt")
+        super().save(state)
+        for old in self._files[:-9]:  # what the chain being written no longer needs
+            old.unlink(missing_ok=True)
+
+
 WRITERS: dict[str, type[Writer]] = {
     "torch.save": Writer,
     "safetensors": Safetensors,
@@ -311,4 +336,6 @@ WRITERS: dict[str, type[Writer]] = {
     "navrl": Navrl,
     "navrl raw": NavrlRaw,
     "navrl, copy in call": NavrlEager,
+    "navrl, lossy moments": NavrlLossy,
+    "navrl, delta": NavrlDelta,
 }

@@ -153,6 +153,48 @@ def test_a_state_that_does_not_fit_is_refused_and_untouched(tmp_path, target):
     assert first.sum() == 0
 
 
+def write_plain(state, path):
+    torch.save(state, path)
+
+
+def write_in_lz4(state, path):
+    path.write_bytes(lz4.frame.compress(torch_bytes(state)))
+
+
+@pytest.mark.parametrize("write", [write_plain, write_in_lz4])
+def test_a_file_of_torch_fills_the_tensors_of_a_state_too(tmp_path, write):
+    source, target = TinyTraining(), TinyTraining()
+    source.step()
+    target.step()
+    write({**source.state(), "further": (torch.ones(2), 7)}, tmp_path / "x.pt")
+    loaded = load_checkpoint(tmp_path / "x.pt", into=target.state())
+    assert loaded["model"]["3.weight"].data_ptr() == target.model[3].weight.data_ptr()
+    assert_same(target.adam.state_dict()["state"], source.adam.state_dict()["state"])
+    assert_same(target.model.state_dict(), source.model.state_dict())
+    assert loaded["further"][0].sum() == 2
+    assert loaded["further"][1] == 7
+
+
+@pytest.mark.parametrize("write", [write_plain, write_in_lz4])
+def test_a_file_of_torch_that_does_not_fit_leaves_the_state_untouched(tmp_path, write):
+    write({"first": torch.ones(2), "x": [torch.ones(3)]}, tmp_path / "x.pt")
+    first = torch.zeros(2)
+    with pytest.raises(CheckpointError, match=r"x\.pt: x/0 is torch.float32 \[3\], to be loaded into torch.float32 \[4\]"):
+        load_checkpoint(tmp_path / "x.pt", into={"first": first, "x": [torch.zeros(4)]})
+    assert first.sum() == 0
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_cause(tmp_path, monkeypatch):
+    save_checkpoint({"n": 1}, tmp_path / "x.pt")
+
+    def broken(*arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.raises(ContainerError, match=r"x\.pt: cannot be read: OSError: .*Input/output error"):
+        load_checkpoint(tmp_path / "x.pt")
+
+
 def test_what_the_state_lacks_is_created(tmp_path):
     save_checkpoint({"a": torch.ones(2), "b": torch.ones(3)}, tmp_path / "x.pt")
     assert load_checkpoint(tmp_path / "x.pt", into={"a": torch.zeros(2)})["b"].sum() == 3

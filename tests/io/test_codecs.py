@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError, ContainerError
+from navrl.io import codecs as codecs_module
 from navrl.io.codecs import CODECS, MAX_EXPANSION, find_codec
 from navrl.io.element_types import ITEM_BYTES
 
@@ -39,6 +40,14 @@ CHUNKS = {
 def test_a_chunk_comes_back_bit_for_bit(codec, element, kind, count):
     chunk = CHUNKS[kind](count * ITEM_BYTES[element])
     assert np.array_equal(decode(codec, encode(codec, chunk, element), chunk.size, element), chunk)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1000, 70_001, 1 << 18])
+def test_floats_are_split_the_same_whatever_the_order_in_which_numpy_copies(monkeypatch, count):
+    chunk = CHUNKS["noise"](4 * count)
+    quick = encode("planes-zstd", chunk, "float32")
+    monkeypatch.setattr(codecs_module, "_writes_in_order", lambda: False)
+    assert np.array_equal(encode("planes-zstd", chunk, "float32"), quick)
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "raw"])

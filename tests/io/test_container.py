@@ -7,6 +7,8 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -186,6 +188,19 @@ def test_a_hostile_claim_costs_no_memory(saved):
         "except ContainerError: sys.exit(7)\n"
     )
     assert subprocess.run([sys.executable, "-c", program, str(saved)]).returncode == 7
+
+
+def test_saving_over_a_file_leaves_neither_its_memory_nor_a_descriptor_behind(saved, state):
+    def settled():
+        deadline = time.monotonic() + 10
+        while any(thread.name == "navrl-free" for thread in threading.enumerate()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return len(os.listdir("/proc/self/fd"))
+
+    before = settled()
+    for _ in range(5):
+        save_checkpoint(state, saved)
+    assert settled() == before
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_no_other(saved, state):

@@ -173,6 +173,38 @@ def test_a_checkpoint_that_the_disk_cannot_read_gives_way_to_the_one_before(run,
         assert run.load() == {"step": 40}
 
 
+def test_a_checkpoint_whose_index_the_disk_cannot_read_gives_way_to_the_one_before(run, monkeypatch):
+    run.save(50, {"step": 50})
+    run.flush()
+    broken = os.stat(run.folder / "checkpoint_000000050.pt").st_ino
+    pread = os.pread
+
+    def failing(descriptor, *arguments):
+        if os.fstat(descriptor).st_ino == broken:
+            raise OSError(5, "Input/output error")
+        return pread(descriptor, *arguments)
+
+    monkeypatch.setattr(os, "pread", failing)
+    assert [entry.step for entry in run.entries()][-1] == 40
+    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: OSError: .*Input"):
+        assert run.load() == {"step": 40}
+
+
+def test_a_checkpoint_that_may_not_be_read_gives_way_to_the_one_before(run, monkeypatch):
+    run.save(50, {"step": 50})
+    run.flush()
+    opened = os.open
+
+    def refusing(path, *arguments, **options):
+        if "000050" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: PermissionError"):
+        assert run.load() == {"step": 40}
+
+
 def test_a_pickle_that_would_run_code_gives_way_to_the_one_before(run):
     (run.folder / "checkpoint_000000050.pt").write_bytes(pickle.dumps(os.getcwd, protocol=2))
     with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt"):

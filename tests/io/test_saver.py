@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -298,7 +300,7 @@ def test_two_saves_to_one_path_leave_the_later(tmp_path):
 
 def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_silently(tmp_path, monkeypatch):
     saver = AsyncCheckpointSaver()
-    monkeypatch.setattr(saver_module, "guarded_addresses", lambda _: saver.shutdown() or {})
+    monkeypatch.setattr(saver_module, "Guarded", lambda _: saver.shutdown() or snapshot_module.Guarded([]))
     with pytest.raises(CheckpointError, match="shut down"):
         saver.save_async({}, tmp_path / "x.pt")
     assert saver.get_stats()["queue_length"] == 0
@@ -332,6 +334,85 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkey
     saver._pending[0].snapshot.copied.set()
     held.set()
     saver.shutdown()
+
+
+def test_a_forked_child_is_told_to_make_a_saver_of_its_own_and_never_hangs(tmp_path):
+    program = """
+import os, signal, sys, torch
+from navrl.errors import CheckpointError
+from navrl.io import AsyncCheckpointSaver, load_checkpoint
+saver = AsyncCheckpointSaver()
+saver.save_async({"x": torch.ones(3)}, sys.argv[1] + "/parent.pt")
+saver._changed.acquire()  # as if a thread held it at the moment of the fork
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    told = 0
+    for call in (lambda: saver.save_async({"n": 1}, sys.argv[1] + "/child.pt"), saver.flush, saver.get_stats):
+        try:
+            call()
+        except CheckpointError as error:
+            told += "create a new one in this process" in str(error)
+    saver.barrier()
+    saver.shutdown()
+    with AsyncCheckpointSaver() as own:
+        own.save_async({"n": 2}, sys.argv[1] + "/own.pt")
+    os._exit(told)
+saver._changed.release()
+_, status = os.waitpid(child, 0)
+saver.shutdown()
+assert load_checkpoint(sys.argv[1] + "/own.pt") == {"n": 2}
+assert load_checkpoint(sys.argv[1] + "/parent.pt")["x"].sum() == 3
+assert not os.path.exists(sys.argv[1] + "/child.pt")
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+
+
+def test_a_change_of_the_containers_after_the_call_does_not_show(tmp_path, held):
+    state = {"list": [1, {"deep": [2]}], "dict": {"a": {"b": 1}, "c": {"b": 2}}, "pair": ([3], "x"), "keys": {(1, "k"): [4]}}
+    expected = copy.deepcopy(state)
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async(state, tmp_path / "x.pt")
+        state["list"][1]["deep"].append(9)
+        state["dict"]["a"]["b"] = 9
+        state["dict"]["new"] = {}
+        state["pair"][0].clear()
+        state["keys"][1, "k"].append(9)
+        held.set()
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_a_tensor_that_is_replaced_between_two_saves_is_noticed(tmp_path):
+    training = TinyTraining()
+    training.step()
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.state(), tmp_path / "1.pt")
+        saver.barrier()
+        for state in training.adam.state.values():
+            state["exp_avg"] = torch.full_like(state["exp_avg"], 7.0)
+        expected = copy.deepcopy(training.state())
+        saver.save_async(training.state(), tmp_path / "2.pt")
+    assert_same(load_checkpoint(tmp_path / "2.pt"), expected)
+
+
+def test_the_state_of_an_optimiser_is_guarded_through_other_objects_of_the_same_memory(tmp_path, slow_copy):
+    training = TinyTraining()
+    training.step()
+    views = {key: [one.detach() for one in state.values()] for key, state in enumerate(training.adam.state.values())}
+    expected = copy.deepcopy(views)
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(views, tmp_path / "x.pt")
+        assert not saver._pending[0].snapshot.copied.is_set()
+        training.step()
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.zeros(2, 2).to_mkldnn()])
+def test_a_tensor_without_plain_memory_is_refused_in_the_call_by_its_place(tmp_path, bad):
+    with AsyncCheckpointSaver() as saver, pytest.raises(UnsupportedStateError, match=r"a/b: .*cannot be stored"):
+        saver.save_async({"ok": torch.ones(2), "a": {"b": bad}}, tmp_path / "x.pt")
 
 
 def test_an_optimiser_whose_state_is_no_dict_is_saved_too(tmp_path):

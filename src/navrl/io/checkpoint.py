@@ -18,10 +18,10 @@ from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
 from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
-from navrl.io.index import MAGIC, ArrayEntry, Index
+from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources, tensor_bytes
-from navrl.io.state import Packed, check_json, pack_state, unpack_state, widened_arrays
+from navrl.io.state import check_json, pack_state, unpack_state, widened_arrays
 
 __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
 
@@ -48,20 +48,19 @@ def save_checkpoint(
         OSError: the disk is full, the folder not writable; what stood at `path` is untouched.
     """
     packed = pack_state(state)
-    document = checkpoint_document(packed, metadata)
+    document = {**checkpoint_document(metadata), "state": packed.tree}
     sources = live_sources(packed)
     if lossy_moments:
         sources = narrow_moments(sources, packed)
     return write_container(path, sources, document, codec=codec, level=level)
 
 
-def checkpoint_document(packed: Packed, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the index of a checkpoint says beside its arrays."""
+def checkpoint_document(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
     return {
         "kind": KIND,
         "created": time.time(),
         "metadata": check_json(dict(metadata), "metadata") if metadata else {},
-        "state": packed.tree,
     }
 
 
@@ -106,10 +105,10 @@ def load_checkpoint(
         ContainerError: the file is damaged; the message names the file and the tensor.
     """
     found = find_checkpoint(path)
-    with open(found, "rb") as file:
+    with naming_file(found), open(found, "rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
-        return legacy.load(found, start, device, trusted=trusted)
+        return legacy.load(found, start, device, trusted=trusted, into=into)
     with Container(found) as container:
         return _Loading(container, torch.device(device), workers, into).state()
 

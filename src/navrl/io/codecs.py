@@ -13,6 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import lz4.block
@@ -128,12 +129,38 @@ def _split(chunk: Bytes, element: str, scratch: Bytes) -> list[Bytes]:
     if widths == [1, 3]:
         top, rest = scratch[:count], scratch[count : chunk.size]
         np.copyto(top, chunk[3::4])
-        np.copyto(rest[2::3], chunk[2::4])
-        np.copyto(_strided(rest, "<u2", 3, count), chunk.view("<u2")[0::2])
+        (_drop_top_bytes if _writes_in_order() else _drop_top_bytes_apart)(chunk, rest)
         return [top, rest]
     planes = scratch[: chunk.size].reshape(width, count)
     np.copyto(planes, chunk.reshape(count, width).T[::-1])
     return list(planes)
+
+
+def _drop_top_bytes(chunk: Bytes, rest: Bytes) -> None:
+    """Put the lower three bytes of every 4-byte number side by side.
+
+    Four bytes are written where three belong: the fourth is then overwritten by the next number. Only the last has no
+    next. Five times as fast as copying the bytes apart, and right only if NumPy goes from the first to the last.
+    """
+    np.copyto(_strided(rest, "<u4", 3, chunk.size // 4 - 1), chunk.view("<u4")[:-1])
+    rest[-3:] = chunk[-4:-1]
+
+
+def _drop_top_bytes_apart(chunk: Bytes, rest: Bytes) -> None:
+    """Do the same, whatever the order in which NumPy copies."""
+    np.copyto(rest[2::3], chunk[2::4])
+    np.copyto(_strided(rest, "<u2", 3, chunk.size // 4), chunk.view("<u2")[0::2])
+
+
+@cache
+def _writes_in_order() -> bool:
+    """Tell whether this NumPy copies a row from its first element to its last: all do so far, none promises it."""
+    numbers = np.arange(1 << 18, dtype="<u4") * np.uint32(2654435761)  # all bytes differ from their neighbours' somewhere
+    chunk = numbers.view(np.uint8)
+    fast, safe = np.empty(chunk.size // 4 * 3, np.uint8), np.empty(chunk.size // 4 * 3, np.uint8)
+    _drop_top_bytes(chunk, fast)
+    _drop_top_bytes_apart(chunk, safe)
+    return np.array_equal(fast, safe)
 
 
 def _join(parts: Sequence[Bytes], chunk: Bytes, element: str) -> None:

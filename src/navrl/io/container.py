@@ -29,6 +29,7 @@ from navrl.io.index import (
     ArrayEntry,
     Index,
     index_checksum,
+    open_to_read,
     read_index_of,
 )
 from navrl.io.threads import TaskThreads, usable_cores
@@ -158,7 +159,7 @@ class Container:
     """An open container: its index at once, its arrays when asked for."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_to_read(path)
         try:
             self.index: Index = read_index_of(self._descriptor, Path(path))
         except BaseException:

@@ -201,7 +201,7 @@ class CheckpointDirectory:
                 if into is not None:
                     verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
                 state = load_checkpoint(path, device, into=into)
-            except (ContainerError, UnsafePickleError) as error:
+            except (ContainerError, UnsafePickleError, FileNotFoundError) as error:  # the last: pruned just now
                 damaged.append(str(error))
                 continue
             if damaged:
@@ -280,7 +280,7 @@ def _newest_first(folder: str | os.PathLike[str]) -> list[Path]:
     """Return every file that is named like a checkpoint, the last written first, those that are no containers too."""
     ages = {entry.path: _age(entry) for entry in list_entries(folder)}
     for step, path in _checkpoint_files(folder):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # gone since, or on a disk that fails
             ages.setdefault(path, (path.stat().st_mtime, step))
     return sorted(ages, key=lambda path: ages[path], reverse=True)
 

@@ -12,7 +12,8 @@ import ctypes
 import fcntl
 import os
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,8 +53,9 @@ class AtomicFile:
     def commit(self) -> None:
         """Make the file durable, and only then visible under its name."""
         os.fsync(self._descriptor)
-        os.replace(self._temporary, self.path)
-        sync_folder(self.path.parent)
+        with _outliving(self.path):
+            os.replace(self._temporary, self.path)
+            sync_folder(self.path.parent)
         self._close()
 
     def _close(self) -> None:
@@ -68,6 +70,30 @@ class AtomicFile:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
             self._close()
+
+
+@contextlib.contextmanager
+def _outliving(path: Path) -> Iterator[None]:
+    """Keep what stands at `path` from being freed in the block, and free it later, in a thread of its own.
+
+    To free a large file takes the system longer than to make its successor durable, and nobody needs to wait for it.
+    """
+    try:
+        held = os.open(path, _HOLD) if _HOLD else None
+    except OSError:  # most often: nothing stands there
+        held = None
+    try:
+        yield
+    finally:
+        if held is not None:
+            try:
+                threading.Thread(target=os.close, args=(held,), name="navrl-free", daemon=True).start()
+            except RuntimeError:  # the interpreter is leaving and starts no more threads
+                os.close(held)
+
+
+# To refer to a file without opening it: no permission is needed, and no device or pipe takes notice.
+_HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else 0
 
 
 def _start_writing(descriptor: int, start: int, size: int) -> None:

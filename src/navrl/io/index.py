@@ -12,6 +12,8 @@ import math
 import os
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,15 +95,41 @@ def read_index(path: str | os.PathLike[str]) -> Index:
         FileNotFoundError: `path` does not exist.
         ContainerError: not a container, cut short, or damaged; the message says which and where.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_to_read(path)
     try:
         return read_index_of(descriptor, Path(path))
     finally:
         os.close(descriptor)
 
 
+@contextmanager
+def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the system says while a file is read into an error that names the file; a missing one stays as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ContainerError(
+            f"{os.fspath(path)}: cannot be read: {type(error).__name__}: {error}; check the disk, or use an older checkpoint"
+        ) from error
+
+
+def open_to_read(path: str | os.PathLike[str]) -> int:
+    """Return a descriptor of a file to read from."""
+    with naming_file(path):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def read_index_of(descriptor: int, path: Path) -> Index:
     """Return the index of a container that is open already."""
+    with naming_file(path):
+        text, size, checksum = _read_text(descriptor, path)
+    return _parse(path, text, size, checksum)
+
+
+def _read_text(descriptor: int, path: Path) -> tuple[bytes, int, int]:
+    """Return the verified text of an index, the size of the file, and the checksum in its footer."""
     size = os.fstat(descriptor).st_size
     header = os.pread(descriptor, HEADER.size, 0)
     _check_header(path, header)
@@ -118,7 +146,7 @@ def read_index_of(descriptor: int, path: Path) -> Index:
         text = os.pread(descriptor, length, size - FOOTER.size - length)
     if index_checksum(header, text) != checksum:
         raise ContainerError(f"{path}: damaged index: its checksum does not match; use an older checkpoint")
-    return _parse(path, text, size, checksum)
+    return text, size, checksum
 
 
 def index_checksum(header: bytes, text: bytes) -> int:

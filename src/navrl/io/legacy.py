@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,29 @@ class UnsafePickleError(CheckpointError):
     """A pickle names code, or is damaged so that it seems to; it was not run."""
 
 
-def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool) -> Any:
+def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool, into: Any = None) -> Any:
     """Return the state in a file that is no container; without `trusted` no code in it can run.
 
+    With `into`, its tensors are filled and returned in the places where the file has tensors too.
+
     Raises:
+        CheckpointError: a tensor does not fit the one of `into`; nothing was filled.
         ContainerError: the file is neither a container nor anything torch wrote, or it is damaged.
         UnsafePickleError: the file would run code, and the caller has not said that it may.
     """
+    if into is None:
+        return _load(path, start, device, trusted=trusted)
+    loaded = _load(path, start, "cpu", trusted=trusted)
+    for place, tensor, live in _pairs(loaded, into, ""):
+        if (tensor.dtype, tensor.shape) != (live.dtype, live.shape):
+            found, expected = (f"{one.dtype} {list(one.shape)}" for one in (tensor, live))
+            raise CheckpointError(f"{path}: {place} is {found}, to be loaded into {expected}")
+    for _, tensor, live in _pairs(loaded, into, ""):
+        live.detach().copy_(tensor)
+    return _with_live(loaded, into, torch.device(device))
+
+
+def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool) -> Any:
     source: io.BytesIO | Path = path
     try:
         if start.startswith(LZ4_MAGIC):
@@ -64,3 +81,35 @@ def _decompress(path: Path) -> bytes:
             f"expected at most {_LZ4_MAX_RATIO * len(stored)}; use an older checkpoint"
         )
     return lz4.frame.decompress(stored)
+
+
+def _children(loaded: Any, into: Any) -> list[tuple[Any, Any, Any]]:
+    """Return key, value and live value (None where there is none) of everything in a container."""
+    if isinstance(loaded, dict):
+        named = into if isinstance(into, dict) else {}
+        return [(key, value, named.get(key)) for key, value in loaded.items()]
+    if isinstance(loaded, list | tuple):
+        counted = into if isinstance(into, list | tuple) else ()
+        return [(key, value, counted[key] if key < len(counted) else None) for key, value in enumerate(loaded)]
+    return []
+
+
+def _pairs(loaded: Any, into: Any, place: str) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the place of every tensor that both states have, and the two tensors."""
+    if isinstance(loaded, torch.Tensor) and isinstance(into, torch.Tensor):
+        yield place, loaded, into
+    for key, value, live in _children(loaded, into):
+        yield from _pairs(value, live, f"{place}/{key}" if place else str(key))
+
+
+def _with_live(loaded: Any, into: Any, device: torch.device) -> Any:
+    """Return the loaded state with the live tensors in their places; all other tensors go to the device."""
+    if isinstance(loaded, torch.Tensor):
+        return into if isinstance(into, torch.Tensor) else loaded.to(device)
+    children = [(key, _with_live(value, live, device)) for key, value, live in _children(loaded, into)]
+    if type(loaded) is tuple:
+        return tuple(value for _, value in children)
+    if isinstance(loaded, dict | list):  # made by this load: nobody else has it yet
+        for key, value in children:
+            loaded[key] = value
+    return loaded

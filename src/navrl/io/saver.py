@@ -10,7 +10,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,14 +18,15 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError
+from navrl.io.capture import capture_state
 from navrl.io.checkpoint import checkpoint_document
 from navrl.io.codecs import DEFAULT_CODEC, find_codec
 from navrl.io.container import Written, write_container
 from navrl.io.delta import DeltaChain
 from navrl.io.files import remove_stale_files
+from navrl.io.job import Job, absolute
 from navrl.io.lossy import narrow_moments
-from navrl.io.snapshot import ArenaPool, Snapshot, guarded_addresses
-from navrl.io.state import pack_state
+from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
 from navrl.io.threads import TaskThreads, lower_priority, usable_cores
 
@@ -37,14 +37,8 @@ logger = logging.getLogger("navrl.io")
 # Encoding gives way to training where both want the same core; copying does not, because training may wait for it.
 _NICENESS = 19
 
-
-@dataclass(eq=False)
-class _Job:
-    path: Path
-    snapshot: Snapshot
-    document: dict[str, Any]
-    codec: str
-    after: Callable[[Written], None] | None
+# Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
+_WORTH_OVERLAP = 8 << 20
 
 
 class AsyncCheckpointSaver:
@@ -103,14 +97,14 @@ class AsyncCheckpointSaver:
         self._hooks: list[Any] = []
         self._pool = ArenaPool()
         self._changed = threading.Condition()  # guards what follows
-        self._pending: list[_Job] = []
+        self._pending: list[Job] = []
         self._errors: list[CheckpointError] = []
         self._dead = False
         self._closed = False
         self._statistics = SaveStatistics()
         self._cleaned: set[Path] = set()
-        self._to_copy: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._to_write: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._encoders = TaskThreads(workers or usable_cores(), "navrl-encode", niceness=_NICENESS)
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
@@ -153,10 +147,10 @@ class AsyncCheckpointSaver:
         self._check_open()
         self._report_errors()
         self._wait_for_room()
-        packed = pack_state(checkpoint)
-        document = checkpoint_document(packed, metadata)
-        snapshot = Snapshot(packed, self._pool, guarded_addresses(self._optimizers))
-        self._enqueue(_Job(Path(path).absolute(), snapshot, document, self.codec if compress else "raw", after))
+        captured = capture_state(checkpoint)
+        document = checkpoint_document(metadata)
+        snapshot = Snapshot(captured, self._pool, Guarded(self._optimizers))
+        self._enqueue(Job(absolute(path), snapshot, document, self.codec if compress else "raw", after))
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -165,8 +159,8 @@ class AsyncCheckpointSaver:
         Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
         clamping or averaging parameters in place, outside of `optimizer.step()`.
         """
-        if os.getpid() != self._process:
-            return  # a forked child: the threads, and what they copy, are the parent's
+        if self._is_forked():
+            return  # the threads, and what they copy, are the parent's
         waiting = [job.snapshot.copied for job in list(self._pending) if not job.snapshot.copied.is_set()]
         if waiting:
             start = time.perf_counter()
@@ -180,6 +174,7 @@ class AsyncCheckpointSaver:
         Raises:
             CheckpointError: a save failed, or some are still on their way after `timeout` seconds.
         """
+        self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._pending, timeout)
             late = [str(job.path) for job in self._pending]
@@ -190,10 +185,12 @@ class AsyncCheckpointSaver:
     def shutdown(self, timeout: float | None = None) -> None:
         """Write everything that is pending, stop the threads, and raise what failed. A second call does nothing.
 
+        Nor does a call in a forked process: what is pending is its parent's to write.
+
         Raises:
             CheckpointError: a save failed, or some are still on their way after `timeout` seconds; call again to wait.
         """
-        if self._closed:
+        if self._closed or self._is_forked():
             return
         try:
             self.flush(timeout)
@@ -207,11 +204,13 @@ class AsyncCheckpointSaver:
     @property
     def errors(self) -> tuple[CheckpointError, ...]:
         """The failed saves that no call has raised yet."""
+        self._check_process()
         with self._changed:
             return tuple(self._errors)
 
     def get_stats(self) -> dict[str, float]:
         """Return counts, bytes, ratio, queue length, and how long the training thread was held up."""
+        self._check_process()
         with self._changed:
             return {**self._statistics.summary(), "queue_length": len(self._pending), "max_queue": self._max_queue_size}
 
@@ -229,7 +228,19 @@ class AsyncCheckpointSaver:
 
     # In the calling thread.
 
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process
+
+    def _check_process(self) -> None:
+        """Refuse a forked process: it has this object, but neither its threads nor locks that anybody would let go."""
+        if self._is_forked():
+            raise CheckpointError(
+                f"this AsyncCheckpointSaver belongs to process {self._process}, and this is a fork of it, {os.getpid()}, "
+                "which has none of its threads; create a new one in this process"
+            )
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise CheckpointError("this AsyncCheckpointSaver is shut down; create a new one to save more")
         if self._dead:
@@ -248,7 +259,7 @@ class AsyncCheckpointSaver:
             self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
         self._check_open()
 
-    def _enqueue(self, job: _Job) -> None:
+    def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
         with self._changed:
             self._check_open()
@@ -288,7 +299,7 @@ class AsyncCheckpointSaver:
         self._encoders.close()
 
     def _finish_at_exit(self) -> None:
-        if os.getpid() != self._process:
+        if self._is_forked():
             return
         if self._pending:
             logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending))
@@ -304,15 +315,20 @@ class AsyncCheckpointSaver:
             with self._changed:
                 self._dead = True
                 for job in self._pending:
-                    self._errors.append(_failed(job, error))
+                    self._errors.append(job.failed(error))
                     job.snapshot.abandon(error)
                 self._pending.clear()
                 self._changed.notify_all()
 
     def _copy_all(self) -> None:
         while (job := self._to_copy.get()) is not None:
-            self._to_write.put(job)  # which can begin while the copy is still being made
-            job.snapshot.finish_copy()
+            job.snapshot.prepare()
+            if job.snapshot.size >= _WORTH_OVERLAP:
+                self._to_write.put(job)  # which can begin while the copy is still being made
+                job.snapshot.finish_copy()
+            else:
+                job.snapshot.finish_copy()
+                self._to_write.put(job)
         self._to_write.put(None)
 
     def _write_all(self) -> None:
@@ -330,20 +346,20 @@ class AsyncCheckpointSaver:
                 self._changed.notify_all()
             del job
 
-    def _attempt(self, job: _Job) -> CheckpointError | None:
+    def _attempt(self, job: Job) -> CheckpointError | None:
         """Write a file and do what is to follow; return what went wrong."""
         try:
             written = self._write(job)
         except Exception as error:
-            return _failed(job, error)
+            return job.failed(error)
         try:
             if job.after is not None:
                 job.after(written)
         except Exception as error:
-            return _failed(job, error, "saved, but what was to follow failed")
+            return job.failed(error, "saved, but what was to follow failed")
         return None
 
-    def _write(self, job: _Job) -> Written:
+    def _write(self, job: Job) -> Written:
         folder = job.path.parent
         if folder not in self._cleaned:
             folder.mkdir(parents=True, exist_ok=True)
@@ -351,6 +367,7 @@ class AsyncCheckpointSaver:
             self._cleaned.add(folder)
         start = time.perf_counter()
         sources = job.snapshot.sources()
+        job.document["state"] = job.snapshot.packed.tree
         if self.lossy_moments:
             job.snapshot.check()
             sources = narrow_moments(sources, job.snapshot.packed)
@@ -376,9 +393,3 @@ class AsyncCheckpointSaver:
             job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
         )  # fmt: skip
         return written
-
-
-def _failed(job: _Job, error: BaseException, what: str = "not saved, earlier files are untouched") -> CheckpointError:
-    failed = CheckpointError(f"{job.path}: {what}: {type(error).__name__}: {error}")
-    failed.__cause__ = error
-    return failed

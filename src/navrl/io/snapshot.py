@@ -13,20 +13,24 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 
 from navrl.errors import CheckpointError
+from navrl.io.capture import Captured
 from navrl.io.codecs import Bytes
 from navrl.io.container import ArraySource
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
-from navrl.io.state import Packed
+from navrl.io.state import Packed, pack_state
 
-__all__ = ["ArenaPool", "Snapshot", "guarded_addresses", "live_sources", "tensor_bytes"]
+__all__ = ["ArenaPool", "Guarded", "Snapshot", "live_sources", "tensor_bytes"]
 
 _ALIGNMENT = 64
+_bytes_of = attrgetter("nbytes")
 
 
 class ArenaPool:
@@ -34,7 +38,22 @@ class ArenaPool:
 
     def __init__(self) -> None:
         self._free: list[torch.Tensor] = []
+        self._events: list[threading.Event] = []
         self._lock = threading.Lock()
+        self.progress = threading.Condition()  # notified when anything was copied
+
+    def take_event(self) -> threading.Event:
+        """Return an event that is not set; to make one takes longer than most of what a save does in the call."""
+        try:
+            event = self._events.pop()
+        except IndexError:
+            return threading.Event()
+        event.clear()
+        return event
+
+    def give_event_back(self, event: threading.Event) -> None:
+        """Keep an event. It stays set until it is taken again, for the sake of those who still look at it."""
+        self._events.append(event)
 
     def take(self, size: int, *, pinned: bool) -> torch.Tensor:
         """Return a flat buffer of at least `size` bytes."""
@@ -54,70 +73,121 @@ class ArenaPool:
             self._free.append(arena)
 
 
-def guarded_addresses(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, int]:
-    """Return address and bytes of every tensor that the optimisers own: parameters and their state."""
-    guarded: dict[int, int] = {}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            guarded.update({parameter.data_ptr(): parameter.nbytes for parameter in group["params"]})
-        for state in optimizer.state.values():
-            if not isinstance(state, dict):
-                continue  # a custom optimiser's own affair: copied in the call, like everything that is not guarded
-            guarded.update({one.data_ptr(): one.nbytes for one in state.values() if type(one) is torch.Tensor})
-    return guarded
+class Guarded:
+    """The tensors that optimisers own, parameters and their state: nobody else writes to them."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        parameters: list[torch.Tensor] = []
+        self._states: list[dict[Any, Any]] = []
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+            # A state that is no dict is a custom optimiser's own affair: copied in the call.
+            self._states += [state for state in optimizer.state.values() if isinstance(state, dict)]
+        self._addresses = dict(zip(map(torch.Tensor.data_ptr, parameters), map(_bytes_of, parameters), strict=True))
+        self._objects = set(map(id, chain.from_iterable(map(dict.values, self._states))))
+
+    def strangers(self, captured: Captured) -> list[int]:
+        """Return the numbers of the tensors that are not guarded."""
+        # Most are the optimiser's own objects or its parameters, which costs little to find out.
+        strangers = [number for number, tensor in enumerate(captured.tensors) if id(tensor) not in self._objects]
+        strangers = self._elsewhere(strangers, captured, self._addresses)
+        if strangers and self._states:
+            tensors = [one for state in self._states for one in state.values() if type(one) is torch.Tensor]
+            strangers = self._elsewhere(strangers, captured, {one.data_ptr(): one.nbytes for one in tensors})
+        return strangers
+
+    @staticmethod
+    def _elsewhere(numbers: list[int], captured: Captured, known: dict[int, int]) -> list[int]:
+        """Return those of the numbers whose tensors are none of the known memory, given as address and bytes."""
+        addresses, tensors = captured.addresses, captured.tensors
+        return [number for number in numbers if known.get(addresses[number]) != tensors[number].nbytes]
 
 
 class Snapshot:
     """The arrays of one save on their way into an arena; `copied` is set when training may write again."""
 
-    def __init__(self, packed: Packed, pool: ArenaPool, guarded: dict[int, int]) -> None:
-        self.packed = packed
-        self.copied = threading.Event()
+    def __init__(self, captured: Captured, pool: ArenaPool, guarded: Guarded) -> None:
+        tensors = captured.tensors
+        self.copied = pool.take_event()
         self.failure: BaseException | None = None
-        self._progress = threading.Condition()
+        self._captured = captured
+        self._progress = pool.progress
         self._holders = 1
         self._pool = pool
-        self._offsets: list[int] = []
-        self._missing: set[int] = set()  # values that are not in the arena yet
-        self._deferred: dict[int, tuple[int, int]] = {}  # address and version of values that are copied later
-        immediate: list[int] = []
-        size, pinned, cuda = 0, False, torch.cuda.is_initialized()
-        for number, value in enumerate(packed.values):
-            self._offsets.append(size)
-            if type(value) is not torch.Tensor:
-                continue  # a NumPy array: copied when it was packed
-            nbytes, address = value.nbytes, value.data_ptr()
-            if guarded.get(address) == nbytes:
-                self._deferred[number] = address, value._version
-            else:
-                packed.values[number] = value.detach()  # whatever is done to the object later, this stays as it is
-                immediate.append(number)
-            pinned = cuda and (pinned or value.is_cuda)
-            size += (nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
-        self._arena = pool.take(size, pinned=pinned)
+        self._arena: torch.Tensor | None = None
+        self._sizes: list[int] = []  # of each tensor
+        self._offsets: list[int] = []  # of each tensor in the arena
+        self._same: dict[int, int] = {}  # tensors that lie where an earlier one lies
+        immediate = guarded.strangers(captured)
+        self._twins = {id(tensors[number]): tensors[number].detach() for number in immediate}
+        self._deferred = range(len(tensors)) if not immediate else sorted(set(range(len(tensors))).difference(immediate))
+        self._missing = set(self._deferred)  # tensors that are not in the arena yet
+        self._versions = [tensors[number]._version for number in self._deferred]
+        pinned = torch.cuda.is_initialized() and any(tensor.is_cuda for tensor in tensors)
         self._stream = _after_current_work() if pinned else None
-        self._missing = set(self._deferred)
-        self._copy(immediate)
+        if immediate:
+            self._take_arena()
+            self._copy(immediate)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all tensors, once the snapshot is prepared."""
+        return sum(self._sizes)
 
     @cached_property
-    def distinct(self) -> list[int]:
-        """The numbers of the values to store; counted in the background."""
-        return self.packed.distinct()
+    def packed(self) -> Packed:
+        """The tree of the state and its values; made in the background."""
+        packed = pack_state(self._captured.state)
+        # Whatever was done to an object since, its twin is as it was.
+        packed.values = [self._twins.get(id(value), value) for value in packed.values]
+        return packed
+
+    def _take_arena(self) -> None:
+        self._sizes = list(map(_bytes_of, self._captured.tensors))
+        padded = ((size + _ALIGNMENT - 1) & -_ALIGNMENT for size in self._sizes)
+        *self._offsets, total = accumulate(padded, initial=0)
+        self._arena = self._pool.take(total, pinned=self._stream is not None)
+
+    def prepare(self) -> None:
+        """Find memory for what was deferred; `sources` may be asked for from then on."""
+        try:
+            if self._arena is None:
+                self._take_arena()
+            self._same = self._find_same()
+        except BaseException as error:
+            self._end(error)
+
+    def _find_same(self) -> dict[int, int]:
+        """Return which tensors have the very bytes of another, and of which: they are copied once."""
+        first: dict[tuple[int, int], int] = {}
+        same = {}
+        for number, place in enumerate(zip(self._captured.addresses, self._sizes, strict=True)):
+            if first.setdefault(place, number) != number and place[1]:
+                same[number] = first[place]
+        tensors = self._captured.tensors
+        return {one: other for one, other in same.items() if _is_plain(tensors[one]) and _is_plain(tensors[other])}
 
     def finish_copy(self) -> None:
         """Copy what was deferred, let training go on, and note whether anybody wrote in between."""
+        if self.copied.is_set():
+            return  # there was no memory for it
         try:
-            self._copy([number for number in self.distinct if number in self._deferred])
-            for number, before in self._deferred.items():
-                value = self.packed.values[number]
-                if (value.data_ptr(), value._version) != before:
+            self._copy([number for number in self._deferred if number not in self._same])
+            tensors, addresses = self._captured.tensors, self._captured.addresses
+            for number, version in zip(self._deferred, self._versions, strict=True):
+                if (tensors[number].data_ptr(), tensors[number]._version) != (addresses[number], version):
                     raise CheckpointError(
-                        f"{self.packed.names()[number]}: written to while it was being copied, not by a step of a "
+                        f"{self._name_of(number)}: written to while it was being copied, not by a step of a "
                         "registered optimiser; nothing was stored. Call saver.barrier() before such a write"
                     )
             self._end(None)
         except BaseException as error:
             self._end(error)
+
+    def _name_of(self, number: int) -> str:
+        values, names = self.packed.values, self.packed.names()
+        return next(name for value, name in zip(values, names, strict=True) if value is self._captured.tensors[number])
 
     def _end(self, failure: BaseException | None) -> None:
         with self._progress:
@@ -137,22 +207,22 @@ class Snapshot:
             raise self.failure
 
     def _wait_for(self, number: int) -> None:
-        """Return when one value is in the arena, so that the disk can start before the last one is."""
+        """Return when one tensor is in the arena, so that the disk can start before the last one is."""
         with self._progress:
             self._progress.wait_for(lambda: number not in self._missing or self.copied.is_set())
         if self.failure is not None:
             raise self.failure
 
     def _copy(self, numbers: Sequence[int]) -> None:
-        start = self._arena.data_ptr()
+        start = self._taken.data_ptr()
         for number in numbers:
-            value = self.packed.values[number]
-            if not value.is_cpu or not value.is_contiguous() or value.is_conj() or value.is_neg():
-                self._copy_by_torch(value, self._bytes(number))
+            tensor = self._captured.tensors[number]
+            if not _is_plain(tensor):
+                self._copy_by_torch(tensor, self._bytes(number))
             else:
                 # Lets other threads run, starts no threads of its own, and knows no element types.
-                ctypes.memmove(start + self._offsets[number], value.data_ptr(), value.nbytes)
-            if value.is_cpu and number in self._missing:
+                ctypes.memmove(start + self._offsets[number], tensor.data_ptr(), self._sizes[number])
+            if tensor.is_cpu and number in self._missing:
                 with self._progress:
                     self._missing.discard(number)
                     self._progress.notify_all()
@@ -169,19 +239,34 @@ class Snapshot:
             target.copy_(value, non_blocking=True)
             value.record_stream(self._stream)  # its memory must not be reused before the copy has run
 
+    @property
+    def _taken(self) -> torch.Tensor:
+        if self._arena is None:
+            raise CheckpointError("a snapshot was used before its memory was found")
+        return self._arena
+
     def _bytes(self, number: int) -> torch.Tensor:
         start = self._offsets[number]
-        return self._arena[start : start + self.packed.values[number].nbytes]
+        return self._taken[start : start + self._sizes[number]]
 
     def sources(self) -> list[ArraySource]:
         """Return the arrays to be written; some may still be on their way into the arena, and say when they are not."""
+        if self.failure is not None:
+            raise self.failure
+        tensors = self._captured.tensors
+        numbers = {id(self._twins.get(id(tensor), tensor)): number for number, tensor in enumerate(tensors)}
+        places = {key: self._same.get(number, number) for key, number in numbers.items()}
+        distinct = self.packed.distinct()
         sources = array_sources(
             self.packed,
-            self.distinct,
-            lambda number, value: self._bytes(number).numpy() if type(value) is torch.Tensor else _flat(value),
+            distinct,
+            lambda value: self._bytes(places[id(value)]).numpy() if type(value) is torch.Tensor else _flat(value),
         )
-        pairs = zip(self.distinct, sources, strict=True)
-        return [replace(source, ready=partial(self._wait_for, number)) for number, source in pairs]
+        waits = [places.get(id(self.packed.values[number])) for number in distinct]
+        return [
+            source if number is None else replace(source, ready=partial(self._wait_for, number))
+            for number, source in zip(waits, sources, strict=True)
+        ]
 
     def keep(self) -> None:
         """Hold on to the memory: it then takes one more `release` to give it back."""
@@ -193,8 +278,16 @@ class Snapshot:
         self._holders -= 1
         if self._holders:
             return
-        self.packed = Packed()
-        self._pool.give_back(self._arena)
+        self._captured, self._twins = Captured(), {}
+        self.__dict__.pop("packed", None)
+        if self._arena is not None:
+            self._pool.give_back(self._arena)
+        self._pool.give_event_back(self.copied)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether the bytes of a tensor lie in main memory as they are to be stored."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _after_current_work() -> Any:
@@ -209,18 +302,18 @@ def live_sources(packed: Packed) -> list[ArraySource]:
     return array_sources(
         packed,
         packed.distinct(),
-        lambda _, value: tensor_bytes(value) if type(value) is torch.Tensor else _flat(value),
+        lambda value: tensor_bytes(value) if type(value) is torch.Tensor else _flat(value),
     )
 
 
-def array_sources(packed: Packed, numbers: Sequence[int], bytes_of: Callable[[int, Any], Bytes]) -> list[ArraySource]:
+def array_sources(packed: Packed, numbers: Sequence[int], bytes_of: Callable[[Any], Bytes]) -> list[ArraySource]:
     """Return the values of these numbers as named arrays."""
     names = packed.names()
     sources = []
     for number in numbers:
         value = packed.values[number]
         known = NAME_OF_TORCH_DTYPE if type(value) is torch.Tensor else NAME_OF_NUMPY_DTYPE
-        sources.append(ArraySource(names[number], known[value.dtype], tuple(value.shape), bytes_of(number, value)))
+        sources.append(ArraySource(names[number], known[value.dtype], tuple(value.shape), bytes_of(value)))
     return sources
 
 

@@ -25,7 +25,7 @@ __all__ = ["Packed", "pack_state", "unpack_state"]
 
 MAX_DEPTH = 100
 _JSON_EXACT = 1 << 53  # larger whole numbers are written as text: other readers keep numbers in doubles
-_TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 
 @dataclass
@@ -98,26 +98,44 @@ def pack_state(state: Any) -> Packed:
     packed = Packed()
     try:
         packed.tree = _pack(state, packed, 0)
-    except _Refused as refused:
-        place = _locate(state, refused.value, "", 0) or "state"
-        raise UnsupportedStateError(f"{place}: {refused}") from None
+    except Refused as refused:
+        raise name_place(refused, state) from None
     return packed
 
 
-class _Refused(Exception):
+class Refused(Exception):
+    """A value cannot be stored; where in the state it lies is not known here."""
+
     def __init__(self, value: Any, reason: str) -> None:
         super().__init__(reason)
         self.value = value
 
 
+def name_place(refused: Refused, state: Any) -> UnsupportedStateError:
+    """Return an error that says where in the state the refused value lies."""
+    place = _locate(state, refused.value, "", 0) or "state"
+    return UnsupportedStateError(f"{place}: {refused}")
+
+
+def check_tensor(value: torch.Tensor) -> None:
+    """Raise `Refused` unless the tensor is one that a container can hold."""
+    if value.dtype not in NAME_OF_TORCH_DTYPE or value.layout is not torch.strided or value.is_meta:
+        raise Refused(value, f"a {value.layout} tensor of {value.dtype} on {value.device} cannot be stored; store a dense one")
+
+
+def check_array(value: Any) -> None:
+    """Raise `Refused` unless the NumPy array is one that a container can hold."""
+    if value.dtype not in NAME_OF_NUMPY_DTYPE:
+        raise Refused(
+            value, f"a NumPy array of {value.dtype} cannot be stored; convert it to numbers in the machine's byte order"
+        )
+
+
 def _pack(value: Any, packed: Packed, depth: int) -> Any:
-    """Return the tree of a value. It runs inside the training loop, so it does no more than it must."""
+    """Return the tree of a value."""
     kind = type(value)
-    if kind is torch.Tensor or kind in _TENSOR_TYPES:
-        if value.dtype not in NAME_OF_TORCH_DTYPE or value.layout is not torch.strided or value.is_meta:
-            raise _Refused(
-                value, f"a {value.layout} tensor of {value.dtype} on {value.device} cannot be stored; store a dense one"
-            )
+    if kind is torch.Tensor or kind in TENSOR_TYPES:
+        check_tensor(value)
         node = {"tensor": len(packed.values)}
         # A parameter may be given other memory later (`p.data = ...`); its detached twin keeps what it has now.
         packed.values.append(value if kind is torch.Tensor else value.detach())
@@ -131,18 +149,15 @@ def _pack(value: Any, packed: Packed, depth: int) -> Any:
         return value if math.isfinite(value) else {"float": repr(value)}
     packer = _PACKERS.get(kind)
     if packer is None:
-        raise _Refused(value, _refusal(value))
+        raise Refused(value, refusal(value))
     if depth > MAX_DEPTH:
-        raise _Refused(value, f"nested deeper than {MAX_DEPTH} levels; does the state hold itself?")
+        raise Refused(value, f"nested deeper than {MAX_DEPTH} levels; does the state hold itself?")
     return packer(value, packed, depth + 1)
 
 
 def _pack_array(value: Any, packed: Packed, tag: str) -> Any:
     """Add a copy of a NumPy array: nothing guards it from being written to later."""
-    if value.dtype not in NAME_OF_NUMPY_DTYPE:
-        raise _Refused(
-            value, f"a NumPy array of {value.dtype} cannot be stored; convert it to numbers in the machine's byte order"
-        )
+    check_array(value)
     node = {tag: len(packed.values)}
     packed.values.append(np.array(value, order="C", copy=True))
     packed.tags.append(node)
@@ -184,7 +199,8 @@ _PACKERS: dict[type, Callable[[Any, Packed, int], Any]] = {
 }
 
 
-def _refusal(value: Any) -> str:
+def refusal(value: Any) -> str:
+    """Return why a value of this type cannot be stored, and what to store instead."""
     kind = type(value)
     advice = "store its state_dict(), numbers, strings or tensors instead"
     if hasattr(kind, "__dataclass_fields__"):
