@@ -1,0 +1,57 @@
+"""NavRL's own trainer, as `navrl train` starts it: one process of one thread for each core that it may use.
+
+The settings are the original's (`algo=ppo_exact network=navrl`), which are those of the task: four epochs, clipping at 0.1,
+clipped Huber loss. Beyond what the peers do, it normalises returns and sums statistics and gradients over the processes.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from _training_peers.task import Task
+from navrl.config import Config, load_config
+from navrl.train.team import Team, assemble
+from navrl.train.trainer import Trainer
+
+
+def configuration(task: Task) -> Config:
+    """Return the trainer's settings for the task."""
+    rates = [f"algo.{part}.learning_rate={task.learning_rate}" for part in ("feature_extractor", "actor", "critic")]
+    clips = [f"algo.{part}.clip_ratio={task.clip}" for part in ("actor", "critic")]
+    return load_config([
+        "algo=ppo_exact", "network=navrl", "algo.policy_coefficient=1.0", f"processes={task.threads}",
+        f"env.num_envs={task.drones}", f"env.num_worlds={task.worlds}", "env.action_repeat=1",
+        "env_dyn.obstacles_per_world=[]", f"algo.training_frame_num={task.steps}",
+        f"algo.training_epoch_num={task.epochs}", f"algo.num_minibatches={task.minibatches}", *rates, *clips,
+        f"algo.entropy_loss_coefficient={task.entropy}", f"algo.huber_delta={task.huber}",
+        f"algo.gamma={task.discount}", f"algo.gae_lambda={task.trace}", f"algo.max_grad_norm={task.gradient_norm}",
+    ])  # fmt: skip
+
+
+def follow(team: Team, task: Task) -> None:
+    """Iterate whenever the leader does; what waits in between sleeps in a receive."""
+    trainer = Trainer(configuration(task), team)
+    while team.share(None):
+        trainer.learn(trainer.collect())
+
+
+class Leader:
+    """The first process of the team. The others end with it."""
+
+    def __init__(self, task: Task) -> None:
+        self.held = ExitStack()  # the team lasts as long as this does
+        self.team = self.held.enter_context(assemble(task.threads, follow, task))
+        self.trainer = Trainer(configuration(task), self.team)
+
+    def iterate(self) -> tuple[float, float]:
+        self.team.share(True)
+        start = time.perf_counter()
+        batch = self.trainer.collect()
+        collected = time.perf_counter()
+        self.trainer.learn(batch)
+        return collected - start, time.perf_counter() - collected
+
+
+def make(task: Task) -> Leader:
+    return Leader(task)
