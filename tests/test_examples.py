@@ -20,8 +20,10 @@ def run(*command: str, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
-def test_the_native_example_flies():
-    assert "episodes ended" in run(sys.executable, "examples/fly.py", "--drones", "32", "--steps", "400")
+@pytest.mark.parametrize(("policy", "steps"), [("pretrained", "100"), ("scripted", "400")])
+def test_the_native_example_flies(policy, steps):
+    told = run(sys.executable, "examples/fly.py", "--policy", policy, "--drones", "32", "--steps", steps)
+    assert "episodes ended" in told
 
 
 @pytest.mark.slow

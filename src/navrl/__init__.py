@@ -22,9 +22,11 @@ _PUBLIC = {
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
+    "load_policy": "navrl.evaluate",
 }
 
 if TYPE_CHECKING:
+    from navrl.evaluate import load_policy as load_policy
     from navrl.io.checkpoint import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint import save_checkpoint as save_checkpoint
     from navrl.io.directory import CheckpointDirectory as CheckpointDirectory
