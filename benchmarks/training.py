@@ -4,7 +4,7 @@ An iteration is 32 decisions of 1024 drones, then 4 epochs of 16 minibatches: co
 Every contestant is a process of its own (`_training_peers/`), in a virtual environment that is made here, with the settings
 that make it fastest on a CPU; each module says which. They take turns, one iteration each, and sleep in between. How many
 cores the sleepers used all the same, and what the rest of the machine did meanwhile, is measured too: the last two lines of
-the gates, which say whether the run was a quiet one (two threads of OpenMP are ten times slower beside other work). Memory
+the gates, which say whether the run was a quiet one (two threads of OpenMP are many times slower beside other work). Memory
 is the sum of the peaks of a contestant's processes, so that two processes pay twice for what they share.
 "GEMM limit" is no trainer: only the matrix products that all of them need.
 """

@@ -2,7 +2,7 @@
 
 Chosen for speed: packed observations in one group; actor and critic share the network, and the critic takes its value from
 the pass that the actor has just made on the same observations; fused Adam; no log folder, no check for NaN, fixed learning
-rate. Its value loss is the squared error, which is cheaper than the others' Huber loss.
+rate. Its value loss is the squared error, which costs no more than the others' Huber loss.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Chosen for speed: packed observations; one model for policy and value, whose value comes from the pass that the policy has
 just made; fused Adam; no tracking, no checkpoints, no progress bar. skrl has no Beta policy, so the model brings the one
-that the plain loop uses. Its value loss is the squared error, which is cheaper than the others' Huber loss.
+that the plain loop uses. Its value loss is the squared error, which costs no more than the others' Huber loss.
 """
 
 from __future__ import annotations

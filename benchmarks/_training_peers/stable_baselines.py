@@ -1,7 +1,7 @@
 """PPO of Stable-Baselines3, with the network as its policy.
 
 Chosen for speed: flat observations, so that a minibatch is one gather; one pass of the network for policy and value; fused
-Adam; no Monitor, no logger output. Its value loss is the squared error, which is cheaper than the others' Huber loss.
+Adam; no Monitor, no logger output. Its value loss is the squared error, which costs no more than the others' Huber loss.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Chosen for speed: one pass of the network for policy and value, in collection and in the loss; values of the next step
 shifted from those of this one instead of a second pass; smooth L1 as the value loss; what the loss does not need is left
-out of the buffer; the same tensors for every batch; fused Adam. Compiling the policy or the loss did not help.
+out of the buffer; the same tensors for every batch; fused Adam. Nothing is compiled.
 """
 
 from __future__ import annotations
