@@ -20,7 +20,8 @@ def configuration(task: Task) -> Config:
     rates = [f"algo.{part}.learning_rate={task.learning_rate}" for part in ("feature_extractor", "actor", "critic")]
     clips = [f"algo.{part}.clip_ratio={task.clip}" for part in ("actor", "critic")]
     return load_config([
-        "algo=ppo_exact", "network=navrl", "algo.policy_coefficient=1.0", "algo.clip_heads_only=false", f"processes={task.threads}",
+        "algo=ppo_exact", "network=navrl", "algo.policy_coefficient=1.0", "algo.clip_heads_only=false",
+        f"processes={task.threads}",
         f"env.num_envs={task.drones}", f"env.num_worlds={task.worlds}", "env.action_repeat=1",
         "env_dyn.obstacles_per_world=[]", f"algo.training_frame_num={task.steps}",
         f"algo.training_epoch_num={task.epochs}", f"algo.num_minibatches={task.minibatches}", *rates, *clips,
