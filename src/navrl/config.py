@@ -14,6 +14,7 @@ from navrl.rl.ppo import PPOSettings
 from navrl.sim.settings import NavigationSettings
 
 TRACKER_MODES = ("disabled", "offline", "online")
+INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
 PARTS = {"preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl")}  # that come with a preset
 
@@ -49,12 +50,12 @@ class FlightSettings:
 class CurriculumSettings:
     """Keys `curriculum.*`: what gets harder while the policy learns."""
 
-    final_collision: float = 8.0  # `reward.collision` grows to this ...
+    final_collision: float | None = None  # `reward.collision` moves to this ...; null: it stays
     collision_until: float = 0.5  # ... by this share of the training
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
-        if not 0 <= self.final_collision <= 1e6:
+        if self.final_collision is not None and not 0 <= self.final_collision <= 1e6:
             raise ConfigError(f"curriculum.final_collision is {self.final_collision}; expected 0 to 1e6")
         if not 0 < self.collision_until <= 1:
             raise ConfigError(f"curriculum.collision_until is {self.collision_until}; expected above 0, at most 1")
@@ -118,8 +119,34 @@ class Config(NavigationSettings):
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
+        if not 0 <= self.reward.collision <= 1e6:
+            raise ConfigError(f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn")
+        self._check_device()
+        self._check_worlds()
         if self.resume not in ("", "auto"):
             raise ConfigError(f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH")
+
+    def _check_device(self) -> None:
+        import torch
+
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ConfigError(f"device is {self.device!r}; expected cpu, cuda or cuda:0") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"device is {self.device!r}, but torch sees no CUDA device here; use device=cpu")
+
+    def _check_worlds(self) -> None:
+        """Keep the worlds that judge a policy apart from those that it learns in."""
+        if self.env.same_map or self.env.world_files:
+            return
+        learnt = range(self.env.map_seed, self.env.map_seed + self.env.num_worlds)
+        for name, first in (("flight.map_seed", self.flight.map_seed), ("its interim worlds", self.flight.map_seed + INTERIM)):
+            if first < learnt.stop and learnt.start < first + self.flight.worlds:
+                raise ConfigError(
+                    f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet {name} {first}: the policy would "
+                    "be judged in worlds it has learnt in; move one of them"
+                )
 
 
 def load_config(overrides: Sequence[str] = ()) -> Config:

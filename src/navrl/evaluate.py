@@ -88,6 +88,7 @@ def conditions(
     """
     moving = copy.deepcopy(task)
     if policy is not None and policy.task is not None:
+        _check_sight(task, policy.task, typed)
         for key in set(INTERFACE) - set(typed):
             group, name = key.split(".")
             moving.set(key, copy.deepcopy(getattr(getattr(policy.task, group), name)))
@@ -100,6 +101,15 @@ def conditions(
     static = copy.deepcopy(moving)
     static.env_dyn.num_obstacles, static.env_dyn.obstacles_per_world = 0, []
     return {label_of(settings): settings for settings in (static, moving)}
+
+
+def _check_sight(task: NavigationSettings, trained: NavigationSettings, typed: Collection[str]) -> None:
+    """Refuse settings that change what a trained policy sees."""
+    for key in ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed"):
+        group, name = key.split(".")
+        wanted, known = getattr(getattr(task, group), name), getattr(getattr(trained, group), name)
+        if key in typed and wanted != known:
+            raise ConfigError(f"{key} is {wanted}; the policy was trained with {known} and can see nothing else")
 
 
 def label_of(task: NavigationSettings) -> str:

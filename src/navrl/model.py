@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from navrl.errors import ConfigError
 from navrl.io.checkpoint import load_checkpoint, save_checkpoint
 from navrl.rl.accelerate import AppliedNetwork, accelerate
-from navrl.rl.network import NetworkSettings, RowLayout, build_network
+from navrl.rl.network import NavigationNetwork, NetworkSettings, RowLayout, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings
 
 KIND = "navrl.policy"
@@ -44,12 +43,20 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
         ContainerError: the file is damaged.
     """
     state = load_checkpoint(path)
+    if isinstance(state, dict) and any(name.startswith("feature_extractor.module.") for name in state if isinstance(name, str)):
+        return _load_original(state)
     if not isinstance(state, dict) or state.get("kind") != KIND:
         raise ConfigError(f"{path} is no model of navrl; expected a file that `navrl train` wrote, such as RUN/model.pt")
     task = NavigationSettings.from_mapping(state["task"])
     layout = RowLayout(round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed)
     network = build_network(NetworkSettings(**state["network"]), layout)
     network.load_state_dict(state["parameters"])
-    network.requires_grad_(False)
-    with torch.no_grad():
-        return accelerate(network), task, state["card"]
+    return accelerate(network.requires_grad_(False)), task, state["card"]
+
+
+def _load_original(state: Mapping[str, Any]) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
+    """Return the network of a checkpoint that the original NavRL wrote."""
+    parameters, _ = from_upstream(state)
+    network = NavigationNetwork()
+    network.load_state_dict(parameters)
+    return accelerate(network.requires_grad_(False)), NavigationSettings(), {"origin": "a checkpoint of the original NavRL"}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from navrl.evaluate import Flights, Policy
     from navrl.sim.env import NavigationEnv
 
+FINAL_SEED = 1 << 40  # random streams that neither training nor the evaluations during it have seen
 EPILOG = """examples:
   navrl eval scripted                                the scripted pilot: 1024 episodes over 16 unseen worlds, twice
   navrl eval runs/mine                               the model of a run
@@ -33,7 +34,9 @@ def register(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="a model file, a checkpoint, a run's folder, `pretrained` or `scripted`")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model file, a run's folder, `pretrained`, `scripted`, or a checkpoint of the original"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
     parser.add_argument("--out", type=Path, default=Path("runs/eval"), help="folder for the results (default: %(default)s)")
     parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each condition (flight.episodes)")
@@ -61,17 +64,19 @@ def fly_and_report(
     policy: Policy, model: str, config: Config, typed: set[str], folder: Path, console: Console, print_json: bool = False
 ) -> None:
     """Fly all conditions; print the table or the JSON, and leave the numbers and the pictures in a folder."""
+    from navrl.errors import MissingExtraError
     from navrl.evaluate import conditions
     from navrl.train.folder import as_json, write_text
     from navrl.train.report import draw_flights, outcome_table
 
-    console.print(
-        f"[bold]Flying {policy.name} over unseen worlds[/bold] (the first run compiles the simulator)", highlight=False
-    )
+    settings = conditions(config.task, config.flight, policy, typed)
+    known = config.env.same_map or config.env.world_files
+    where = "the worlds of its training" if known else "unseen worlds"
+    console.print(f"[bold]Flying {policy.name} over {where}[/bold] (the first run compiles the simulator)", highlight=False)
     start = time.perf_counter()
     flown = {
         label: (env, _fly(console, label, env, policy, config.flight.recorded))
-        for label, env in _environments(console, conditions(config.task, config.flight, policy, typed), config.flight.seed)
+        for label, env in _environments(console, settings, FINAL_SEED + config.flight.seed)
     }
     flights = {label: flights for label, (_, flights) in flown.items()}
     report = _report(model, policy, config, flown, time.perf_counter() - start)
@@ -80,8 +85,12 @@ def fly_and_report(
         print(as_json(report), end="")
     else:
         console.print(outcome_table(flights, policy.name))
-    with console.status("drawing"):
-        paths = draw_flights(folder, *list(flown.values())[-1], animation=config.flight.animation)
+    paths: list[Path] = []
+    try:
+        with console.status("drawing"):
+            paths = draw_flights(folder, *list(flown.values())[-1], animation=config.flight.animation)
+    except MissingExtraError as error:
+        console.print(f"no pictures: {error}", markup=False)
     told = ", ".join(str(path) for path in (folder / "evaluation.json", *paths))
     console.print(f"written: {told}", markup=False, highlight=False, soft_wrap=True)
 

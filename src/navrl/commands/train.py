@@ -71,12 +71,11 @@ def _train(config: Config, overrides: list[str], console: Any) -> tuple[int, Pat
 
     folder, config, state = _open_folder(config, overrides)
     order = Order(config, state)
-    processes = config.processes or _fitting_processes(config)
     with folder, StopRequest() as stop, open_display(console, f"navrl train: {folder.path}") as display:
         if state is not None:
             display.note(f"resumed after iteration {state['iteration']}")
-        display.note(f"{processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
-        with assemble(processes, follow, order) as team:
+        display.note(f"{config.processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
+        with assemble(config.processes, follow, order) as team:
             lead(team, order, folder, display, stop)
         return stop.exit_code, folder.path, config
 
@@ -85,18 +84,34 @@ def _open_folder(config: Config, overrides: list[str]) -> tuple[RunFolder, Confi
     """Return the folder of the run, locked, its settings, and the state to go on from."""
     from navrl.config import as_yaml
     from navrl.train.folder import RunFolder, default_name
-    from navrl.train.resume import continued_config, find_state
+    from navrl.train.resume import continued_config, find_run, load_state
 
     command = ["navrl", "train", *overrides]
     if not (config.resume or config.resume_checkpoint):
+        _settle_processes(config)
         return RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config, None
-    path, state = find_state(config)
-    config = continued_config(state["config"], overrides)
-    folder = (
-        RunFolder.open(path, lock=True) if (path / "run.json").exists() else RunFolder.create(path, as_yaml(config), command)
-    )
+    path = find_run(config)
+    folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
+    try:
+        state = load_state(config, path)
+        config = continued_config(state["config"], overrides)
+        folder = folder or RunFolder.create(path, as_yaml(config), command)
+    except BaseException:
+        if folder is not None:
+            folder.close()
+        raise
     folder.record_resume(command, state["iteration"])
     return folder, config, state
+
+
+def _settle_processes(config: Config) -> None:
+    """Choose the number of processes where none was asked for; refuse one that does not divide the work."""
+    from navrl.errors import ConfigError
+
+    config.processes = config.processes or _fitting_processes(config)
+    for key, value in (("env.num_envs", config.env.num_envs), ("flight.interim_episodes", config.flight.interim_episodes)):
+        if value % config.processes:
+            raise ConfigError(f"{key} is {value}; expected a multiple of the {config.processes} processes (processes=N)")
 
 
 def _fitting_processes(config: Config) -> int:

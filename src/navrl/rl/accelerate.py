@@ -13,6 +13,10 @@ from navrl.rl.network import NavigationNetwork
 class AppliedNetwork(Protocol):
     """A network over rows of packed observations."""
 
+    @property
+    def network(self) -> nn.Module:
+        """Whose parameters these are."""
+
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the heads of all rows, or of those that `index` names; differentiable."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from navrl.errors import ActionError
 from navrl.rl import beta
 from navrl.rl.accelerate import AppliedNetwork
 
@@ -24,8 +25,16 @@ class NetworkPilot:
 
     def __init__(self, network: AppliedNetwork, limit: float) -> None:
         self.network, self.limit = network, limit
+        self.width = int(network.network.layout.used)  # type: ignore[union-attr,arg-type]
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), for observations by name."""
         parts = [observation[name].flatten(1) for name in ("lidar", "dynamic_obstacle", "state")]
-        return to_velocity(beta.mean(self.network.forward(torch.cat(parts, 1))), self.limit)
+        rows = torch.cat(parts, 1)
+        if rows.shape[1] != self.width:
+            raise ActionError(
+                f"an observation has {rows.shape[1]} numbers, the policy was trained on {self.width}: fly it with the "
+                "sensor.lidar_* and env.num_observed of its training"
+            )
+        device = next(self.network.network.parameters()).device
+        return to_velocity(beta.mean(self.network.forward(rows.to(device))), self.limit)

@@ -18,7 +18,8 @@ from navrl.rl.collect import Rollout
 from navrl.rl.normaliser import ValueNormaliser
 
 MEASURED = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
-SKIPS_ALLOWED = 50  # updates in a row whose gradient was not finite, before training gives up
+CRITIC = ("explained_variance", "return_mean", "reward_mean", "value_spread")
+SKIPS_ALLOWED = 50  # updates in a row that were not finite, before training gives up
 
 
 class DivergedError(NavrlError, ArithmeticError):
@@ -137,16 +138,24 @@ class PPO:
         entropy_weight = settings.entropy_loss_coefficient * (1 + (settings.final_entropy - 1) * progress)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * rates
-        targets, report = self._targets(batch)
+        prepared = self._targets(batch)
+        if prepared is None:
+            return self._nothing_learnt(rates)
+        targets, report = prepared
         rows = batch.rows[:-1].flatten(0, 1)
-        size = max(1, len(rows) // settings.num_minibatches)
-        sums, norms, updates = torch.zeros(len(MEASURED)), 0.0, 0
+        number_of = min(settings.num_minibatches, len(rows))
+        size = len(rows) // number_of
+        sums, norms, updates, skipped = torch.zeros(len(MEASURED)), 0.0, 0, 0
         stop = False
         for _ in range(settings.training_epoch_num):
-            order = torch.randperm(len(rows), generator=self.generator)
-            for number in range(len(rows) // size):
+            order = torch.randperm(len(rows), generator=self.generator).to(rows.device)
+            for number in range(number_of):
                 index = order[number * size : (number + 1) * size]
-                measured, norm = self._learn(rows, targets, index, entropy_weight)
+                learnt = self._learn(rows, targets, index, entropy_weight)
+                if learnt is None:
+                    skipped += 1
+                    continue
+                measured, norm = learnt
                 sums += measured
                 norms += norm
                 updates += 1
@@ -155,11 +164,19 @@ class PPO:
                     break
             if stop:
                 break
-        report |= dict(zip(MEASURED, (sums / updates).tolist(), strict=True))
-        return report | {"gradient_norm": norms / updates, "learning_rate": self._rates[0] * rates, "updates": updates}
+        learnt_from = max(updates, 1)
+        report |= dict(zip(MEASURED, (sums / learnt_from).tolist(), strict=True))
+        report |= {"gradient_norm": norms / learnt_from, "learning_rate": self._rates[0] * rates}
+        return report | {"updates": updates, "skipped": skipped}
 
-    def _targets(self, batch: Rollout) -> tuple[Tensor, dict[str, float]]:
-        """Return what a minibatch needs beside its rows, and what the batch says about the critic.
+    def _nothing_learnt(self, rates: float) -> dict[str, float]:
+        """Return the report of a batch that was not finite: nothing has changed."""
+        self._skip()
+        nothing = dict.fromkeys((*MEASURED, *CRITIC, "gradient_norm"), float("nan"))
+        return nothing | {"learning_rate": self._rates[0] * rates, "updates": 0, "skipped": self.settings.num_minibatches}
+
+    def _targets(self, batch: Rollout) -> tuple[Tensor, dict[str, float]] | None:
+        """Return what a minibatch needs beside its rows, and what the batch says about the critic; None if it is not finite.
 
         The columns are action (3), log-density, advantage, normalised return, normalised old value.
         """
@@ -172,6 +189,8 @@ class PPO:
             [x.double().mean() for x in (returns, returns * returns, advantage, advantage * advantage, batch.reward)]
         )
         self._reduce(moments)
+        if not torch.isfinite(moments).all():
+            return None  # in every process: they all have the same sums
         mean, square, level, level_square, reward = moments / self._processes
         old_mean, old_spread = self.normaliser.statistics()
         if settings.rescale_critic:
@@ -218,25 +237,28 @@ class PPO:
             measured = torch.stack([policy_loss.detach(), value_loss.detach(), spread.detach(), kl, clipped])
         return loss, measured
 
-    def _learn(self, rows: Tensor, targets: Tensor, index: Tensor, entropy_weight: float) -> tuple[Tensor, float]:
-        """Take one step of the optimiser; return what was measured, averaged over the processes, and the gradient's norm."""
+    def _learn(self, rows: Tensor, targets: Tensor, index: Tensor, entropy_weight: float) -> tuple[Tensor, float] | None:
+        """Take one step of the optimiser; return what was measured over all processes, and the gradient's norm.
+
+        None: the gradient was not finite, and nothing has changed.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         loss, measured = self._loss(self.applied(rows, index), targets.index_select(0, index), entropy_weight)
         loss.backward()
-        gradients = [p.grad.reshape(-1) for p in self._parameters if p.grad is not None]
-        flat = torch.cat([*gradients, measured])
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), measured])
         self._reduce(flat)
         flat /= self._processes
         *parts, measured = flat.split([*self._sizes, len(MEASURED)])
         norm = self._clip(flat[: -len(MEASURED)])
         if not norm < float("inf"):
             self._skip()
-            return torch.nan_to_num(measured), 0.0
+            return None
         self._skipped = 0
         for parameter, part in zip(self._parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
         self.optimizer.step()
-        return measured, norm
+        return measured.cpu(), norm
 
     def _clip(self, flat: Tensor) -> float:
         """Limit the gradient's norm in place, all of it or that of each head; return the norm before."""
@@ -244,13 +266,14 @@ class PPO:
         actor, critic = sum(p.numel() for p in self._actor), sum(p.numel() for p in self._critic)
         parts = flat.split([len(flat) - actor - critic, actor, critic])[1:] if self.settings.clip_heads_only else (flat,)
         for part in parts:
-            part.mul_(min(1.0, limit / (float(part.norm()) + 1e-6)))
+            length = norm if len(part) == len(flat) else float(part.norm())
+            part.mul_(min(1.0, limit / (length + 1e-6)))
         return norm
 
     def _skip(self) -> None:
         self._skipped += 1
         if self._skipped >= SKIPS_ALLOWED:
             raise DivergedError(
-                f"the gradient was not finite {self._skipped} times in a row; the parameters are those of the last good "
-                "update. Lower algo.*.learning_rate or algo.max_grad_norm, or look for NaN in the rewards"
+                f"gradients or rewards were not finite {self._skipped} times in a row; the parameters are those of the last "
+                "good update. Lower algo.*.learning_rate or algo.max_grad_norm, or look for NaN in the rewards"
             )

@@ -38,6 +38,8 @@ def follow(team: Team, order: Order) -> None:
     """Train as one of the others, until the leader says that it is over."""
     torch.set_flush_denormal(True)
     trainer = Trainer(order.config, team)
+    if order.state is None:
+        team.gather(trainer.own_state())
     _restore(trainer, order)
     while trainer.iteration < trainer.iterations:
         trainer.learn(trainer.collect())
@@ -53,9 +55,11 @@ def follow(team: Team, order: Order) -> None:
 def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest) -> dict[str, Flights] | None:
     """Train as the leader; return the last evaluation, or None if a signal came first."""
     torch.set_flush_denormal(True)
-    config = order.config
+    config, order_begins = order.config, order.state is None
     trainer = Trainer(config, team)
     _restore(trainer, order)
+    if not folder.model_path.exists():
+        trainer.best = None  # it is of another folder's model
     with (
         MetricsLog(folder.metrics) as metrics,
         Tracker(config.wandb, as_dict(config), folder.path) as tracker,
@@ -67,6 +71,8 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         metrics.rewind(trainer.iteration)
         record = _Record(trainer, folder, display, metrics, tracker)
         flights: dict[str, Flights] | None = None
+        if order_begins:
+            _save(trainer, team, checkpoints)  # so that a run killed before its first checkpoint can go on too
         while trainer.iteration < trainer.iterations:
             with record.monitor.timer("data_collection"):
                 batch = trainer.collect()
@@ -83,16 +89,23 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
                 record.evaluated(flights)
             if plan["save"]:
                 with record.monitor.timer("checkpoint_save"):
-                    state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": as_dict(config)}
-                    checkpoints.save(trainer.iteration, state, metrics=trainer.best, compress=config.compress_checkpoint)
+                    _save(trainer, team, checkpoints, record.score if plan["evaluate"] else None)
                 record.saved(checkpoints)
             record.show(report)
             if trainer.iteration % SUMMARY_INTERVAL == 0:
                 record.summarise()
             if plan["stop"]:
+                checkpoints.flush()
                 display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
                 return None
         return flights
+
+
+def _save(trainer: Trainer, team: Team, checkpoints: CheckpointDirectory, score: dict[str, float] | None = None) -> None:
+    """Save the state of the whole team in the background."""
+    config = as_dict(trainer.config)
+    state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": config}
+    checkpoints.save(trainer.iteration, state, metrics=score, compress=trainer.config.compress_checkpoint)
 
 
 def _restore(trainer: Trainer, order: Order) -> None:
@@ -105,7 +118,7 @@ def _plan(config: Config, iteration: int, ends: bool, stop: bool) -> dict[str, A
     """Return what all processes do after an iteration."""
     due = bool(config.eval_interval) and iteration % config.eval_interval == 0
     return {
-        "evaluate": ends or (due and not stop),
+        "evaluate": ends or due,
         "save": ends or stop or iteration % config.save_interval == 0,
         "stop": stop and not ends,
     }
@@ -125,6 +138,7 @@ class _Record:
         self._before = earlier[-1].get("seconds", 0.0) if earlier else 0.0  # what a resumed run took until its last evaluation
         self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
         self._evaluation: dict[str, float] | None = None
+        self.score: dict[str, float] | None = None  # of the last evaluation
         self._stall: float | None = None
         self._checkpoints: dict[str, Any] = {}
 
@@ -144,10 +158,11 @@ class _Record:
         self.tracker.log(trainer.iteration, {f"eval/{label}": rate for label, rate in self._evaluation.items()})
         self.folder.save_evaluation(f"iteration_{trainer.iteration:06d}", rows)
         hardest = list(flights.values())[-1]
-        score = {"success": hardest.rate("success_100")[0], "clearance": hardest.of_successes("min_clearance")}
-        best = trainer.best
-        if best is None or (score["success"], score["clearance"]) >= (best["success"], best["clearance"]):
-            trainer.best = score | {"iteration": float(trainer.iteration)}
+        clearance = hardest.of_successes("min_clearance")
+        self.score = {"success": hardest.rate("success_100")[0], "clearance": clearance if clearance == clearance else 0.0}
+        best, score = trainer.best, (self.score["success"], self.score["clearance"])
+        if best is None or score >= (best["success"], best["clearance"]):
+            trainer.best = self.score | {"iteration": float(trainer.iteration)}
             card = {"iteration": trainer.iteration, "frames": trainer.frames, "seed": trainer.config.seed, "evaluation": rows}
             state = model_state(trainer.network, trainer.config.network, trainer.config.task, card)
             save_model(self.folder.model_path, state)
@@ -195,3 +210,9 @@ class _Record:
         self.metrics.write("perf", self.trainer.iteration, **stats)
         self.tracker.log(self.trainer.iteration, stats)
         self.display.note(self.monitor.get_summary())
+        counted = self._checkpoints
+        if counted:
+            self.display.note(
+                f"checkpoints: {counted['saves']} saved, {counted['stored_bytes'] / 1e6:.1f} MB (ratio {counted['ratio']:.2f}), "
+                f"stall {counted['stall_ms_p50']:.2f} ms median, {counted['stall_ms_max']:.2f} ms longest"
+            )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from navrl.config import GROUPS, Config, as_dict, from_dict, load_config
-from navrl.errors import CheckpointError, ConfigError
+from navrl.errors import ConfigError
 from navrl.io.checkpoint import load_checkpoint
 from navrl.io.directory import CheckpointDirectory
 
-# Where a run goes and how it is watched may change on the way. What the policy learns from may not: another run would do.
+# How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
 CHANGEABLE = (
     "max_frame_num", "eval_interval", "save_interval", "keep_last_n", "compress_checkpoint", "save_compression_level",
     "async_checkpoint_queue_size", "headless", "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.",
@@ -31,32 +31,44 @@ def newest_run(parent: Path = Path("runs")) -> Path:
     return max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, run.name))
 
 
-def find_state(config: Config) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of the run to go on with, and its newest whole state.
+def find_run(config: Config) -> Path:
+    """Return the folder of the run to go on with; nothing is read but names.
 
     Raises:
-        ConfigError: there is no such run, or its checkpoint is none of a training.
-        CheckpointError: it has no whole checkpoint.
+        ConfigError: there is no such run.
     """
-    if config.resume_checkpoint:
-        path = Path(config.resume_checkpoint)
-        if path.is_dir():
-            return _newest_state(path)
-        folder = path.resolve().parent.parent
-        if not (folder / "run.json").exists() and not config.run_folder:
-            raise ConfigError(f"{path} is in no run's folder; say with run_folder=PATH where the run goes on")
-        return Path(config.run_folder or folder), _checked(path, load_checkpoint(path))
-    return _newest_state(Path(config.run_folder) if config.run_folder else newest_run())
+    if not config.resume_checkpoint:
+        return _run(Path(config.run_folder) if config.run_folder else newest_run())
+    path = Path(config.resume_checkpoint)
+    if path.is_dir():
+        return _run(path)
+    own = path.resolve().parent.parent
+    if not config.run_folder:
+        return _run(own)
+    folder = Path(config.run_folder)
+    if (folder / "run.json").exists() and folder.resolve() != own:
+        raise ConfigError(f"run_folder {folder} holds another run than {path}; name a new folder, or leave run_folder out")
+    return folder
 
 
-def _newest_state(folder: Path) -> tuple[Path, dict[str, Any]]:
+def _run(folder: Path) -> Path:
     if not (folder / "checkpoints").is_dir():
         raise ConfigError(f"{folder} holds no run to go on with; expected a folder that `navrl train` made")
+    return folder
+
+
+def load_state(config: Config, folder: Path) -> dict[str, Any]:
+    """Return the newest whole state of a run, or the one that was asked for.
+
+    Raises:
+        ConfigError: the checkpoint is none of a training.
+        CheckpointError: the run has no whole checkpoint.
+    """
+    path = Path(config.resume_checkpoint)
+    if config.resume_checkpoint and not path.is_dir():
+        return _checked(path, load_checkpoint(path))
     with CheckpointDirectory(folder / "checkpoints") as checkpoints:
-        try:
-            return folder, _checked(folder, checkpoints.load())
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; the run was ended before its first one: train anew in another folder") from error
+        return _checked(folder, checkpoints.load())
 
 
 def _checked(path: Path, state: Any) -> dict[str, Any]:
@@ -73,11 +85,13 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     """
     typed = load_config(overrides)  # checks them
     before, now = _flat(saved), _flat(as_dict(typed))
-    chosen = {override.split("=", 1)[0] for override in overrides}
-    if chosen & set(GROUPS):
-        keys = [key for key in now if now[key] != before.get(key)]
-    else:
-        keys = [key for key in now if key in chosen and now[key] != before.get(key)]
+    plain = _flat(as_dict(load_config([])))
+    words = [override.split("=", 1)[0] for override in overrides]
+    groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]
+    chosen = _flat(as_dict(load_config(groups)))
+    said = {key for key in now if any(key == word or key.startswith(f"{word}.") for word in words if word not in GROUPS)}
+    said |= {key for key in now if chosen[key] != plain[key]}
+    keys = [key for key in now if key in said and now[key] != before.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]
     if refused:
         told = ", ".join(f"{key} (was {before.get(key)!r}, now {now[key]!r})" for key in refused[:5])

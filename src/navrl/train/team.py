@@ -67,7 +67,8 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo says which connection, not what it means
-        raise TeamError(f"a training process is gone ({str(error).splitlines()[0][:120]}); resume=auto goes on") from error
+        said = str(error).splitlines()[0][:120]
+        raise TeamError(f"a training process is gone ({said}); resume=auto goes on from its last checkpoint") from error
 
 
 @contextmanager
@@ -82,7 +83,8 @@ def assemble(size: int, target: Callable[[Team, Any], None], argument: Any) -> I
         return
     port = _free_port()
     context = torch.multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_join, args=(rank, size, port, target, argument), daemon=True) for rank in range(1, size)]
+    arguments = [(rank, size, port, os.getpid(), target, argument) for rank in range(1, size)]
+    workers = [context.Process(target=_join, args=given, daemon=True) for given in arguments]
     for worker in workers:
         worker.start()
     try:
@@ -97,22 +99,26 @@ def assemble(size: int, target: Callable[[Team, Any], None], argument: Any) -> I
             dist.destroy_process_group()
         for worker in workers:
             if worker.is_alive():
-                worker.terminate()
+                worker.kill()
                 worker.join(10)
 
 
-def _join(rank: int, size: int, port: int, target: Callable[[Team, Any], None], argument: Any) -> None:
-    """Be one of the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _join(
+    rank: int, size: int, port: int, leader: int, target: Callable[[Team, Any], None], argument: Any
+) -> None:  # fmt: skip
+    """Be one of the others. Signals to the whole group are the leader's to answer."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != leader:
+        os._exit(1)  # it died before this process could ask to die with it
     torch.set_num_threads(1)
     _connect(rank, size, port)
     try:
         target(Team(rank, size), argument)
-    except TeamError:
-        os._exit(1)  # the leader is gone, or says itself what went wrong
+    except NavrlError:
+        os._exit(1)  # the leader is gone, or meets the same mistake and says so
     dist.destroy_process_group()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.config import Config
+from navrl.config import INTERIM, Config
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights, conditions, evaluate
 from navrl.rl.accelerate import accelerate
@@ -22,7 +22,7 @@ from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 from navrl.train.team import Team
 
-INTERIM = 5000  # worlds between those that choose the best model and those that judge it at the end
+INTERIM_SEED = 1 << 41  # random streams of evaluations are nobody else's
 SHARED = ("iteration", "network", "optimizer", "normaliser", "best")
 
 
@@ -34,12 +34,13 @@ class Trainer:
         self.task = share_of(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
         device = torch.device(config.device)
-        torch.manual_seed(config.seed)  # equal first weights everywhere
-        layout = self.env.layout
-        self.network = build_network(config.network, RowLayout(layout.azimuths, layout.beams, layout.observed)).to(device)
+        layout = RowLayout(self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)  # equal first weights everywhere
+            self.network = build_network(config.network, layout).to(device)
         self.applied = accelerate(self.network)
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
-        order = torch.Generator().manual_seed(config.seed * 1024 + team.rank + 512)
+        order = torch.Generator().manual_seed((1 << 42) + config.seed * 1024 + team.rank)
         self.ppo = PPO(self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size)
         self.env.reset()
         self.collector = self._collector()
@@ -65,8 +66,9 @@ class Trainer:
     def collect(self) -> Rollout:
         """Fly the next batch with the present policy."""
         ramp, first = self.config.curriculum, self.config.reward.collision
+        last = first if ramp.final_collision is None else ramp.final_collision
         share = min(1.0, self.iteration / self.iterations / ramp.collision_until)
-        self.env.set_collision_penalty(first + share * (ramp.final_collision - first))
+        self.env.set_collision_penalty(first + share * (last - first))
         return self.collector.collect(*self.ppo.normaliser.statistics())
 
     def learn(self, batch: Rollout) -> dict[str, float]:
@@ -88,7 +90,7 @@ class Trainer:
         flight = copy.copy(self.config.flight)
         flight.episodes, flight.map_seed = flight.interim_episodes, flight.map_seed + INTERIM
         pilot = NetworkPilot(self.applied, self.task.env.action_limit)
-        seed, results = flight.seed + self.team.rank, {}
+        seed, results = INTERIM_SEED + 1024 * flight.seed + self.team.rank, {}
         for label, task in conditions(self.config.task, flight).items():
             if label not in self._evaluations:
                 self._evaluations[label] = NavigationEnv(share_of(task, self.team), seed=seed, auto_reset=False)

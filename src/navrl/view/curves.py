@@ -37,7 +37,7 @@ def save_curves(metrics: Sequence[Path], path: Path) -> None:
     for axis, unit, scale in ((axes[0], "frames", 1e6), (axes[1], "minutes", 1.0)):
         for kind, colour in COLOURS.items():
             for number, curve in enumerate(curves):
-                label = f"350 static{' + 80 moving' if kind == 'moving' else ''}" if number == 0 else None
+                label = f"{kind} obstacles" if number == 0 else None
                 points = [(point[unit] / scale, point[kind]) for point in curve]
                 axis.plot(*zip(*points, strict=True), color=colour, marker=".", linewidth=1, label=label)
             axis.axhline(PUBLISHED[kind], color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
