@@ -213,6 +213,6 @@ class _Record:
         counted = self._checkpoints
         if counted:
             self.display.note(
-                f"checkpoints: {counted['saves']} saved, {counted['stored_bytes'] / 1e6:.1f} MB (ratio {counted['ratio']:.2f}), "
+                f"checkpoints: {counted['saves']}, {counted['stored_bytes'] / 1e6:.1f} MB (ratio {counted['ratio']:.2f}), "
                 f"stall {counted['stall_ms_p50']:.2f} ms median, {counted['stall_ms_max']:.2f} ms longest"
             )
