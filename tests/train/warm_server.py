@@ -1,0 +1,83 @@
+"""A process that has imported and compiled everything once, and forks a real `navrl` process for each request.
+
+    {"arguments": ["train", ...], "output": PATH} -> {"pid": PID}    stdout and stderr go to the file
+    {"poll": PID} -> {"code": CODE}                                  null while it runs, negative for a signal
+
+One JSON object a line, on stdin and stdout. It ends with its stdin; what it forked dies with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+def warm_up(overrides: list[str]) -> None:
+    """Load all that `navrl train` loads on its way: modules, and the compiled kernels of simulator and network."""
+    import torch
+
+    from navrl.commands import evaluate, train  # noqa: F401
+    from navrl.config import load_config
+    from navrl.train import display, loop, resume  # noqa: F401
+    from navrl.train.report import draw_flights
+    from navrl.train.team import Team
+    from navrl.train.trainer import Trainer
+
+    torch.set_flush_denormal(True)
+    trainer = Trainer(load_config(overrides), Team())
+    trainer.learn(trainer.collect())
+    flights = trainer.evaluate()
+    label, env = list(trainer._evaluations.items())[-1]
+    with tempfile.TemporaryDirectory() as folder:
+        draw_flights(Path(folder), env, flights[label], animation=False)
+
+
+def be_navrl(arguments: list[str], output: str) -> None:
+    """Become a `navrl` process that writes to a file; never returns."""
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        from navrl.cli import main
+
+        code = main(arguments)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "poll" in request:
+            ended, status = os.waitpid(request["poll"], os.WNOHANG)
+            answer = {"code": os.waitstatus_to_exitcode(status) if ended else None}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                be_navrl(request["arguments"], request["output"])
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    warm_up(sys.argv[1:])
+    print(json.dumps({"ready": True}), flush=True)
+    serve()
