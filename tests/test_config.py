@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import navrl
-from navrl.config import Config, FlightSettings, as_yaml, load_config
+from navrl.config import Config, FlightSettings, as_dict, as_yaml, from_dict, known_keys, load_config
 from navrl.errors import ConfigError
 from navrl.sim.settings import NavigationSettings
 
@@ -168,23 +168,81 @@ def test_the_yaml_of_a_configuration_is_the_configuration():
 
 
 @functools.cache
-def attributes_read_outside(*names):
-    """Return every attribute that is read somewhere in the package, except in the named modules."""
+def attributes_read():
+    """Return every attribute that is read somewhere in the package, except in the dataclasses of settings themselves."""
     found = set()
     for path in SOURCES.rglob("*.py"):
-        if path.name in names:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                found.add(node.attr)
+        tree = ast.parse(path.read_text())
+        inside = {id(node) for part in ast.walk(tree) if defines_settings(part) for node in ast.walk(part)}
+        found |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in inside
+        }
     return found
 
 
-@pytest.mark.parametrize("key", NavigationSettings.keys())
-def test_every_setting_of_the_task_is_read_by_something(key):
-    assert key.split(".")[1] in attributes_read_outside("settings.py", "config.py")
+def defines_settings(node):
+    return isinstance(node, ast.ClassDef) and (node.name == "Config" or node.name.endswith("Settings"))
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(FlightSettings), ids=lambda field: field.name)
-def test_every_setting_of_a_flight_is_read_by_something(field):
-    assert field.name in attributes_read_outside("settings.py", "config.py")
+@pytest.mark.parametrize("key", known_keys())
+def test_every_setting_is_read_by_something(key):
+    assert key.split(".")[-1] in attributes_read()
+
+
+def test_a_setting_that_nothing_reads_would_be_found():
+    assert {"num_envs", "gamma", "keep_last_n"} <= attributes_read()
+    assert "number_of_wishes" not in attributes_read()
+
+
+def test_every_key_of_the_tasks_groups_is_among_the_known_ones():
+    assert set(NavigationSettings.keys()) <= set(known_keys())
+    assert {f"flight.{field.name}" for field in dataclasses.fields(FlightSettings)} <= set(known_keys())
+
+
+CHOICES = sorted(f"{path.parent.name}={path.stem}" for path in (SOURCES / "conf").glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_preset_and_every_part_composes_and_survives_being_saved(choice):
+    config = load_config([choice])
+    config.check()
+    assert from_dict(as_dict(config)) == config
+
+
+def test_the_presets_that_the_help_names_are_there():
+    assert {"preset=quick", "preset=best", "preset=navrl_exact", "preset=smoke"} <= {*CHOICES}
+
+
+def test_the_command_of_the_original_is_accepted():
+    """The keys that users of the original type, and those of its checkpoints."""
+    config = load_config(
+        [
+            "env.num_envs=1024", "env.num_obstacles=350", "env_dyn.num_obstacles=80", "compress_checkpoint=True",
+            "headless=True", "async_checkpoint_queue_size=2", "save_compression_level=3", "save_interval=10", "keep_last_n=2",
+            "wandb.mode=online",
+        ]
+    )  # fmt: skip
+    assert (config.env.num_envs, config.env.num_obstacles, config.env_dyn.num_obstacles) == (1024, 350, 80)
+    assert (config.compress_checkpoint, config.headless) == (True, True)
+    assert (config.async_checkpoint_queue_size, config.save_compression_level) == (2, 3)
+    assert (config.save_interval, config.keep_last_n, config.wandb.mode) == (10, 2, "online")
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("keep_last=2", "keep_last_n"),
+        ("save_intervall=10", "save_interval"),
+        ("compress_checkpoints=True", "compress_checkpoint"),
+        ("async_checkpoint_queue=2", "async_checkpoint_queue_size"),
+        ("algo.actor.learning_rat=1e-4", "algo.actor.learning_rate"),
+        ("curriculum.final_colision=3", "curriculum.final_collision"),
+        ("wandb.mod=online", "wandb.mode"),
+        ("preset=quik", "quick"),
+    ],
+)
+def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
+    with pytest.raises(ConfigError, match=nearest):
+        load_config([override])
