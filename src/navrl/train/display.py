@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -61,16 +62,16 @@ class Status:
     seconds_left: float | None = None
 
 
-class Display:
+class Display(ABC):
     """What both displays do. `update` costs microseconds; nothing that happens to the terminal stops training."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console = console
         self.title = title
 
+    @abstractmethod
     def update(self, status: Status) -> None:
         """Show a new status, now or soon."""
-        raise NotImplementedError
 
     def note(self, text: str) -> None:
         """Print a line that stays: `checkpoint saved`, `resumed from iteration 40`."""
