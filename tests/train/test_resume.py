@@ -202,6 +202,21 @@ def test_a_signal_saves_and_stops_with_its_code_and_the_run_goes_on_from_there(s
     assert_ends_alike(folder, whole)
 
 
+def test_a_signal_does_not_cost_the_evaluation_that_was_due(server, tmp_path):
+    overrides = ("eval_interval=1", "max_frame_num=1536")
+    server.train(tmp_path / "whole", *overrides)
+    run = server.start(tmp_path / "run", *overrides)
+    run.wait_for(2)
+    run.send(signal.SIGTERM)
+    run.finish(128 + signal.SIGTERM)
+    server.train(run.folder, "resume=auto")
+    for name in ("evaluations", "checkpoints"):
+        assert sorted(path.name for path in (run.folder / name).iterdir()) == sorted(
+            path.name for path in (tmp_path / "whole" / name).iterdir()
+        )
+    assert same(*(load_checkpoint(folder / "model.pt") for folder in (run.folder, tmp_path / "whole")))
+
+
 def test_a_second_interrupt_ends_it_at_once_and_leaves_whole_files(server, tmp_path):
     run = server.start(
         tmp_path / "run", "env.num_envs=2048", "algo.training_frame_num=64", "save_interval=1", "max_frame_num=100_000_000"

@@ -77,6 +77,7 @@ class Display(ABC):
         """Print a line that stays: `checkpoint saved`, `resumed from iteration 40`."""
         self._print(Text(text))
 
+    @abstractmethod
     def close(self) -> None:
         """Show the last status."""
 
