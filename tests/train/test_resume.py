@@ -134,6 +134,10 @@ def learning(folder: Path) -> list[dict]:
     return [{k: v for k, v in record.items() if k != "time"} for record in MetricsLog.read(folder / "metrics.jsonl", "train")]
 
 
+def evaluated(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "evaluations").iterdir())
+
+
 def conditions(folder: Path) -> dict:
     return json.loads((folder / "evaluation.json").read_text())["conditions"]
 
@@ -209,11 +213,8 @@ def test_a_signal_does_not_cost_the_evaluation_that_was_due(server, tmp_path):
     run.wait_for(2)
     run.send(signal.SIGTERM)
     run.finish(128 + signal.SIGTERM)
-    server.train(run.folder, "resume=auto")
-    for name in ("evaluations", "checkpoints"):
-        assert sorted(path.name for path in (run.folder / name).iterdir()) == sorted(
-            path.name for path in (tmp_path / "whole" / name).iterdir()
-        )
+    server.train(run.folder, *overrides, "resume=auto")
+    assert evaluated(run.folder) == evaluated(tmp_path / "whole") == [f"iteration_{number:06d}.json" for number in range(1, 7)]
     assert same(*(load_checkpoint(folder / "model.pt") for folder in (run.folder, tmp_path / "whole")))
 
 
