@@ -174,3 +174,21 @@ def runs(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+class Poison:
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self):
+        return os._exit, (3,)
+
+
+def lead_a_worker_that_never_joins() -> None:
+    with assemble(2, print, Poison()) as team:
+        team.share(None)
+
+
+def test_a_worker_that_dies_before_it_joins_is_an_error_of_the_leader():
+    command = [sys.executable, "-c", "import test_team; test_team.lead_a_worker_that_never_joins()"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=Path(__file__).parent)
+    assert "TeamError: training process 1 ended with 3" in done.stderr

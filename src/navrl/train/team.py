@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from navrl.errors import NavrlError
 
@@ -81,15 +82,16 @@ def assemble(size: int, target: Callable[[Team, Any], None], argument: Any) -> I
     if size == 1:
         yield Team()
         return
-    port = _free_port()
+    store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
     context = torch.multiprocessing.get_context("spawn")
-    arguments = [(rank, size, port, os.getpid(), target, argument) for rank in range(1, size)]
+    arguments = [(rank, size, store.port, os.getpid(), target, argument) for rank in range(1, size)]
     workers = [context.Process(target=_join, args=given, daemon=True) for given in arguments]
     for worker in workers:
         worker.start()
     try:
         torch.set_num_threads(1)
-        _connect(0, size, port)
+        _await(workers, store)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=size, timeout=PATIENCE)
         yield Team(0, size)
         for worker in workers:
             worker.join(30)
@@ -114,7 +116,9 @@ def _join(
     if os.getppid() != leader:
         os._exit(1)  # it died before this process could ask to die with it
     torch.set_num_threads(1)
-    _connect(rank, size, port)
+    store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
+    store.set(f"here {rank}", "yes")
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         target(Team(rank, size), argument)
     except NavrlError:
@@ -122,11 +126,15 @@ def _join(
     dist.destroy_process_group()
 
 
-def _connect(rank: int, size: int, port: int) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=PATIENCE)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _await(workers: list[Any], store: TCPStore) -> None:
+    """Return when all workers are there; one that died on its way will never be, so do not wait for it."""
+    missing = dict(enumerate(workers, 1))
+    while missing:
+        for rank, worker in list(missing.items()):
+            if store.check([f"here {rank}"]):
+                del missing[rank]
+            elif worker.exitcode is not None:
+                raise TeamError(
+                    f"training process {rank} ended with {worker.exitcode} before it could join; its error is above"
+                )
+        time.sleep(0.02)

@@ -158,11 +158,11 @@ def share_of(task: NavigationSettings, team: Team) -> NavigationSettings:
     own.sim.num_threads = 1 if team.size > 1 else own.sim.num_threads
     own.env.action_frame = "goal"
     if not own.env.same_map and own.env.num_worlds >= team.size:
-        worlds = own.env.num_worlds
-        own.env.num_worlds = worlds // team.size
-        own.env.map_seed += team.rank * own.env.num_worlds
+        first, last = (own.env.num_worlds * rank // team.size for rank in (team.rank, team.rank + 1))
+        own.env.num_worlds = last - first
+        own.env.map_seed += first
         for counts in (own.env.obstacles_per_world, own.env_dyn.obstacles_per_world, own.env.world_files):
-            _rotate(counts, team.rank * own.env.num_worlds)
+            _rotate(counts, first)
     return own
 
 
