@@ -22,6 +22,7 @@ from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 from navrl.train.team import Team
 
+ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
 INTERIM_SEED = 1 << 41  # random streams of evaluations are nobody else's
 SHARED = ("iteration", "network", "optimizer", "normaliser", "best")
 
@@ -40,7 +41,7 @@ class Trainer:
             self.network = build_network(config.network, layout).to(device)
         self.applied = accelerate(self.network)
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
-        order = torch.Generator().manual_seed((1 << 42) + config.seed * 1024 + team.rank)
+        order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
         self.ppo = PPO(self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size)
         self.env.reset()
         self.collector = self._collector()
@@ -134,7 +135,8 @@ class Trainer:
         self.generator.set_state(own["actions"])
         self.ppo.generator.set_state(own["order"])
         self.network.load_state_dict(state["network"])
-        self.ppo.optimizer.load_state_dict(state["optimizer"])
+        # A copy: the optimiser keeps the tensors it is given, and those that came to a worker share memory with the leader's.
+        self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.ppo.normaliser.load_state_dict(state["normaliser"])
         self.iteration, self.best = state["iteration"], state["best"]
         self.collector = self._collector()
