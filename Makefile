@@ -12,7 +12,7 @@ help:  ## show this list
 
 setup: $(VENV)/.dev  ## create .venv with everything, development tools included
 
-train: $(VENV)/.run  ## train a policy in about ten minutes, evaluate it, leave model and pictures in runs/ (ARGS="seed=1 ...")
+train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, leave model and pictures in runs/ (ARGS="seed=1 ...")
 	$(BIN)/navrl train $(ARGS)
 
 test: $(VENV)/.dev lint  ## lint, types and every test (ARGS="-k lidar")

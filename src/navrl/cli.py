@@ -11,7 +11,7 @@ from navrl.commands import COMMANDS
 from navrl.errors import NavrlError
 
 EPILOG = """examples:
-  navrl train                                        train a policy in about ten minutes, evaluate it, leave a model
+  navrl train                                        train a policy in about twelve minutes, evaluate it, leave a model
   navrl train resume=auto                            go on where it stopped
   navrl eval pretrained                              fly the policy in the package over unseen worlds
   navrl world --png world.png                        look at a world from above

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from navrl.train.folder import RunFolder
 
 EPILOG = """presets:
-  preset=quick         a good policy in about ten minutes on two cores (the default)
+  preset=quick         a good policy in about twelve minutes on two cores (the default)
   preset=best          the recipe of the policy in the package
   preset=navrl_exact   the original's task, network and algorithm
   preset=smoke         seconds
@@ -76,8 +76,8 @@ def _train(config: Config, overrides: list[str], console: Any) -> tuple[int, Pat
             display.note(f"resumed after iteration {state['iteration']}")
         display.note(f"{config.processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
         with assemble(config.processes, follow, order) as team:
-            lead(team, order, folder, display, stop)
-        return stop.exit_code, folder.path, config
+            finished = lead(team, order, folder, display, stop)
+        return 0 if finished else stop.exit_code, folder.path, config
 
 
 def _open_folder(config: Config, overrides: list[str]) -> tuple[RunFolder, Config, dict[str, Any] | None]:

@@ -52,10 +52,10 @@ def follow(team: Team, order: Order) -> None:
             return
 
 
-def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest) -> dict[str, Flights] | None:
-    """Train as the leader; return the last evaluation, or None if a signal came first."""
+def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest) -> bool:
+    """Train as the leader; return whether the training came to its end, or a signal came first."""
     torch.set_flush_denormal(True)
-    config, order_begins = order.config, order.state is None
+    config, begins = order.config, order.state is None
     trainer = Trainer(config, team)
     _restore(trainer, order)
     if not folder.model_path.exists():
@@ -70,8 +70,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
     ):  # fmt: skip
         metrics.rewind(trainer.iteration)
         record = _Record(trainer, folder, display, metrics, tracker)
-        flights: dict[str, Flights] | None = None
-        if order_begins:
+        if begins:
             _save(trainer, team, checkpoints)  # so that a run killed before its first checkpoint can go on too
         while trainer.iteration < trainer.iterations:
             with record.monitor.timer("data_collection"):
@@ -97,8 +96,8 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
             if plan["stop"]:
                 checkpoints.flush()
                 display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
-                return None
-        return flights
+                return False
+        return True
 
 
 def _save(trainer: Trainer, team: Team, checkpoints: CheckpointDirectory, score: dict[str, float] | None = None) -> None:
