@@ -76,7 +76,7 @@ def test_forward_and_gradients_are_those_of_the_module(network, number, indexed)
     fused = FusedNetwork(network, threads=1)
     heads = fused(rows if indexed else chosen, index)
     expected = exact(chosen.double())
-    assert float((heads - expected).detach().abs().max() / expected.detach().abs().max()) < 2e-6
+    assert float((heads - expected).detach().abs().max() / expected.detach().abs().max()) < 5e-6
     assert torch.equal(fused.forward(rows if indexed else chosen, index), heads)
 
     weights[near_a_kink(exact, chosen.double())] = 0
