@@ -13,6 +13,14 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.saver",
+    "DictReplayBuffer": "navrl.io.episodes",
+    "FrameStore": "navrl.io.replay",
+    "PrefixSum": "navrl.io.episodes",
+    "Rounded": "navrl.io.replay",
+    "compress_image": "navrl.io.images",
+    "compress_image_seq": "navrl.io.images",
+    "decompress_image": "navrl.io.images",
+    "decompress_image_seq": "navrl.io.images",
     "CheckpointDirectory": "navrl.io.directory",
     "format_checkpoint_name": "navrl.io.models",
     "get_model_size": "navrl.io.models",
@@ -30,9 +38,17 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint import save_checkpoint as save_checkpoint
     from navrl.io.directory import CheckpointDirectory as CheckpointDirectory
+    from navrl.io.episodes import DictReplayBuffer as DictReplayBuffer
+    from navrl.io.episodes import PrefixSum as PrefixSum
+    from navrl.io.images import compress_image as compress_image
+    from navrl.io.images import compress_image_seq as compress_image_seq
+    from navrl.io.images import decompress_image as decompress_image
+    from navrl.io.images import decompress_image_seq as decompress_image_seq
     from navrl.io.models import format_checkpoint_name as format_checkpoint_name
     from navrl.io.models import get_model_size as get_model_size
     from navrl.io.models import print_model_info as print_model_info
+    from navrl.io.replay import FrameStore as FrameStore
+    from navrl.io.replay import Rounded as Rounded
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
     from navrl.sim.env import NavigationEnv as NavigationEnv

@@ -42,6 +42,14 @@ class UnsupportedStateError(CheckpointError, TypeError):
     """A state holds an object that no checkpoint can hold; the message names its place and what to do."""
 
 
+class ReplayError(NavrlError, ValueError):
+    """Frames or episodes do not fit a replay store, or it holds none; nothing was stored."""
+
+
+class ReplayIndexError(ReplayError, IndexError):
+    """A frame was asked for that a replay store does not hold."""
+
+
 class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that installs it."""
 

@@ -1,0 +1,393 @@
+"""A compressed replay: a ring of frames that takes a fraction of their memory and gives random batches at full speed.
+
+    store = FrameStore(1_000_000)
+    store.extend({"observation": ..., "action": ..., "reward": ..., "terminated": ..., "next/observation": ...})
+    batch = store.sample(256, generator)
+
+Lossless unless a key is given to `Rounded`. `next/X` costs nothing where it is the `X` of a later frame.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navrl.errors import ConfigError, ReplayError, ReplayIndexError
+from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec
+from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
+from navrl.io.replay_input import Workers, as_indices, as_tensor, as_words, check_count, length_of, told
+from navrl.io.replay_links import Link
+from navrl.io.replay_state import VERSION, pack_column, read_parts
+from navrl.io.threads import usable_cores
+
+__all__ = ["FrameStore", "Rounded"]
+
+CHUNK = 16  # frames; more save little, and a frame costs more to decode
+ALIKE = 0.5  # of the first frames have to be told by the next, or `next/X` is a key like any other
+MANY = 1024  # frames that are encoded before they are put in place
+
+Codecs = Mapping[str, "str | Rounded"]
+
+
+class FrameStore:
+    """A ring of frames, the oldest of which give way when it is full.
+
+    A frame is one row of every key. Keys may be nested (`next/observation`). What a key holds (element type and shape) is
+    set by the first frames; so is its codec, unless it is given in `codecs` (`raw`, `delta`, `rows`, `lz4`, `Rounded(step)`).
+
+    `streams` is how many environments take turns: with N of them, frame i + N follows frame i. It is found out from the
+    first frames if they have a `next/X`.
+
+    One thread may write while others read: a batch never shows half a frame.
+    """
+
+    def __init__(
+        self, capacity: int, *, chunk: int = CHUNK, codecs: Codecs | None = None, streams: int | None = None,
+        threads: int | None = None,
+    ) -> None:  # fmt: skip
+        check_count("capacity", capacity, 1, 1 << 40)
+        if chunk not in range(8, 65, 8):
+            raise ConfigError(f"chunk={chunk!r}: expected 8, 16, 24, ... or 64 frames")
+        if streams is not None:
+            check_count("streams", streams, 1, capacity)
+        if threads is not None:
+            check_count("threads", threads, 1, 1024)
+        for codec in (codecs or {}).values():
+            if not isinstance(codec, Rounded) and codec not in CODEC_NAMES:
+                find_codec(codec, Kind("uint8", ()), chunk)  # names the nearest
+        self.capacity, self.chunk = capacity, chunk
+        self.codecs = dict(codecs or {})
+        self._streams, self._workers = streams, Workers(threads or usable_cores())
+        self._writing, self._lock = threading.RLock(), threading.RLock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all frames, and what keys hold."""
+        with self._writing, self._lock:
+            self.kinds: dict[str, Kind] = {}
+            self.rounded: dict[str, Rounded] = {}
+            self.columns: dict[str, RawColumn | ChunkColumn] = {}
+            self.links: dict[str, Link] = {}  # by X
+            self.ring = Ring(self.capacity, self.chunk, 1)
+            self.first: list[dict[str, Array]] = []  # what came before codecs were chosen
+
+    def __len__(self) -> int:
+        return min(self.ring.total + self._waiting, self.capacity)
+
+    @property
+    def cursor(self) -> int:
+        """The index of the next frame."""
+        return (self.ring.cursor + self._waiting) % self.capacity
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """How every key is stored: the name of a codec, or `next frame`; empty until the first frames have come."""
+        names = {key: column.codec.name if column.codec else "raw" for key, column in self.columns.items()}
+        return {key: names.get(key, "next frame") for key in self.kinds} if names else {}
+
+    def nbytes(self) -> int:
+        """Return the bytes of memory that the frames take, with all tables."""
+        with self._lock:
+            parts = [*self.columns.values(), *self.links.values()]
+            return sum(part.nbytes() for part in parts) + sum(w.nbytes for frames in self.first for w in frames.values())
+
+    # ------------------------------------------------------------------ writing
+
+    def extend(self, frames: Mapping[str, Any]) -> Tensor:
+        """Write frames behind the last; return their indices.
+
+        Raises:
+            ReplayError: keys, element types or shapes are not those of the first frames; nothing was stored.
+        """
+        with self._writing:
+            words, count = self._words(frames)
+            indices = (self.cursor + np.arange(count)) % self.capacity
+            if count and not self.columns:
+                self._begin(words)
+            elif count:
+                self._append(words, count)
+        return torch.from_numpy(indices)
+
+    def set(self, indices: Any, frames: Mapping[str, Any]) -> None:
+        """Write frames at indices: where the next would go, as `extend` does, or over frames that are held.
+
+        Rewriting is slow for compressed keys: their chunks are decoded and encoded again.
+        """
+        with self._writing:
+            words, count = self._words(frames)
+            slots = as_indices(indices)
+            if len(slots) != count:
+                raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
+            if not count or np.array_equal(slots, (self.cursor + np.arange(count)) % self.capacity):
+                self.extend(frames)
+                return
+            self._check_held(slots)
+            if not self.columns:
+                for begin, part in zip(np.cumsum([0, *map(length_of, self.first)]), list(self.first), strict=False):
+                    chosen = (slots >= begin) & (slots < begin + length_of(part))
+                    for key, rows in part.items():
+                        rows[slots[chosen] - begin] = words[key][chosen]
+                return
+            _, last = np.unique(slots[::-1], return_index=True)  # of frames for one index the last counts
+            chosen = len(slots) - 1 - last
+            with self._lock:
+                self._rewrite(slots[chosen], {key: rows[chosen] for key, rows in words.items()})
+
+    def _rewrite(self, slots: Array, words: dict[str, Array]) -> None:
+        ring = self.ring
+        before = np.setdiff1d((slots - ring.streams) % ring.capacity, slots)
+        before = before[before < ring.length]
+        known = self._read(before)
+        for name, link in self.links.items():
+            link.rewrite(slots, words[f"next/{name}"], before, known[f"next/{name}"])
+        for key, column in self.columns.items():
+            column.write(slots, words[key])
+
+    def _words(self, frames: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+        """Return frames as rows of whole numbers by key, and how many there are."""
+        if not frames:
+            raise ReplayError("no keys given; expected a mapping of names to arrays")
+        kinds, words = {}, {}
+        for key, value in frames.items():
+            kinds[key], words[key] = as_words(key, value)
+        counts = {key: len(rows) for key, rows in words.items()}
+        if len(set(counts.values())) > 1:
+            raise ReplayError(f"keys have different numbers of frames: {counts}; expected one number for all")
+        known = self.kinds or kinds
+        if kinds != known:
+            wrong = [f"{key}: {told(kinds.get(key))}, expected {told(known.get(key))}" for key in {**known, **kinds}
+                     if kinds.get(key) != known.get(key)]  # fmt: skip
+            raise ReplayError(f"frames are not like the first ones: {'; '.join(wrong)}")
+        if not self.kinds:
+            self.rounded = self._find_rounded(kinds)
+        for key, rounded in self.rounded.items():
+            words[key] = rounded.to_whole(key, words[key].view(kinds[key].element))
+        if next(iter(counts.values())):
+            self.kinds = kinds
+        return words, next(iter(counts.values()))
+
+    def _find_rounded(self, kinds: Mapping[str, Kind]) -> dict[str, Rounded]:
+        unknown = [key for key in self.codecs if key not in kinds]
+        if unknown:
+            raise ConfigError(f"codecs for {unknown}, which the frames do not have; they have {list(kinds)}")
+        found = {}
+        for key, kind in kinds.items():
+            codec = self._given(key)
+            if isinstance(codec, Rounded):
+                if kind.element not in ("float16", "float32", "float64"):
+                    raise ConfigError(f"{key}: {codec} is for float16, float32 and float64, found {kind.element}")
+                found[key] = codec
+        return found
+
+    def _given(self, key: str) -> str | Rounded | None:
+        """Return the codec given for a key; `next/X` takes that of X."""
+        return self.codecs.get(key, self.codecs.get(key.removeprefix("next/")))
+
+    def _stored_kind(self, key: str) -> Kind:
+        return Kind("uint32", self.kinds[key].shape) if key in self.rounded else self.kinds[key]
+
+    # ------------------------------------------------------------------ the first frames
+
+    @property
+    def _waiting(self) -> int:
+        return sum(length_of(part) for part in self.first)
+
+    def _begin(self, words: dict[str, Array]) -> None:
+        """Keep the first frames until they tell how to store them."""
+        with self._lock:
+            self.first.append({key: rows.copy() for key, rows in words.items()})
+            streams = self._find_streams()
+            if streams is not None:
+                self._open(streams)
+
+    def _find_streams(self) -> int | None:
+        """Return how many streams there are, or None while that is not known."""
+        count, turn = self._waiting, length_of(self.first[0])
+        full = count >= self.capacity
+        if self._streams is not None:
+            return self._streams if full or count >= 4 * max(self.chunk, self._streams) else None
+        if count < 4 * self.chunk and not full:
+            return None
+        words = self._joined()
+        names = self._linkable()
+        if not names or turn == 1 or self._alike(words, names, 1) >= ALIKE:
+            return 1
+        if count < 4 * turn and not full:
+            return None
+        if turn <= self.capacity // 2 and count > turn and self._alike(words, names, turn) >= ALIKE:
+            return turn if full or count >= 8 * turn else None
+        return 1
+
+    def _joined(self) -> dict[str, Array]:
+        return {key: np.concatenate([part[key] for part in self.first]) for key in self.kinds}
+
+    def _linkable(self) -> list[str]:
+        """Return the X whose `next/X` is of the same kind."""
+        return [key for key, kind in self.kinds.items() if kind.nbytes and self.kinds.get(f"next/{key}") == kind]
+
+    @staticmethod
+    def _alike(words: Mapping[str, Array], names: list[str], streams: int) -> float:
+        """Return for which share of the frames every `next/X` is the X of the frame after."""
+        pairs = [(words[name][streams:], words[f"next/{name}"][:-streams]) for name in names]
+        same = np.logical_and.reduce([(frames == nexts).all(1) for frames, nexts in pairs])
+        return float(same.mean()) if len(same) else 0.0
+
+    def _open(self, streams: int) -> None:
+        """Choose codecs from the first frames, and write these."""
+        size = self.chunk
+        while size > 8 and size * streams > self.capacity // 4:
+            size -= 8
+        self.ring = Ring(self.capacity, size, streams)
+        words = self._joined()
+        linked = [name for name in self._linkable() if self._alike(words, [name], streams) >= ALIKE]
+        self.links = {name: Link(self._stored_kind(name), self.ring) for name in linked}
+        told = {f"next/{name}" for name in linked}
+        self.columns = {key: self._column(key, words[key]) for key in self.kinds if key not in told}
+        self.first = []
+        self._append(words, length_of(words))
+
+    def _column(self, key: str, words: Array) -> RawColumn | ChunkColumn:
+        kind, ring, given = self._stored_kind(key), self.ring, self._given(key)
+        if isinstance(given, Rounded):
+            codec = find_codec("delta", kind, ring.size)
+        elif given is not None:
+            codec = find_codec(given, kind, ring.size)
+        else:
+            _, starts, counts = ring.chunks_of(0, min(ring.blocks, max(1, len(words) // ring.block_frames)))
+            counts = np.minimum(counts, (len(words) - starts + ring.streams - 1) // ring.streams)
+            tried = np.flatnonzero(counts > 0)[:8]
+            codec = choose_codec(kind, ring.size, words, starts[tried], counts[tried], ring.streams)
+        return RawColumn(kind, ring) if codec is None else ChunkColumn(kind, ring, codec)
+
+    # ------------------------------------------------------------------ the ring
+
+    def _append(self, words: dict[str, Array], count: int) -> None:
+        """Write frames piece by piece: whole blocks, or what fits into the open one."""
+        done = 0
+        while done < count:
+            ring = self.ring
+            block, staged = divmod(ring.cursor, ring.block_frames)
+            left = ring.frames_of(block) - staged
+            if staged or count - done < left:
+                taken, blocks = min(left, count - done), 0
+            else:
+                blocks = max(1, min(MANY, count - done, self.capacity - ring.cursor) // ring.block_frames)
+                taken = min(blocks * ring.block_frames, self.capacity - ring.cursor)
+            self._append_piece({key: rows[done : done + taken] for key, rows in words.items()}, block, staged, taken, blocks)
+            done += taken
+
+    def _append_piece(self, words: dict[str, Array], block: int, staged: int, count: int, blocks: int) -> None:
+        ring = self.ring
+        compressed = {key: column for key, column in self.columns.items() if isinstance(column, ChunkColumn)}
+        closes = blocks or staged + count == ring.frames_of(block)
+        for key, column in compressed.items():
+            if not blocks:  # not yet visible: readers know how many frames of the stage are
+                column.stage[staged : staged + count] = words[key]
+        encoded = {}
+        if closes:
+            sources = {key: words[key] if blocks else column.stage for key, column in compressed.items()}
+            encoded = {key: column.encode(block, blocks or 1, sources[key]) for key, column in compressed.items()}
+        with self._lock:
+            for name, link in self.links.items():
+                link.append(words[name], words[f"next/{name}"])
+            slots = (ring.cursor + np.arange(count)) % ring.capacity
+            for key, column in self.columns.items():
+                if isinstance(column, RawColumn):
+                    column.write(slots, words[key])
+                elif closes:
+                    column.commit(*encoded[key])
+            ring.cursor = (ring.cursor + count) % ring.capacity
+            ring.total += count
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, indices: Any, keys: Any = None) -> dict[str, Tensor]:
+        """Return frames by their indices, in new tensors; only some keys if these are given.
+
+        Raises:
+            ReplayIndexError: an index is not that of a frame that is held.
+        """
+        slots = as_indices(indices)
+        with self._lock:
+            self._check_held(slots)
+            words = self._read(slots, None if keys is None else set(keys))
+        return {key: self._tensor(key, rows) for key, rows in words.items()}
+
+    def sample(self, batch_size: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Return frames drawn at random, all equally likely, with replacement.
+
+        Raises:
+            ReplayError: there are no frames yet.
+        """
+        with self._lock:
+            if not len(self):
+                raise ReplayError("the store is empty; extend it with frames before you sample")
+            return self.get(torch.randint(len(self), (batch_size,), generator=generator))
+
+    def _read(self, slots: Array, keys: set[str] | None = None) -> dict[str, Array]:
+        chosen = [key for key in self.kinds if keys is None or key in keys]
+        if not self.columns:
+            joined = self._joined() if self.first else {}
+            return {key: joined[key][slots] for key in chosen if joined}
+        found: dict[str, Array] = {}
+        for key, column in self.columns.items():
+            link = self.links.get(key) if keys is None or f"next/{key}" in keys else None
+            if key not in chosen and link is None:
+                continue
+            out = found[key] = np.empty((len(slots), column.kind.features), column.dtype)
+            paired, following = np.zeros(len(slots), np.uint8), out
+            if link is not None:
+                paired, following = link.paired(slots), np.empty((len(slots), column.kind.features), column.dtype)
+                found[f"next/{key}"] = following
+            column.read(slots, paired, out, following, self._workers.split)
+            if link is not None:
+                link.fill(slots, paired, following)
+        return {key: found[key] for key in chosen}
+
+    def _tensor(self, key: str, words: Array) -> Tensor:
+        kind = self.kinds[key]
+        if key in self.rounded:
+            return torch.from_numpy(self.rounded[key].from_whole(words, kind.element)).view(len(words), *kind.shape)
+        return as_tensor(kind, words)
+
+    def _check_held(self, slots: Array) -> None:
+        if len(slots) and (slots.min() < 0 or slots.max() >= len(self)):
+            wrong = slots[(slots < 0) | (slots >= len(self))]
+            raise ReplayIndexError(f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}")
+
+    # ------------------------------------------------------------------ keeping it
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values, still compressed; a checkpoint can hold it."""
+        with self._writing, self._lock:
+            ring, first = self.ring, [{key: rows.copy() for key, rows in part.items()} for part in self.first]
+            columns = {
+                key: {
+                    "codec": column.codec.name if column.codec else "raw",
+                    "parameter": column.codec.parameter if column.codec else 0,
+                    **pack_column(column, ring),
+                }
+                for key, column in self.columns.items()
+            }
+            return {
+                "version": VERSION, "capacity": self.capacity, "size": ring.size, "streams": ring.streams,
+                "cursor": ring.cursor, "total": ring.total, "first": first, "columns": columns,
+                "kinds": {key: [kind.element, list(kind.shape)] for key, kind in self.kinds.items()},
+                "rounded": {key: rounded.step for key, rounded in self.rounded.items()},
+                "links": {key: link.state() for key, link in self.links.items()},
+            }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become the store that `state_dict` was called on; codecs are those of the state.
+
+        Raises:
+            StateError: the state does not fit, or is damaged; the store is as it was.
+        """
+        parts = read_parts(state, self.capacity)
+        with self._writing, self._lock:
+            self.__dict__.update(parts.__dict__)

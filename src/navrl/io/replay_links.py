@@ -1,0 +1,95 @@
+"""The `next/X` of frames, stored once: it is the `X` of the next frame of the same stream, except where it is not.
+
+Whether it is, is found by comparing every bit when that next frame comes. The exceptions (ends of episodes, mostly) are
+kept as they are. The last frame of every stream has no next frame yet: its `next/X` waits in the tail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from navrl.io.replay_codecs import Array, Kind
+from navrl.io.replay_columns import Ring
+
+__all__ = ["Link"]
+
+ENTRY = 200  # bytes that an exception takes beside its frame: a key and a value of a dict, and the head of an array
+
+
+class Link:
+    """Where the `next/X` of every frame is: in the next frame, in the tail, or among the exceptions."""
+
+    def __init__(self, kind: Kind, ring: Ring) -> None:
+        self.kind, self._ring = kind, ring
+        self.apart = np.zeros(ring.capacity, bool)  # frames that are exceptions
+        self.tail = np.zeros((ring.streams, kind.features), f"u{kind.word}")
+        self.exceptions: dict[int, Array] = {}
+
+    def append(self, frames: Array, nexts: Array) -> None:
+        """Note frames that are about to be written at the cursor, with their `next/X`; the ring has not moved yet."""
+        ring, count = self._ring, len(frames)
+        streams, capacity = ring.streams, ring.capacity
+        slots = (ring.cursor + np.arange(count)) % capacity
+        self._forget(slots)
+        first = max(0, streams - ring.total)  # the frames before it are the first of their streams
+        waiting = self.tail[(ring.total + np.arange(first, min(count, streams))) % streams]
+        known = np.concatenate([waiting, nexts[: max(0, count - streams)]])
+        resolved = np.arange(first, count)
+        alive = resolved >= count + streams - capacity  # the others are overwritten by these very frames
+        differs = (frames[first:] != known).any(1) & alive
+        for row in np.flatnonzero(differs).tolist():
+            slot = int((ring.cursor + resolved[row] - streams) % capacity)
+            self.apart[slot] = True
+            self.exceptions[slot] = known[row].copy()
+        last = np.arange(max(0, count - streams), count)
+        self.tail[(ring.total + last) % streams] = nexts[last]
+
+    def rewrite(self, indices: Array, nexts: Array, before: Array, before_nexts: Array) -> None:
+        """Set the `next/X` of frames, and of those before them, whose next frames are about to change."""
+        for chosen, values in ((before, before_nexts), (indices, nexts)):
+            row, waits = self._in_tail(chosen)
+            self.tail[row[waits]] = values[waits]
+            for slot, value in zip(chosen[~waits].tolist(), values[~waits], strict=True):
+                self.apart[slot] = True
+                self.exceptions[slot] = value.copy()
+
+    def paired(self, indices: Array) -> Array:
+        """Return where `next/X` is to be read from the next frame."""
+        return (~(self.apart[indices] | self._in_tail(indices)[1])).view(np.uint8)
+
+    def fill(self, indices: Array, paired: Array, following: Array) -> None:
+        """Fill the rows of `following` that are not in a next frame."""
+        rows = np.flatnonzero(paired == 0)
+        place, waits = self._in_tail(indices[rows])
+        following[rows[waits]] = self.tail[place[waits]]
+        for row in rows[~waits].tolist():
+            following[row] = self.exceptions[int(indices[row])]
+
+    def nbytes(self) -> int:
+        """Return the bytes held."""
+        return self.apart.nbytes + self.tail.nbytes + len(self.exceptions) * (self.kind.nbytes + ENTRY)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as arrays."""
+        slots = sorted(self.exceptions)
+        frames = np.stack([self.exceptions[slot] for slot in slots]) if slots else self.tail[:0].copy()
+        return {"tail": self.tail.copy(), "slots": np.array(slots, np.int64), "frames": frames}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state()` gave; shapes have been checked."""
+        self.tail[:] = state["tail"]
+        for slot, frame in zip(state["slots"].tolist(), state["frames"], strict=True):
+            self.exceptions[slot] = frame.copy()
+        self.apart[state["slots"]] = True
+
+    def _in_tail(self, indices: Array) -> tuple[Array, Array]:
+        """Return the rows of the tail in which the `next/X` of frames would be, and whether they are there."""
+        age = (self._ring.cursor - 1 - indices) % self._ring.capacity
+        return (self._ring.total - 1 - age) % self._ring.streams, age < min(self._ring.streams, self._ring.total)
+
+    def _forget(self, slots: Array) -> None:
+        for slot in slots[self.apart[slots]].tolist():
+            self.apart[slot] = False
+            self.exceptions.pop(slot, None)
