@@ -11,8 +11,10 @@ from typing import Any
 from navrl.errors import ConfigError, nearest_name
 from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
+from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings
 
+ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actions that each needs
 TRACKER_MODES = ("disabled", "offline", "online")
 INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
@@ -95,7 +97,9 @@ class Config(NavigationSettings):
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
     resume_checkpoint: str = ""  # go on from this one
+    algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
     algo: PPOSettings = field(default_factory=PPOSettings)
+    sac: SACSettings = field(default_factory=SACSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
     flight: FlightSettings = field(default_factory=FlightSettings)
@@ -109,7 +113,7 @@ class Config(NavigationSettings):
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         self.task.check()
-        for group in (self.algo, self.network, self.curriculum, self.flight, self.wandb):
+        for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.wandb):
             group.check()
         limits = {
             "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),
@@ -121,10 +125,22 @@ class Config(NavigationSettings):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
         if not 0 <= self.reward.collision <= 1e6:
             raise ConfigError(f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn")
+        self._check_algorithm()
         self._check_device()
         self._check_worlds()
         if self.resume not in ("", "auto"):
             raise ConfigError(f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH")
+
+    def _check_algorithm(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise ConfigError(f"algorithm is {self.algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
+        if self.network.distribution != ALGORITHMS[self.algorithm]:
+            raise ConfigError(
+                f"network.distribution is {self.network.distribution!r}; expected {ALGORITHMS[self.algorithm]!r} for "
+                f"{self.algorithm}: choose algo=ppo or algo=sac, which sets both"
+            )
+        if self.algorithm == "sac" and self.processes > 1:
+            raise ConfigError(f"processes is {self.processes}; algo=sac trains in one process, with as many threads as cores")
 
     def _check_device(self) -> None:
         import torch

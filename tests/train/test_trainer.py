@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from navrl.config import as_dict, load_config
+from navrl.config import INTERIM, as_dict, load_config
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint import load_checkpoint, save_checkpoint
@@ -21,9 +21,10 @@ from navrl.sim.layout import STATISTICS
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
 from navrl.train.loop import _Record
+from navrl.train.share import share_of
 from navrl.train.team import Team
 from navrl.train.tracker import Tracker
-from navrl.train.trainer import INTERIM, Trainer, share_of
+from navrl.train.trainer import Trainer
 
 SMALL = (
     "preset=smoke", "env.num_envs=32", "env.num_worlds=4", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
@@ -141,7 +142,7 @@ def test_the_same_policy_is_evaluated_alike_again_and_again():
 def test_the_worlds_of_training_of_choosing_and_of_judging_are_different_ones():
     trainer = trainer_of()
     trainer.evaluate()
-    chosen = {shape for env in trainer._evaluations.values() for shape in shapes(env)}
+    chosen = {shape for env in trainer._interim._environments.values() for shape in shapes(env)}
     config = trainer.config
     judged = {
         shape

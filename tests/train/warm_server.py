@@ -35,7 +35,7 @@ def warm_up(overrides: list[str]) -> None:
     trainer = Trainer(load_config(overrides), Team())
     trainer.learn(trainer.collect())
     flights = trainer.evaluate()
-    label, env = list(trainer._evaluations.items())[-1]
+    label, env = list(trainer._interim._environments.items())[-1]
     with tempfile.TemporaryDirectory() as folder:
         draw_flights(Path(folder), env, flights[label], animation=False)
 

@@ -115,8 +115,8 @@ def _settle_processes(config: Config) -> None:
 
 
 def _fitting_processes(config: Config) -> int:
-    """Return how many processes share the drones: as many as cores, if they divide them; one where a GPU does the work."""
-    if config.device != "cpu" or config.env.same_map:
+    """Return how many processes share the drones: as many as cores, if they divide them; one for SAC or a GPU."""
+    if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
         return 1
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(n for n in range(1, cores + 1) if config.env.num_envs % n == 0 and config.flight.interim_episodes % n == 0)

@@ -18,6 +18,7 @@ STATE = 8  # numbers of the drone's own state
 DISTANCE = 3  # where the state holds the horizontal distance to the goal
 HEADS = 7  # alpha (3), beta (3), value
 EXTRACTORS = ("cnn", "vit")
+DISTRIBUTIONS = ("beta", "gaussian")
 
 
 @dataclass
@@ -27,11 +28,14 @@ class NetworkSettings:
     extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
     circular: bool = True  # join the image at its edge, straight ahead of the drone; the original pads with zeros
     distance_scale: float = 0.1  # of the distance to the goal at the network's input; 1 in the original
+    distribution: str = "beta"  # of the actions; SAC needs gaussian, a squashed one
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         if self.extractor not in EXTRACTORS:
             raise ConfigError(f"network.extractor is {self.extractor!r}; expected one of {', '.join(EXTRACTORS)}")
+        if self.distribution not in DISTRIBUTIONS:
+            raise ConfigError(f"network.distribution is {self.distribution!r}; expected one of {', '.join(DISTRIBUTIONS)}")
         if not 1e-3 <= self.distance_scale <= 1e3:
             raise ConfigError(f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000")
 
@@ -78,6 +82,7 @@ class NavigationNetwork(nn.Module):
     """
 
     scale: Tensor  # (8,) what the state is multiplied with
+    distribution = "beta"  # that the heads are parameters of
 
     def __init__(self, layout: RowLayout | None = None, *, circular: bool = False, distance_scale: float = 1.0) -> None:
         super().__init__()
@@ -124,13 +129,17 @@ class NavigationNetwork(nn.Module):
         return image
 
 
-def build_network(settings: NetworkSettings, layout: RowLayout) -> nn.Module:
+def build_network(settings: NetworkSettings, layout: RowLayout) -> NavigationNetwork:
     """Return the network that the settings ask for, with random weights."""
+    network: NavigationNetwork
     if settings.extractor == "vit":
         from navrl.rl.vit import TransformerNetwork
 
-        return TransformerNetwork(layout, distance_scale=settings.distance_scale)
-    return NavigationNetwork(layout, circular=settings.circular, distance_scale=settings.distance_scale)
+        network = TransformerNetwork(layout, distance_scale=settings.distance_scale)
+    else:
+        network = NavigationNetwork(layout, circular=settings.circular, distance_scale=settings.distance_scale)
+    network.distribution = settings.distribution
+    return network
 
 
 # The original's names: TensorDict modules wrap each part, so that `.module` stands between.

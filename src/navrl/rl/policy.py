@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ActionError
-from navrl.rl import beta
+from navrl.rl import beta, gaussian
 from navrl.rl.accelerate import AppliedNetwork
 
 
@@ -16,7 +16,7 @@ def to_velocity(unit: Tensor, limit: float) -> Tensor:
 
 
 class NetworkPilot:
-    """Flies by the mean of the policy's distribution, deterministic.
+    """Flies by the mean of the policy's distribution (of a squashed one: the squashed mean), deterministic.
 
     Args:
         network: gives heads for packed observations.
@@ -25,6 +25,7 @@ class NetworkPilot:
 
     def __init__(self, network: AppliedNetwork, limit: float) -> None:
         self.network, self.limit = network, limit
+        self._mean = gaussian.mean if getattr(network.network, "distribution", "beta") == "gaussian" else beta.mean
         self.width = int(network.network.layout.used)  # type: ignore[union-attr,arg-type]
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
@@ -37,4 +38,4 @@ class NetworkPilot:
                 "sensor.lidar_* and env.num_observed of its training"
             )
         device = next(self.network.network.parameters()).device
-        return to_velocity(beta.mean(self.network.forward(rows.to(device))), self.limit)
+        return to_velocity(self._mean(self.network.forward(rows.to(device))), self.limit)

@@ -18,6 +18,7 @@ from navrl.sim import kernel
 from navrl.sim.layout import (
     ARRAYS,
     ATTITUDE,
+    FORWARD,
     COUNTERS,
     DELAY,
     EPISODE,
@@ -200,6 +201,11 @@ class NavigationEnv:
         """Headings in radians, counter-clockwise from +x, a copy, (N,)."""
         w, x, y, z = torch.from_numpy(self._blocks(ATTITUDE, 4)).unbind(1)
         return torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+
+    @property
+    def forward(self) -> Tensor:
+        """Unit vectors along x of each goal frame, horizontal in the world, a copy, (N, 2)."""
+        return torch.from_numpy(self._blocks(FORWARD, 2))
 
     @property
     def world(self) -> Tensor:

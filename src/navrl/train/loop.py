@@ -20,7 +20,7 @@ from navrl.train.report import summary
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
 from navrl.train.tracker import Tracker
-from navrl.train.trainer import Trainer
+from navrl.train.trainers import AnyTrainer, make_trainer
 
 SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
 SMOOTHED = 10  # iterations that the shown rates are taken over
@@ -37,7 +37,7 @@ class Order:
 def follow(team: Team, order: Order) -> None:
     """Train as one of the others, until the leader says that it is over."""
     torch.set_flush_denormal(True)
-    trainer = Trainer(order.config, team)
+    trainer = make_trainer(order.config, team)
     if order.state is None:
         team.gather(trainer.own_state())
     _restore(trainer, order)
@@ -56,7 +56,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
     """Train as the leader; return whether the training came to its end, or a signal came first."""
     torch.set_flush_denormal(True)
     config, begins = order.config, order.state is None
-    trainer = Trainer(config, team)
+    trainer = make_trainer(config, team)
     _restore(trainer, order)
     if not folder.model_path.exists():
         trainer.best = None  # it is of another folder's model
@@ -64,7 +64,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         MetricsLog(folder.metrics) as metrics,
         Tracker(config.wandb, as_dict(config), folder.path) as tracker,
         CheckpointDirectory(
-            folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=[trainer.ppo.optimizer],
+            folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=trainer.optimizers,
             max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
         ) as checkpoints,
     ):  # fmt: skip
@@ -75,7 +75,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         while trainer.iteration < trainer.iterations:
             with record.monitor.timer("data_collection"):
                 batch = trainer.collect()
-            checkpoints.saver.barrier()  # the update writes to the critic outside of the optimiser too
+            checkpoints.saver.barrier()  # the update writes to critics outside of the optimisers too
             with record.monitor.timer("policy_training"):
                 report = trainer.learn(batch)
             ends = trainer.iteration == trainer.iterations
@@ -100,14 +100,14 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         return True
 
 
-def _save(trainer: Trainer, team: Team, checkpoints: CheckpointDirectory, score: dict[str, float] | None = None) -> None:
+def _save(trainer: AnyTrainer, team: Team, checkpoints: CheckpointDirectory, score: dict[str, float] | None = None) -> None:
     """Save the state of the whole team in the background."""
     config = as_dict(trainer.config)
     state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": config}
     checkpoints.save(trainer.iteration, state, metrics=score, compress=trainer.config.compress_checkpoint)
 
 
-def _restore(trainer: Trainer, order: Order) -> None:
+def _restore(trainer: AnyTrainer, order: Order) -> None:
     if order.state is not None:
         trainer.load(order.state)
         order.state = None  # its memory is not needed twice
@@ -127,7 +127,7 @@ class _Record:
     """What the leader tells the user, and the best model so far."""
 
     def __init__(
-        self, trainer: Trainer, folder: RunFolder, display: Display, metrics: MetricsLog, tracker: Tracker
+        self, trainer: AnyTrainer, folder: RunFolder, display: Display, metrics: MetricsLog, tracker: Tracker
     ) -> None:  # fmt: skip
         self.trainer, self.folder, self.display = trainer, folder, display
         self.metrics, self.tracker = metrics, tracker

@@ -9,21 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.config import INTERIM, Config
+from navrl.config import Config
 from navrl.errors import ConfigError, StateError
-from navrl.evaluate import Flights, conditions, evaluate
+from navrl.evaluate import Flights
 from navrl.rl.accelerate import accelerate
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.network import RowLayout, build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
-from navrl.sim.settings import NavigationSettings
+from navrl.train.interim import InterimEvaluation
+from navrl.train.share import episode_means, share_of
 from navrl.train.team import Team
 
 ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
-INTERIM_SEED = 1 << 41  # random streams of evaluations are nobody else's
 SHARED = ("iteration", "network", "optimizer", "normaliser", "best")
 
 
@@ -47,7 +46,12 @@ class Trainer:
         self.collector = self._collector()
         self.iteration = 0
         self.best: dict[str, float] | None = None
-        self._evaluations: dict[str, NavigationEnv] = {}
+        self._interim = InterimEvaluation(config, team)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """What changes the parameters, for the checkpoint saver."""
+        return [self.ppo.optimizer]
 
     @property
     def frames_per_iteration(self) -> int:
@@ -76,31 +80,11 @@ class Trainer:
         """Update the policy from a batch of everybody's, and return what happened, the same in every process."""
         report = self.ppo.update(batch, self.iteration / self.iterations)
         self.iteration += 1
-        sums = torch.zeros(len(STATISTICS) + 1, dtype=torch.float64)
-        sums[:-1], sums[-1] = batch.episodes.double().sum(0), len(batch.episodes)
-        self.team.sum(sums)
-        count = sums[-1].item()
-        means = {name: value / count if count else float("nan") for name, value in zip(STATISTICS, sums.tolist(), strict=False)}
-        return report | {"episodes": count} | {f"episode/{name}": value for name, value in means.items() if name != "world"}
+        return report | episode_means(batch.episodes, self.team)
 
     def evaluate(self) -> dict[str, Flights]:
-        """Fly unseen worlds with the mean action, each process its share of them; the leader gets all flights by condition.
-
-        The drones in training, and their random numbers, are not touched.
-        """
-        flight = copy.copy(self.config.flight)
-        flight.episodes, flight.map_seed = flight.interim_episodes, flight.map_seed + INTERIM
-        pilot = NetworkPilot(self.applied, self.task.env.action_limit)
-        seed, results = INTERIM_SEED + 1024 * flight.seed + self.team.rank, {}
-        for label, task in conditions(self.config.task, flight).items():
-            if label not in self._evaluations:
-                self._evaluations[label] = NavigationEnv(share_of(task, self.team), seed=seed, auto_reset=False)
-            env = self._evaluations[label]
-            env.reset(seed=seed)
-            flights = self.team.gather(evaluate(env, pilot))
-            if self.team.leads:
-                results[label] = Flights.joined(flights)
-        return results
+        """Fly unseen worlds with the mean action; the leader gets all flights by condition."""
+        return self._interim.fly(NetworkPilot(self.applied, self.task.env.action_limit))
 
     # ------------------------------------------------------------------ saving
 
@@ -149,27 +133,3 @@ class Trainer:
 
         steps = self.config.algo.training_frame_num
         return Collector(self.env, self.env.observe_packed(), self.applied, steps, scale, self.generator)
-
-
-def share_of(task: NavigationSettings, team: Team) -> NavigationSettings:
-    """Return the settings of this process's part of a task: its drones, its worlds."""
-    own = copy.deepcopy(task)
-    if own.env.num_envs % team.size:
-        raise ConfigError(f"env.num_envs is {own.env.num_envs}; expected a multiple of the {team.size} processes")
-    own.env.num_envs //= team.size
-    own.sim.num_threads = 1 if team.size > 1 else own.sim.num_threads
-    own.env.action_frame = "goal"
-    if not own.env.same_map and own.env.num_worlds >= team.size:
-        first, last = (own.env.num_worlds * rank // team.size for rank in (team.rank, team.rank + 1))
-        own.env.num_worlds = last - first
-        own.env.map_seed += first
-        for counts in (own.env.obstacles_per_world, own.env_dyn.obstacles_per_world, own.env.world_files):
-            _rotate(counts, first)
-    return own
-
-
-def _rotate(values: list[Any], places: int) -> None:
-    """Let a cycled list begin where this process's worlds begin."""
-    if values:
-        places %= len(values)
-        values[:] = values[places:] + values[:places]

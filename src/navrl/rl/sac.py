@@ -1,0 +1,226 @@
+"""Soft actor-critic: twin critics, target networks, a temperature that finds itself. Learns from replayed transitions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from navrl.errors import ConfigError
+from navrl.rl import gaussian
+from navrl.rl.accelerate import AppliedNetwork
+from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError
+
+
+@dataclass
+class SACSettings:
+    """Keys `sac.*`: how the policy learns with `algo=sac`."""
+
+    training_frame_num: int = 16  # decisions of each drone between updates
+    batch_size: int = 1024  # transitions of an update
+    replay_ratio: float = 2.0  # how often a transition is learnt from on average
+    capacity: int = 1_000_000  # transitions that are remembered
+    warmup: int = 50_000  # transitions with random actions before the first update
+    gamma: float = 0.98
+    n_step: int = 3  # decisions that are looked ahead before the critics are asked
+    tau: float = 0.01  # how far the target critics follow in an update
+    actor_interval: int = 2  # updates of the critics for each of the actor
+    actor_rate: float = 5e-4
+    critic_rate: float = 5e-4
+    temperature_rate: float = 1e-3
+    first_temperature: float = 0.05
+    target_entropy: float = -3.0  # that the temperature steers to, in nats of the cube from -1 to 1
+    critic_width: int = 256
+    max_grad_norm: float = 10.0
+    final_learning_rate: float = 0.1  # of the first ones, reached in a straight line at the end
+    save_replay: bool = True  # in every checkpoint; without it a resumed run fills its memory anew
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        limits: dict[str, tuple[float, float]] = {
+            "training_frame_num": (1, 65536), "batch_size": (1, 1 << 20), "replay_ratio": (1e-6, 1e6),
+            "capacity": (1, 1 << 40), "warmup": (0, 1 << 40), "gamma": (0, 1), "n_step": (1, 1000), "tau": (1e-9, 1), "actor_interval": (1, 1000),
+            "actor_rate": (0, 1), "critic_rate": (0, 1), "temperature_rate": (0, 1), "first_temperature": (1e-9, 1e6),
+            "target_entropy": (-1e3, 1e3), "critic_width": (1, 1 << 16), "max_grad_norm": (1e-9, 1e9),
+            "final_learning_rate": (0, 1e3),
+        }  # fmt: skip
+        for key, (low, high) in limits.items():
+            if not low <= getattr(self, key) <= high:
+                raise ConfigError(f"sac.{key} is {getattr(self, key)!r}; expected {low:g} to {high:g}")
+        if self.batch_size > self.capacity:
+            raise ConfigError(f"sac.batch_size is {self.batch_size}; expected at most sac.capacity, {self.capacity}")
+
+
+class TwinCritic(nn.Module):
+    """Two value functions of observation and action, side by side in batched matrices.
+
+    `forward(inputs, action)` takes (N, inputs) and (N, 3) in the unit cube and returns both values, (2, N).
+    """
+
+    scale: Tensor  # (inputs,) what the observation is multiplied with
+
+    def __init__(self, inputs: int, width: int, scale: Tensor | None = None) -> None:
+        super().__init__()
+        sizes = [inputs + gaussian.AXES, width, width, 1]
+        self.weights, self.biases, self.gains, self.shifts = (nn.ParameterList() for _ in range(4))
+        for number, (before, after) in enumerate(pairwise(sizes)):
+            bound = before**-0.5
+            self.weights.append(nn.Parameter(torch.empty(2, before, after).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.zeros(2, 1, after)))
+            if number < len(sizes) - 2:
+                self.gains.append(nn.Parameter(torch.ones(2, 1, after)))
+                self.shifts.append(nn.Parameter(torch.zeros(2, 1, after)))
+        self.register_buffer("scale", torch.ones(inputs) if scale is None else scale, persistent=False)
+
+    def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
+        """Return both values, (2, N)."""
+        joined = torch.cat([inputs * self.scale, 2 * action - 1], 1)
+        hidden = joined.expand(2, *joined.shape)
+        for weight, bias, gain, shift in zip(self.weights, self.biases, self.gains, self.shifts, strict=False):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:])
+            hidden = nn.functional.elu(torch.addcmul(shift, hidden, gain))
+        values: Tensor = torch.baddbmm(self.biases[-1], hidden, self.weights[-1])
+        return values[..., 0]
+
+
+def _whole(batch: Mapping[str, Tensor], prefix: str) -> Tensor:
+    """Return the observations of a batch that holds them in one piece."""
+    return batch[f"{prefix}observation"]
+
+
+class SAC:
+    """Updates an actor and its critics from batches of transitions.
+
+    Args:
+        actor: gives seven heads for observations; see `navrl.rl.gaussian`.
+        applied: the same network in its fastest form.
+        critic: see `TwinCritic`; its targets are made here.
+        settings: see `SACSettings`.
+        generator: of the noise in the actions of an update.
+        observe: makes the observations that actor and critic take from a batch and a prefix, `` or `next/`.
+    """
+
+    def __init__(
+        self, actor: nn.Module, applied: AppliedNetwork, critic: nn.Module, settings: SACSettings,
+        generator: torch.Generator, observe: Callable[[Mapping[str, Tensor], str], Any] = _whole,
+    ) -> None:  # fmt: skip
+        settings.check()
+        self.observe = observe
+        self.actor, self.applied, self.critic, self.settings, self.generator = actor, applied, critic, settings, generator
+        self.target = copy.deepcopy(critic).requires_grad_(False)
+        first = torch.tensor(settings.first_temperature, device=generator.device)
+        self.log_temperature = nn.Parameter(first.log())
+        self.actor_optimizer = torch.optim.Adam(actor.parameters(), lr=settings.actor_rate, fused=True)
+        self.critic_optimizer = torch.optim.Adam(critic.parameters(), lr=settings.critic_rate, fused=True)
+        self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=settings.temperature_rate)
+        self.updates = 0
+        self._skipped = 0
+        self._pairs = [[*target.parameters()] for target in (self.target, critic)]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """All three, for a checkpoint saver."""
+        return [self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer]
+
+    def update(self, batch: Mapping[str, Tensor], progress: float = 0.0) -> dict[str, float]:
+        """Learn from a batch and return what happened; `progress` from 0 to 1 moves the schedule.
+
+        The batch holds `action` (in the unit cube), `reward`, `discount` (of the value that follows, 0 where an episode
+        ended for good), and what `observe` needs: `observation` and `next/observation` unless told otherwise. The first axis
+        of all is the transitions.
+        """
+        settings = self.settings
+        rate = 1 + (settings.final_learning_rate - 1) * progress
+        first = (settings.actor_rate, settings.critic_rate, settings.temperature_rate)
+        for optimizer, own in zip(self.optimizers, first, strict=True):
+            optimizer.param_groups[0]["lr"] = own * rate
+        observation = self.observe(batch, "")
+        value_loss, value, norm = self._learn_values(batch, observation)
+        report = {"value_loss": value_loss, "value_mean": value, "gradient_norm": norm}
+        if self.updates % settings.actor_interval == 0:
+            report |= self._learn_actions(observation)
+        self.updates += 1
+        torch._foreach_lerp_(*self._pairs, settings.tau)
+        return report | {"learning_rate": settings.actor_rate * rate, "temperature": float(self.log_temperature.detach().exp())}
+
+    @torch.no_grad()
+    def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return what the critics should say, (N,): the reward, and the lesser opinion on what comes next."""
+        following = self.observe(batch, "next/")
+        heads = self.applied.forward(following)
+        action, log_density = gaussian.sample(heads, self._noise(len(heads)))
+        value = self.target(following, action).amin(0) - self.log_temperature.exp() * log_density
+        return batch["reward"] + batch["discount"] * value
+
+    def _learn_values(self, batch: Mapping[str, Tensor], observation: Any) -> tuple[float, float, float]:
+        targets = self._targets(batch)
+        values = self.critic(observation, batch["action"])
+        loss = 0.5 * (values - targets).square().sum(0).mean()
+        norm = self._step(self.critic_optimizer, loss)
+        return float(loss.detach()), float(targets.mean()), norm
+
+    def _learn_actions(self, observation: Any) -> dict[str, float]:
+        heads = self.applied(observation)
+        action, log_density = gaussian.sample(heads, self._noise(len(heads)))
+        for parameter in self.critic.parameters():
+            parameter.requires_grad_(False)  # only the action's gradient is wanted of the critics
+        value = self.critic(observation, action).amin(0)
+        loss = (self.log_temperature.detach().exp() * log_density - value).mean()
+        self._step(self.actor_optimizer, loss)
+        for parameter in self.critic.parameters():
+            parameter.requires_grad_(True)
+        entropy = -log_density.detach().mean()
+        temperature_loss = self.log_temperature * (entropy - self.settings.target_entropy)
+        self._step(self.temperature_optimizer, temperature_loss)
+        return {"policy_loss": float(loss.detach()), "entropy": float(entropy)}
+
+    def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
+        """Take a step down the gradient, its norm limited; return the norm. A gradient that is not finite changes nothing."""
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = float(nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
+        if norm < float("inf"):
+            self._skipped = 0
+            optimizer.step()
+            return norm
+        self._skipped += 1
+        if self._skipped >= SKIPS_ALLOWED:
+            raise DivergedError(
+                f"gradients were not finite {self._skipped} times in a row; the parameters are those of the last good update. "
+                "Lower sac.*_rate or sac.max_grad_norm, or look for NaN in the rewards"
+            )
+        return norm
+
+    def _noise(self, count: int) -> Tensor:
+        return torch.randn(count, gaussian.AXES, generator=self.generator, device=self.generator.device)
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the actor's weights; live tensors."""
+        return {
+            "critic": self.critic.state_dict(),
+            "target": self.target.state_dict(),
+            "log_temperature": self.log_temperature.detach(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "updates": self.updates,
+            "noise": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.critic.load_state_dict(state["critic"])
+        self.target.load_state_dict(state["target"])
+        with torch.no_grad():
+            self.log_temperature.copy_(state["log_temperature"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(copy.deepcopy(saved))
+        self.updates = state["updates"]
+        self.generator.set_state(state["noise"])

@@ -1,0 +1,188 @@
+"""Soft actor-critic on the navigation task: one process, its drones, a compressed memory of what they have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navrl.config import Config
+from navrl.errors import ConfigError, StateError
+from navrl.evaluate import Flights
+from navrl.io.replay import FrameStore
+from navrl.rl.accelerate import accelerate
+from navrl.rl.experience import TransitionCollector, Transitions, look_ahead
+from navrl.rl.network import DISTANCE, RowLayout, build_network
+from navrl.rl.policy import NetworkPilot, to_velocity
+from navrl.rl.sac import SAC, TwinCritic
+from navrl.sim.env import NavigationEnv
+from navrl.train.interim import InterimEvaluation
+from navrl.train.share import episode_means, share_of
+from navrl.train.team import Team
+
+STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
+PARTS = ("iteration", "network", "sac", "best")
+LEARNT = ("policy_loss", "value_loss", "entropy", "value_mean", "gradient_norm", "temperature", "learning_rate")
+UNKNOWN = ("kl", "explained_variance")  # that a display asks for, and SAC has not
+
+
+class SACTrainer:
+    """Collects, remembers, learns and evaluates; the same face as `Trainer`."""
+
+    def __init__(self, config: Config, team: Team) -> None:
+        if team.size != 1:
+            raise ConfigError(f"algo=sac trains in one process, this team has {team.size}; expected processes=1")
+        self.config, self.team, self.settings = config, team, config.sac
+        self.task = share_of(config.task, team)
+        self.env = NavigationEnv(self.task, seed=config.seed * 1024)
+        device = torch.device(config.device)
+        self.layout = RowLayout(self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed)
+        scale = torch.ones(self.layout.used)
+        scale[self.layout.lidar + self.layout.dynamic + DISTANCE] = config.network.distance_scale
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.network = build_network(config.network, self.layout).to(device)
+            critic = TwinCritic(self.layout.used, self.settings.critic_width, scale).to(device)
+        self.applied = accelerate(self.network)
+        streams = {
+            name: torch.Generator(torch.device("cpu") if name == "batches" else device).manual_seed(
+                stream ^ (config.seed * 1024)
+            )
+            for name, stream in STREAMS.items()
+        }
+        self._actions, self._batches = streams["actions"], streams["batches"]
+        self.sac = SAC(self.network, self.applied, critic, self.settings, streams["noise"], self._observe)
+        self.replay = FrameStore(self.settings.capacity)
+        self.env.reset()
+        self.collector = self._collector()
+        self.iteration = 0
+        self.best: dict[str, float] | None = None
+        self._owed = 0.0  # updates
+        self._interim = InterimEvaluation(config, team)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """What changes the parameters, for the checkpoint saver."""
+        return self.sac.optimizers
+
+    @property
+    def frames_per_iteration(self) -> int:
+        """Decisions of all drones in one batch."""
+        return self.config.env.num_envs * self.settings.training_frame_num
+
+    @property
+    def iterations(self) -> int:
+        """How many batches the whole training takes."""
+        return max(1, -(-self.config.max_frame_num // self.frames_per_iteration))
+
+    @property
+    def frames(self) -> int:
+        """Decisions taken so far."""
+        return self.iteration * self.frames_per_iteration
+
+    def collect(self) -> Transitions:
+        """Fly the next batch: at random at first, then with the present policy."""
+        return self.collector.collect(at_random=self.frames < self.settings.warmup)
+
+    def learn(self, batch: Transitions) -> dict[str, float]:
+        """Remember a batch, and update the policy from what is remembered; return what happened."""
+        self.replay.extend(self._frames(batch))
+        self.iteration += 1
+        reports = []
+        if len(self.replay) >= max(self.settings.batch_size, min(self.settings.warmup, self.settings.capacity)):
+            self._owed += self.frames_per_iteration * self.settings.replay_ratio / self.settings.batch_size
+            progress = self.iteration / self.iterations
+            while self._owed >= 1:
+                self._owed -= 1
+                reports.append(self.sac.update(self._sample(), progress))
+        report = dict.fromkeys(UNKNOWN, float("nan"))
+        for name in LEARNT:
+            values = [each[name] for each in reports if name in each]
+            report[name] = sum(values) / len(values) if values else float("nan")
+        report |= {
+            "updates": float(len(reports)),
+            "remembered": float(len(self.replay)),
+            "replay_mb": self.replay.nbytes() / 1e6,
+        }
+        return report | episode_means(batch.episodes, self.team)
+
+    def evaluate(self) -> dict[str, Flights]:
+        """Fly unseen worlds with the squashed mean action; return all flights by condition."""
+        return self._interim.fly(NetworkPilot(self.applied, self.task.env.action_limit))
+
+    # ------------------------------------------------------------------ memory
+
+    def _frames(self, batch: Transitions) -> dict[str, Tensor]:
+        """Return a batch as frames of the memory: one drone's after the other, so that what follows a frame lies near it."""
+        reward, discount, last = look_ahead(batch, self.settings.gamma, self.settings.n_step)
+        later = batch.next_rows.gather(1, last[..., None].expand_as(batch.next_rows))
+        frames = {f"{prefix}{name}": part.flatten(0, 1)
+                  for prefix, rows in (("", batch.rows), ("next/", later))
+                  for name, part in self._parts(rows).items()}  # fmt: skip
+        others = {"action": batch.action, "reward": reward, "discount": discount}
+        return frames | {name: values.flatten(0, 1) for name, values in others.items()}
+
+    def _parts(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return the parts of observations by name: each has its own way to be compressed."""
+        lidar, dynamic = self.layout.lidar, self.layout.dynamic
+        ends = {"lidar": (0, lidar), "dynamic": (lidar, lidar + dynamic), "state": (lidar + dynamic, self.layout.used)}
+        return {name: rows[..., first:last] for name, (first, last) in ends.items()}
+
+    def _sample(self) -> dict[str, Tensor]:
+        return {
+            name: values.to(self.config.device)
+            for name, values in self.replay.sample(self.settings.batch_size, self._batches).items()
+        }
+
+    @staticmethod
+    def _observe(batch: Mapping[str, Tensor], prefix: str) -> Tensor:
+        return torch.cat([batch[f"{prefix}{name}"] for name in ("lidar", "dynamic", "state")], 1)
+
+    # ------------------------------------------------------------------ saving
+
+    def own_state(self) -> dict[str, Any]:
+        """Return what only this process knows: its drones, its random numbers, what it remembers."""
+        return {
+            "env": self.env.state_dict(),
+            "actions": self._actions.get_state(),
+            "batches": self._batches.get_state(),
+            "owed": self._owed,
+            "replay": self.replay.state_dict() if self.settings.save_replay else None,
+        }
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return the policy and its critics; live tensors."""
+        return {
+            "iteration": self.iteration,
+            "network": self.network.state_dict(),
+            "sac": self.sac.state_dict(),
+            "best": self.best,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, bit for bit if it holds the memory too."""
+        ranks = state.get("ranks")
+        if not isinstance(ranks, list) or len(ranks) != 1 or not all(name in state for name in PARTS):
+            raise StateError("the checkpoint holds no state of algo=sac; expected one that `navrl train algo=sac` wrote")
+        own = ranks[0]
+        self.env.load_state_dict(own["env"])
+        self._actions.set_state(own["actions"])
+        self._batches.set_state(own["batches"])
+        self._owed = own["owed"]
+        if own["replay"] is not None:
+            self.replay.load_state_dict(own["replay"])
+        self.network.load_state_dict(state["network"])
+        self.sac.load_state_dict(state["sac"])
+        self.iteration, self.best = state["iteration"], state["best"]
+        self.collector = self._collector()
+
+    def _collector(self) -> TransitionCollector:
+        limit = self.task.env.action_limit
+
+        def scale(unit: Tensor) -> Tensor:
+            return to_velocity(unit, limit).cpu()
+
+        steps = self.settings.training_frame_num
+        return TransitionCollector(self.env, self.env.observe_packed(), self.applied, steps, scale, self._actions)
