@@ -64,7 +64,8 @@ def main() -> None:
         step = env.step(to_velocity(action, task.env.action_limit))
         next_state, next_grid, done = step.observation["state"].clone(), grids.observe(), step.done
         memory.extend({"grid": grid, "state": state, "action": action, "reward": step.reward,
-                       "discount": settings.gamma * (~step.terminated), "next/grid": next_grid, "next/state": next_state})  # fmt: skip
+                       "discount": settings.gamma * (~step.terminated),
+                       "next/grid": next_grid, "next/state": next_state})  # fmt: skip
         frames += arguments.drones
         ended, reached = ended + int(done.sum()), reached + float(step.statistics[done, SUCCESS].sum())
         state, grid = next_state, next_grid

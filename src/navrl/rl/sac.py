@@ -44,7 +44,8 @@ class SACSettings:
         """Raise a ConfigError that names the first setting with an impossible value."""
         limits: dict[str, tuple[float, float]] = {
             "training_frame_num": (1, 65536), "batch_size": (1, 1 << 20), "replay_ratio": (1e-6, 1e6),
-            "capacity": (1, 1 << 40), "warmup": (0, 1 << 40), "gamma": (0, 1), "n_step": (1, 1000), "tau": (1e-9, 1), "actor_interval": (1, 1000),
+            "capacity": (1, 1 << 40), "warmup": (0, 1 << 40), "gamma": (0, 1), "n_step": (1, 1000), "tau": (1e-9, 1),
+            "actor_interval": (1, 1000),
             "actor_rate": (0, 1), "critic_rate": (0, 1), "temperature_rate": (0, 1), "first_temperature": (1e-9, 1e6),
             "target_entropy": (-1e3, 1e3), "critic_width": (1, 1 << 16), "max_grad_norm": (1e-9, 1e9),
             "final_learning_rate": (0, 1e3),

@@ -18,11 +18,11 @@ from navrl.sim import kernel
 from navrl.sim.layout import (
     ARRAYS,
     ATTITUDE,
-    FORWARD,
     COUNTERS,
     DELAY,
     EPISODE,
     FIELDS,
+    FORWARD,
     OUTCOME,
     POSITION,
     STATISTICS,
