@@ -18,7 +18,10 @@ ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actio
 TRACKER_MODES = ("disabled", "offline", "online")
 INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
-PARTS = {"preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl")}  # that come with a preset
+PARTS = {  # that come with a preset
+    "preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl"),
+    "preset=sac": ("algo=sac",),
+}
 
 
 @dataclass

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 EPILOG = """presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
   preset=best          the recipe of the policy in the package
+  preset=sac           soft actor-critic among few obstacles (the default with algo=sac)
   preset=navrl_exact   the original's task, network and algorithm
   preset=smoke         seconds
 
@@ -51,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.config import as_yaml, load_config
 
     typed = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
-    overrides = typed if any(key.startswith("preset=") for key in typed) else ["preset=quick", *typed]
+    preset = "preset=sac" if "algo=sac" in typed else "preset=quick"
+    overrides = typed if any(key.startswith("preset=") for key in typed) else [preset, *typed]
     config = load_config(overrides)
     if arguments.cfg:
         print(as_yaml(config), end="")

@@ -22,18 +22,18 @@ class SACSettings:
     """Keys `sac.*`: how the policy learns with `algo=sac`."""
 
     training_frame_num: int = 16  # decisions of each drone between updates
-    batch_size: int = 1024  # transitions of an update
-    replay_ratio: float = 2.0  # how often a transition is learnt from on average
+    batch_size: int = 256  # transitions of an update
+    replay_ratio: float = 4.0  # how often a transition is learnt from on average
     capacity: int = 1_000_000  # transitions that are remembered
-    warmup: int = 50_000  # transitions with random actions before the first update
+    warmup: int = 20_000  # transitions with random actions before the first update
     gamma: float = 0.98
     n_step: int = 3  # decisions that are looked ahead before the critics are asked
     tau: float = 0.01  # how far the target critics follow in an update
-    actor_interval: int = 2  # updates of the critics for each of the actor
+    actor_interval: int = 4  # updates of the critics for each of the actor
     actor_rate: float = 5e-4
     critic_rate: float = 5e-4
-    temperature_rate: float = 1e-3
-    first_temperature: float = 0.05
+    temperature_rate: float = 3e-3
+    first_temperature: float = 0.01
     target_entropy: float = -3.0  # that the temperature steers to, in nats of the cube from -1 to 1
     critic_width: int = 256
     max_grad_norm: float = 10.0
