@@ -103,10 +103,8 @@ class CompressedRows:
         """Return the rows at given places, (len(places), ...), or all in order; always a new tensor, on the CPU."""
         if places is None:
             starts = np.arange(len(self.counts)) * self.chunk_rows
-            wanted = np.concatenate(
-                [start + np.arange(count) for start, count in zip(starts, self.counts, strict=True)] or [[]]
-            )
-            wanted = wanted.astype(np.int64)
+            ranges = [start + np.arange(count) for start, count in zip(starts, self.counts, strict=True)]
+            wanted = np.concatenate([np.zeros(0, np.int64), *ranges])
         else:
             wanted = places.detach().cpu().to(torch.int64).numpy()
         result = np.empty((len(wanted), self.row_bytes), np.uint8)
@@ -201,7 +199,7 @@ def read_message(message: Tensor, *, codec: ChunkCodec | None = None) -> tuple[T
     start = len(_MAGIC) + 4
     if message.dtype != torch.uint8 or data.ndim != 1 or data.size < start + 8 or data[: len(_MAGIC)].tobytes() != _MAGIC:
         raise ContainerError("no message of compressed rows: it does not begin as one")
-    if xxhash.xxh3_64_digest(data[:-8]) != data[-8:].tobytes():
+    if xxhash.xxh3_64_digest(data[:-8].data) != data[-8:].tobytes():
         raise ContainerError("a message of compressed rows was damaged or cut on its way: its checksum is another")
     (length,) = struct.unpack("<I", data[len(_MAGIC) : start].tobytes())
     try:
