@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import sys
 import threading
 import weakref
 from collections import deque
@@ -239,7 +240,7 @@ class _Pipeline:
             return None
         version = self.frozen.install()
         if self.push_weights:
-            self.base.update_policy_weights_(self.frozen.copy)  # type: ignore[attr-defined]
+            self.base.update_policy_weights_(_weights(self.frozen.copy))  # type: ignore[attr-defined]
         return version
 
     def _hand_over(self, batch: Any, version: int | None) -> None:
@@ -252,6 +253,15 @@ class _Pipeline:
             if not self.stopping:
                 self.ready.append((batch, version))
                 self.changed.notify_all()
+
+
+def _weights(policy: nn.Module) -> Any:
+    """Return weights as TorchRL's collectors take them; where there is no TensorDict, as a state_dict."""
+    if "tensordict" not in sys.modules:
+        return policy.state_dict()
+    from tensordict import TensorDict
+
+    return TensorDict.from_module(policy).data
 
 
 def _owned(value: Any, device: torch.device | None, copies: bool) -> Any:
