@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from navrl.errors import ConfigError, MissingExtraError
 from navrl.io.compressed import ChunkCodec, read_message, write_message
 
 try:
-    from tensordict import TensorDictBase
+    from tensordict import TensorDict, TensorDictBase
     from torchrl.envs.transforms import Transform
 except ImportError as error:
     raise MissingExtraError(
@@ -47,15 +45,15 @@ class ObservationCompression(Transform):  # type: ignore[misc]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the rollout with messages instead of the named entries; what is given stays as it is."""
         note = {"batch": list(tensordict.batch_size), "names": tensordict.names if tensordict.batch_dims else []}
-        result = tensordict.copy()
-        result.batch_size = torch.Size([])
-        for key in self.in_keys:
-            value = tensordict.get(key, None)
-            if value is None:
-                raise ConfigError(
-                    f"the rollout has no {key!r} to compress; it has {sorted(map(str, tensordict.keys(True, True)))}"
-                )
-            result.set(key, write_message(value, codec=self.codec, level=self.level, note=note).to(value.device))
+        missing = [key for key in self.in_keys if key not in tensordict.keys(True, True)]
+        if missing:
+            known = ", ".join(sorted(map(str, tensordict.keys(True, True))))
+            raise ConfigError(f"the rollout has no {missing[0]!r} to compress; it has {known}")
+        result = TensorDict({}, [], tensordict.device)
+        for key, value in tensordict.items(True, True):
+            if key in self.in_keys:
+                value = write_message(value, codec=self.codec, level=self.level, note=note).to(value.device)
+            result.set(key, value)
         return result
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -64,13 +62,12 @@ class ObservationCompression(Transform):  # type: ignore[misc]
         Raises:
             ContainerError: a message was damaged on its way.
         """
-        result = tensordict.copy()
-        note: dict[str, Any] = {}
-        for key in self.in_keys:
-            message = tensordict.get(key)
-            value, note = read_message(message, codec=None if isinstance(self.codec, str) else self.codec)
-            result.set(key, value.to(message.device))
-        result.batch_size = torch.Size(note["batch"])
+        codec = None if isinstance(self.codec, str) else self.codec
+        read = {key: read_message(tensordict.get(key), codec=codec) for key in self.in_keys}
+        note = next(iter(read.values()))[1]
+        result = TensorDict({}, note["batch"], tensordict.device)
+        for key, value in tensordict.items(True, True):
+            result.set(key, read[key][0].to(value.device) if key in read else value)
         if any(note["names"]):
             result.names = note["names"]
         return result
