@@ -61,6 +61,9 @@ class CollectorContract:
         batches = [whole(batch) for batch in self.make()]
         assert all(same(batch, other) for batch, other in zip(batches, expected, strict=True))
 
+    def test_it_is_true_whether_it_has_a_length_or_not(self):
+        assert self.make()
+
     def test_a_batch_that_is_kept_does_not_change(self, expected):
         kept = list(self.make())
         assert same(whole(kept[0]), expected[0])

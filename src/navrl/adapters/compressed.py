@@ -341,6 +341,9 @@ class CompressedDataCollector:
             batch, self._keys, level=self._level, codec=self._codec, chunk_rows=self._chunk_rows, shuffle=self._shuffle
         )
 
+    def __bool__(self) -> bool:
+        return True  # whatever the base collector's length, if it has one
+
     def __len__(self) -> int:
         return -(-len(self.base_collector) // self.batches_per_rollout)  # type: ignore[arg-type]
 

@@ -91,6 +91,9 @@ class PipelinedDataCollector:
         """Return the next batch, or None after the last, as TorchRL's collectors do."""
         return next(self, None)
 
+    def __bool__(self) -> bool:
+        return True  # whatever the base collector's length, if it has one
+
     def __len__(self) -> int:
         return len(self.base_collector)  # type: ignore[arg-type]
 
