@@ -113,7 +113,7 @@ class Kept:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.pilot = load_policy("pretrained")
-        self.data = self.fly(before=1 if task is SMOKE else 4)
+        self.data = self.fly(before=1 if task is SMOKE else 10)
         self.pieces = [part.clone() for part in self.data.split(max(1, task.steps // PIECES), 1)]
 
     def fly(self, *, before: int) -> Any:
@@ -122,7 +122,9 @@ class Kept:
         def policy(tensordict: Any) -> Any:
             return tensordict.set("action", self.pilot(tensordict))
 
-        batches = iter(NavigationCollector(self.task.settings(), policy, frames_per_batch=self.task.frames))
+        settings = self.task.settings()
+        settings.env.action_repeat = 3  # as the policy was trained
+        batches = iter(NavigationCollector(settings, policy, frames_per_batch=self.task.frames))
         for _ in range(before):
             next(batches)
         return next(batches)
