@@ -39,7 +39,7 @@ from navrl.evaluate import load_policy
 from navrl.sim.env import NavigationEnv
 
 OURS, THEIRS = "NavigationCollector", "TorchRL's Collector"
-SMOKE = Task(drones=64, steps=4, epochs=1, minibatches=2, worlds=2, threads=1)
+SMOKE = Task(drones=32, steps=2, epochs=1, minibatches=2, worlds=1, threads=1)
 PAUSE = 0.04  # seconds of a step of the slow simulator
 LEARNED_FROM = (*SEEN, "action")
 PIECES = 8  # batches of a rollout that is compressed as it comes

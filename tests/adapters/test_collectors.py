@@ -179,6 +179,30 @@ def test_postprocessing_makes_what_is_handed_out():
     assert all((batch["twice"] == 2 * batch["action"]).all() for batch in batches)
 
 
+def test_torchrls_hooks_are_called_around_each_batch():
+    collector, called = navigation(batches=2), []
+    collector.pre_collect_hook = lambda: called.append("before")
+    collector.post_collect_hook = called.append
+    batches = list(collector)
+    assert called[0] == called[2] == "before"
+    assert called[1] is batches[0]
+    assert called[3] is batches[1]
+
+
+def test_a_partial_reset_begins_new_trajectories_only_where_asked():
+    collector = navigation(batches=2)
+    batches = iter(collector)
+    before = next(batches)
+    chosen = torch.tensor([1, 4])
+    collector.reset(chosen)
+    after = next(batches)
+    fresh = after["collector", "traj_ids"][:, 0] > before["collector", "traj_ids"].max()
+    assert fresh.nonzero().flatten().tolist() == chosen.tolist()
+    assert (after["state"][chosen, 0, 5:8] == 0).all()
+    others = [drone for drone in range(NUMBER) if drone not in chosen and not before["next", "done"][drone, -1]]
+    assert torch.equal(after["state"][others, 0], before["next", "state"][others, -1])
+
+
 def test_the_same_batch_is_handed_out_again_only_if_asked_for():
     first, second = list(navigation(batches=2, return_same_td=True))
     assert first is second

@@ -69,7 +69,7 @@ def batches_and_indices(draw):
     return batch, index
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(batches_and_indices(), st.integers(1, 9), st.booleans())
 def test_any_index_gives_what_the_plain_one_gives(case, chunk_rows, shuffle):
     batch, index = case

@@ -92,30 +92,29 @@ def test_the_next_batch_is_collected_while_this_one_is_used():
 
 
 def halting(policy, observation, begun, go):
-    """Yield what the policy says before and after a pause."""
+    """Yield what the policy says before and after a pause, which lasts until `go` is released once for each batch."""
     while True:
         first = policy(observation).detach()
-        begun.set()
-        go.wait(10)
+        begun.release()
+        go.acquire(timeout=10)
         yield {"first": first, "second": policy(observation).detach()}
 
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_policy_that_is_trained_within_a_batch_is_not_the_one_that_acts(frozen):
     policy, observation = nn.Linear(3, 3), torch.ones(3)
-    begun, go = threading.Event(), threading.Event()
+    begun, go = threading.Semaphore(0), threading.Semaphore(1)
     base = halting(policy, observation, begun, go)
     with PipelinedDataCollector(base, prefetch_count=1, policy=policy if frozen else None) as collector:
-        go.set()
         next(collector)
-        go.clear()
-        begun.clear()
-        assert begun.wait(5)  # the second batch is being collected
+        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=10)  # the second batch is being collected
         with torch.no_grad():
             policy.weight.add_(1)
-        go.set()
+        go.release(2)
         batch = next(collector)
         assert torch.equal(batch["first"], batch["second"]) == frozen  # without it this test sees the difference
+        go.release()
 
 
 @pytest.mark.parametrize("make", [navigation, torchrls], ids=["navrl", "torchrl"])

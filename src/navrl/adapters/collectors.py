@@ -183,13 +183,18 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         """Yield batches until `total_frames` are collected."""
         while self._frames < self.total_frames:
             self._iter += 1
+            if self.pre_collect_hook is not None:
+                self.pre_collect_hook()
             batch = self.rollout()
             self._frames += self.requested_frames_per_batch
             if self.split_trajs:
                 batch = split_trajectories(batch, prefix="collector")
             if self.postproc is not None:
                 batch = self.postproc(batch.copy() if batch is self._batch else batch)
-            yield batch if self.return_same_td else batch.clone()
+            batch = batch if self.return_same_td else batch.clone()
+            if self.post_collect_hook is not None:
+                self.post_collect_hook(batch)
+            yield batch
 
     @property
     def fps(self) -> float:
