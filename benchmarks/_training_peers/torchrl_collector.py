@@ -67,16 +67,21 @@ class TakenValue(nn.Module):
         return value
 
 
-def make_collector(task: Task, network: nn.Module) -> tuple[Collector, ProbabilisticTensorDictSequential, float]:
-    """Return a collector that flies with the network, the policy inside, and the limit of its actions."""
-    env = TorchRLNavigationEnv(task.settings(), seed=0)
-    ScaledBeta.limit = env.simulator.settings.env.action_limit
+def make_policy(network: nn.Module) -> ProbabilisticTensorDictSequential:
+    """Return the network as TorchRL's policy: actions drawn, their log-probabilities, and the value."""
     heads = TensorDictModule(Heads(network), list(SEEN), ["alpha", "beta", "passed_value"])
     choice = ProbabilisticTensorDictModule(
         in_keys=["alpha", "beta"], out_keys=["action"], distribution_class=ScaledBeta, return_log_prob=True,
         log_prob_key="action_log_prob", default_interaction_type=ExplorationType.RANDOM,
     )  # fmt: skip
-    policy = ProbabilisticTensorDictSequential(heads, choice)
+    return ProbabilisticTensorDictSequential(heads, choice)
+
+
+def make_collector(task: Task, network: nn.Module) -> tuple[Collector, ProbabilisticTensorDictSequential, float]:
+    """Return a collector that flies with the network, the policy inside, and the limit of its actions."""
+    env = TorchRLNavigationEnv(task.settings(), seed=0)
+    ScaledBeta.limit = env.simulator.settings.env.action_limit
+    policy = make_policy(network)
     collector = Collector(
         env, policy, frames_per_batch=task.frames, total_frames=-1, exploration_type=ExplorationType.RANDOM,
         return_same_td=True,

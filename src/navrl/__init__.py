@@ -22,6 +22,9 @@ _PUBLIC = {
     "decompress_image": "navrl.io.images",
     "decompress_image_seq": "navrl.io.images",
     "CheckpointDirectory": "navrl.io.directory",
+    "CompressedDataCollector": "navrl.adapters.compressed",
+    "CompressedTensorDict": "navrl.adapters.compressed",
+    "PipelinedDataCollector": "navrl.adapters.pipelined",
     "format_checkpoint_name": "navrl.io.models",
     "get_model_size": "navrl.io.models",
     "load_checkpoint": "navrl.io.checkpoint",
@@ -34,6 +37,9 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
+    from navrl.adapters.compressed import CompressedDataCollector as CompressedDataCollector
+    from navrl.adapters.compressed import CompressedTensorDict as CompressedTensorDict
+    from navrl.adapters.pipelined import PipelinedDataCollector as PipelinedDataCollector
     from navrl.evaluate import load_policy as load_policy
     from navrl.io.checkpoint import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint import save_checkpoint as save_checkpoint

@@ -54,6 +54,10 @@ class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that installs it."""
 
 
+class CollectorError(NavrlError, RuntimeError):
+    """Collecting data has failed in the background, or was asked of a collector that is shut down."""
+
+
 class BenchmarkError(NavrlError, RuntimeError):
     """A benchmark cannot be found or run."""
 

@@ -1,0 +1,289 @@
+"""NavigationCollector: the simulator's batches as TorchRL's own collector would give them, without its cost per step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from navrl.errors import CollectorError, ConfigError, MissingExtraError, StateError
+from navrl.sim.env import NavigationEnv
+from navrl.sim.layout import STATISTICS
+from navrl.sim.settings import NavigationSettings
+
+try:
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.collectors import BaseCollector, RandomPolicy
+    from torchrl.collectors.utils import split_trajectories
+    from torchrl.data import Bounded
+    from torchrl.envs.utils import ExplorationType, set_exploration_type
+except ImportError as error:
+    raise MissingExtraError(
+        f"navrl.adapters.collectors needs the packages torchrl and tensordict, of which something cannot be imported "
+        f"({error}); install them with: pip install 'navrl[torchrl]'"
+    ) from error
+
+__all__ = ["NavigationCollector"]
+
+_FLAGS = ("done", "terminated", "truncated")
+_RECENT = 16  # batches over which the speed is measured
+
+
+class NavigationCollector(BaseCollector):  # type: ignore[misc]
+    """Flies all drones of a simulator with a policy and yields batches of `frames_per_batch` frames, (N, T).
+
+    A batch has the keys, shapes and contents that TorchRL's `Collector` gives around `TorchRLNavigationEnv`: observations,
+    what the policy wrote, `"next"`, `("collector", "traj_ids")`. It goes where such a batch goes: losses, GAE, replay
+    buffers. `("next", "stats")` holds the statistics of the episodes that ended; see `navrl.adapters.torchrl.episodes`.
+
+    With `return_same_td` every batch is the same TensorDict in the same memory, written anew: nothing is copied, and what
+    is to outlive the next batch has to be cloned. Otherwise every batch is a copy that nobody writes again.
+
+    Args:
+        env: a simulator with `auto_reset`, or the settings of one.
+        policy: takes a TensorDict of (N,) and writes `"action"`, (N, 3) in m/s; random actions by default.
+        frames_per_batch: rounded up to whole steps of all drones.
+        total_frames: iteration ends after so many; -1 for never.
+        seed: of a simulator that is made from settings.
+        device: where the policy acts and the batch is, by default the CPU; the simulator flies on the CPU.
+        exploration_type: RANDOM for training, MEAN or DETERMINISTIC for evaluation.
+        split_trajs: whether batches are cut into trajectories, padded with zeros, (trajectories, longest).
+        postproc: makes of each batch what is handed out.
+        reset_at_each_iter: whether all episodes begin anew with each batch.
+    """
+
+    total_frames: float
+    init_random_frames = 0
+
+    def __init__(
+        self, env: NavigationEnv | NavigationSettings, policy: Callable[[Any], Any] | None = None, *, frames_per_batch: int,
+        total_frames: int = -1, seed: int = 0, device: torch.device | str | None = None,
+        exploration_type: ExplorationType | None = None, return_same_td: bool = False, split_trajs: bool = False,
+        postproc: Callable[[Any], Any] | None = None, reset_at_each_iter: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.env = env if isinstance(env, NavigationEnv) else NavigationEnv(env, seed=seed)
+        if not self.env.auto_reset:
+            raise ConfigError("the simulator was made with auto_reset=False; a collector needs one with auto_reset=True")
+        if frames_per_batch < 1:
+            raise ConfigError(f"frames_per_batch is {frames_per_batch}; expected at least 1")
+        number = self.env.num_envs
+        self.frames_per_batch = -(-frames_per_batch // number)  # steps of all drones, as TorchRL means it
+        self.requested_frames_per_batch = self.frames_per_batch * number
+        if self.requested_frames_per_batch != frames_per_batch:
+            warnings.warn(
+                f"frames_per_batch is {frames_per_batch}, no multiple of the {number} drones: batches will have "
+                f"{self.requested_frames_per_batch} frames",
+                stacklevel=2,
+            )
+        self.total_frames = float("inf") if total_frames < 0 else total_frames
+        self.device = torch.device("cpu" if device is None else device)
+        self._batch_device = None if device is None else self.device  # as TorchRL's, which has none unless it is given one
+        limit = self.env.settings.env.action_limit
+        self.policy = policy if policy is not None else RandomPolicy(Bounded(-limit, limit, (number, 3), device=self.device))
+        self.exploration_type = exploration_type or ExplorationType.RANDOM
+        self.return_same_td, self.split_trajs, self.postproc = return_same_td, split_trajs, postproc
+        self.reset_at_each_iter = reset_at_each_iter
+        self.closed = False
+        self._frames, self._iter = 0, -1
+        self._times: deque[tuple[int, float]] = deque(maxlen=_RECENT)
+        self._make_buffers()
+        self._next_trajectory = 0
+        self.reset()
+
+    def _make_buffers(self) -> None:
+        number, steps, layout = self.env.num_envs, self.frames_per_batch, self.env.layout
+        self._step = self.env.make_step()
+        self._rows = torch.zeros(number, steps, layout.width, device=self.device)  # what was seen
+        self._next_rows = torch.zeros(number, steps, layout.width, device=self.device)  # and after the step
+        self._ids = torch.zeros(number, steps, dtype=torch.int64, device=self.device)
+        flags = {name: torch.zeros(number, steps, 1, dtype=torch.bool, device=self.device) for name in _FLAGS}
+        self._after = {name: torch.zeros_like(flag) for name, flag in flags.items()}
+        self._after["reward"] = torch.zeros(number, steps, 1, device=self.device)
+        self._after["stats"] = torch.zeros(number, steps, len(STATISTICS), device=self.device)
+        seen = {**layout.split(self._rows), **flags, "stats": torch.zeros_like(self._after["stats"])}
+        after = {**layout.split(self._next_rows), **self._after}
+        shape = (number, steps)
+        whole = {**seen, "collector": TensorDict({"traj_ids": self._ids}, shape, self._batch_device)}
+        self._batch = TensorDict(whole, shape, self._batch_device)
+        # What the policy is shown at each step: views of the batch, made once.
+        self._shown = [self._batch[:, t] for t in range(steps)]
+        self._batch.set("next", TensorDict(after, shape, self._batch_device))
+        self._batch.refine_names(..., "time")
+        self._written: dict[Any, Tensor] | None = None  # what the policy writes; known after its first call
+
+    # ------------------------------------------------------------------ collecting
+
+    @torch.no_grad()
+    def rollout(self) -> TensorDictBase:
+        """Fly one batch and return it, in the memory that all batches share."""
+        self._refuse_closed()
+        start = time.perf_counter()
+        if self.reset_at_each_iter:
+            self.reset()
+        with set_exploration_type(self.exploration_type):
+            for t in range(self.frames_per_batch):
+                self._rows[:, t] = self._step.packed.to(self.device)
+                self._ids[:, t] = self._trajectories.to(self.device)
+                action = self._act(t)
+                self.env.step(action, out=self._step)
+                self._store(t)
+        self._times.append((self.requested_frames_per_batch, time.perf_counter() - start))
+        return self._batch
+
+    def _act(self, t: int) -> Tensor:
+        """Call the policy, store what it wrote, and return its action."""
+        shown = self._shown[t]
+        given = shown.copy()
+        answer = self.policy(given)
+        answer = given if answer is None else answer
+        if self._written is None:
+            self._written = self._buffers_for(shown, answer)
+        for key, buffer in self._written.items():
+            buffer[:, t] = answer.get(key)
+        return answer.get("action")
+
+    def _buffers_for(self, shown: TensorDictBase, answer: TensorDictBase) -> dict[Any, Tensor]:
+        """Return buffers for the keys that a policy writes, new in the batch or instead of what is there."""
+        buffers = {}
+        for key, value in answer.items(include_nested=True, leaves_only=True):
+            names = (key,) if isinstance(key, str) else key
+            if value is shown.get(key, None) or any(name.startswith("_") for name in names):
+                continue
+            shape = (self.env.num_envs, self.frames_per_batch, *value.shape[1:])
+            buffers[key] = torch.zeros(shape, dtype=value.dtype, device=self.device)
+            self._batch.set(key, buffers[key])
+        if "action" not in buffers:
+            raise CollectorError(f"the policy wrote {sorted(map(str, buffers))}; expected it to write 'action', (N, 3)")
+        return buffers
+
+    def _store(self, t: int) -> None:
+        """Store what came of a step. Where an episode ended, what comes next is its last observation, not the new one's."""
+        step, after = self._step, self._after
+        done = step.terminated | step.truncated
+        self._next_rows[:, t] = step.packed.to(self.device)
+        after["reward"][:, t, 0] = step.reward.to(self.device)
+        after["done"][:, t, 0] = done.to(self.device)
+        after["terminated"][:, t, 0] = step.terminated.to(self.device)
+        after["truncated"][:, t, 0] = step.truncated.to(self.device)
+        after["stats"][:, t] = 0
+        if done.any():
+            ended = done.nonzero().squeeze(1)
+            places = ended.to(self.device)
+            self._next_rows[places, t] = step.final_packed[ended].to(self.device)
+            after["stats"][places, t] = step.statistics[ended].to(self.device)
+            self._trajectories[ended] = self._new_trajectories(len(ended))
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """Yield batches until `total_frames` are collected."""
+        while self._frames < self.total_frames:
+            self._iter += 1
+            if self.pre_collect_hook is not None:
+                self.pre_collect_hook()
+            batch = self.rollout()
+            self._frames += self.requested_frames_per_batch
+            if self.split_trajs:
+                batch = split_trajectories(batch, prefix="collector")
+            if self.postproc is not None:
+                batch = self.postproc(batch.copy() if batch is self._batch else batch)
+            batch = batch if self.return_same_td else batch.clone()
+            if self.post_collect_hook is not None:
+                self.post_collect_hook(batch)
+            yield batch
+
+    @property
+    def fps(self) -> float:
+        """Frames collected in a second of collecting, over the last batches; 0 before the first."""
+        seconds = sum(spent for _, spent in self._times)
+        return sum(frames for frames, _ in self._times) / seconds if seconds else 0.0
+
+    # ------------------------------------------------------------------ the rest of TorchRL's contract
+
+    def reset(self, index: Tensor | None = None, **_: Any) -> None:
+        """Begin new episodes and trajectories, everywhere or where `index` says."""
+        self._refuse_closed()
+        mask = torch.zeros(self.env.num_envs, dtype=torch.bool)
+        mask[slice(None) if index is None else index] = True
+        self.env.reset(mask=None if index is None else mask)
+        self._begin(mask)
+
+    def _begin(self, mask: Tensor) -> None:
+        self._step.packed.copy_(self.env.observe_packed())
+        if not hasattr(self, "_trajectories"):
+            self._trajectories = torch.zeros(self.env.num_envs, dtype=torch.int64)
+        self._trajectories[mask] = self._new_trajectories(int(mask.sum()))
+
+    def _new_trajectories(self, number: int) -> Tensor:
+        first, self._next_trajectory = self._next_trajectory, self._next_trajectory + number
+        return torch.arange(first, first + number)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Begin everything anew, with a seed; return the seed to use for another collector."""
+        self._refuse_closed()
+        self.env.reset(seed=seed)
+        self._begin(torch.ones(self.env.num_envs, dtype=torch.bool))
+        return seed if static_seed else seed + 1
+
+    def update_policy_weights_(self, policy_or_weights: Any = None, **_: Any) -> None:
+        """Copy weights into the policy: those of a module, a state_dict, or a TensorDict of parameters.
+
+        Without an argument nothing is done: the collector acts with the policy that it was given, not with a copy.
+        """
+        if policy_or_weights is None:
+            return
+        if not isinstance(self.policy, nn.Module):
+            raise CollectorError(f"the policy is a {type(self.policy).__name__}; only a torch.nn.Module has weights to update")
+        if isinstance(policy_or_weights, nn.Module):
+            policy_or_weights = policy_or_weights.state_dict()
+        if isinstance(policy_or_weights, TensorDictBase):
+            TensorDict.from_module(self.policy).data.update_(policy_or_weights.data)
+        else:
+            self.policy.load_state_dict(policy_or_weights)
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """Return all that is needed to continue bit for bit, the flying drones included."""
+        policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+        return OrderedDict(
+            **policy,
+            env_state_dict=self.env.state_dict(),
+            observation=self._step.packed.clone(),
+            traj_ids=self._trajectories.clone(),
+            traj_pool={"traj_id": torch.tensor(self._next_trajectory)},
+            frames=self._frames,
+            iter=self._iter,
+        )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            StateError: it was not saved by a collector of equal settings; nothing has been changed.
+        """
+        self._refuse_closed()
+        expected = {"env_state_dict", "observation", "traj_ids", "traj_pool", "frames", "iter"}
+        missing = sorted(expected - set(state_dict))
+        if missing:
+            raise StateError(f"the state lacks {', '.join(missing)}; expected what a NavigationCollector's state_dict() gave")
+        self.env.load_state_dict(state_dict["env_state_dict"])
+        if isinstance(self.policy, nn.Module) and "policy_state_dict" in state_dict:
+            self.policy.load_state_dict(state_dict["policy_state_dict"])
+        self._step.packed.copy_(state_dict["observation"])
+        self._trajectories.copy_(state_dict["traj_ids"])
+        self._next_trajectory = int(state_dict["traj_pool"]["traj_id"])
+        self._frames, self._iter = int(state_dict["frames"]), int(state_dict["iter"])
+
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Refuse to collect from now on; a simulator that was given stays usable."""
+        self.closed = True
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise CollectorError("the collector was shut down; make a new one")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} steps, policy={self.policy})"

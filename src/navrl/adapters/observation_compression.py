@@ -1,0 +1,80 @@
+"""ObservationCompression: a TorchRL transform that makes rollouts small for a slow link, and whole again behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from navrl.errors import ConfigError, MissingExtraError
+from navrl.io.compressed import ChunkCodec, read_message, write_message
+
+try:
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.envs.transforms import Transform
+except ImportError as error:
+    raise MissingExtraError(
+        f"navrl.adapters.observation_compression needs the packages torchrl and tensordict, which cannot be imported "
+        f"({error}); install them with: pip install 'navrl[torchrl]'"
+    ) from error
+
+__all__ = ["ObservationCompression"]
+
+
+class ObservationCompression(Transform):  # type: ignore[misc]
+    """Replaces named entries of a rollout by compressed messages, and `inv` puts the entries back, exact.
+
+    A message is a uint8 tensor, (length,), whose header says what it holds; a damaged one is refused. Its length has
+    nothing to do with the batch, so a compressed rollout has an empty batch size; `inv` gives it back as well. Use it as
+    the `postproc` of the collector on one side, and call `inv` on the other. It does not fit into an environment,
+    whose observations must have a shape that is known beforehand.
+
+    Args:
+        in_keys: the entries to compress, such as `["lidar", ("next", "lidar")]`.
+        level: of the codec.
+        codec: the name of a codec of `navrl.io.codecs`, or an object with the methods of `ChunkCodec`.
+    """
+
+    invertible = True
+
+    def __init__(self, in_keys: Sequence[Any], *, level: int | None = 1, codec: ChunkCodec | str = "zstd") -> None:
+        if not in_keys:
+            raise ConfigError("in_keys is empty; name the entries to compress, such as ['lidar', ('next', 'lidar')]")
+        super().__init__(in_keys=in_keys, out_keys=in_keys, in_keys_inv=in_keys, out_keys_inv=in_keys)
+        self.level, self.codec = level, codec
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the rollout with messages instead of the named entries; what is given stays as it is."""
+        note = {"batch": list(tensordict.batch_size), "names": tensordict.names if tensordict.batch_dims else []}
+        missing = [key for key in self.in_keys if key not in tensordict.keys(True, True)]
+        if missing:
+            known = ", ".join(sorted(map(str, tensordict.keys(True, True))))
+            raise ConfigError(f"the rollout has no {missing[0]!r} to compress; it has {known}")
+        result = TensorDict({}, [], tensordict.device)
+        for key, value in tensordict.items(True, True):
+            if key in self.in_keys:
+                value = write_message(value, codec=self.codec, level=self.level, note=note).to(value.device)
+            result.set(key, value)
+        return result
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the rollout as it was before `forward`.
+
+        Raises:
+            ContainerError: a message was damaged on its way.
+        """
+        codec = None if isinstance(self.codec, str) else self.codec
+        read = {key: read_message(tensordict.get(key), codec=codec) for key in self.in_keys}
+        note = next(iter(read.values()))[1]
+        result = TensorDict({}, note["batch"], tensordict.device)
+        for key, value in tensordict.items(True, True):
+            result.set(key, read[key][0].to(value.device) if key in read else value)
+        if any(note["names"]):
+            result.names = note["names"]
+        return result
+
+    def set_container(self, container: Any) -> None:
+        """Refuse to be part of an environment."""
+        raise ConfigError(
+            "ObservationCompression compresses whole rollouts: pass it to a collector as postproc=; in an environment "
+            "its output would have another shape at each step"
+        )

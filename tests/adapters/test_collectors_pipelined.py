@@ -1,0 +1,468 @@
+"""Collecting ahead in the background: which policy acted, who hears of errors, and how it ends."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from collector_parts import FRAMES, NUMBER, STEPS, collecting_threads, navigation, random_policy, settings, torchrls
+from torch import nn
+from torchrl.collectors import MultiSyncCollector
+
+from navrl import PipelinedDataCollector
+from navrl.adapters.torchrl import TorchRLNavigationEnv
+from navrl.errors import CollectorError, ConfigError
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind():
+    yield
+    if collecting_threads():
+        gc.collect()  # some tests leave it to the garbage collector
+    deadline = time.monotonic() + 5
+    while collecting_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert collecting_threads() == []
+
+
+def numbers(count=10**9, made=None):
+    """Yield tensors 0, 1, 2, ... and note which were made."""
+    for number in range(count):
+        if made is not None:
+            made.append(number)
+        yield torch.tensor([number])
+
+
+def settled(made):
+    """Wait until nothing more is made, and return how much was."""
+    before = -1
+    while len(made) != before:
+        before = len(made)
+        time.sleep(0.05)
+    return before
+
+
+# ---------------------------------------------------------------------- how far ahead
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 4])
+def test_no_more_batches_are_ahead_than_asked_for(ahead):
+    made = []
+    with PipelinedDataCollector(numbers(made=made), prefetch_count=ahead) as collector:
+        for taken in range(1, 4):
+            next(collector)
+            assert settled(made) == taken + ahead
+        assert collector.ready == ahead
+
+
+def test_nothing_is_collected_before_the_first_batch_is_asked_for():
+    made = []
+    with PipelinedDataCollector(numbers(made=made)):
+        time.sleep(0.05)
+        assert made == []
+
+
+def test_the_next_batch_is_collected_while_this_one_is_used():
+    begun = threading.Event()
+
+    def batches():
+        yield torch.tensor(0)
+        begun.set()
+        yield torch.tensor(1)
+
+    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+        next(collector)
+        assert begun.wait(5)  # nobody asked for it
+
+
+# ---------------------------------------------------------------------- which policy acted
+
+
+def halting(policy, observation, begun, go):
+    """Yield what the policy says before and after a pause, which lasts until `go` is released once for each batch."""
+    while True:
+        first = policy(observation).detach()
+        begun.release()
+        go.acquire(timeout=10)
+        yield {"first": first, "second": policy(observation).detach()}
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_policy_that_is_trained_within_a_batch_is_not_the_one_that_acts(frozen):
+    policy, observation = nn.Linear(3, 3), torch.ones(3)
+    begun, go = threading.Semaphore(0), threading.Semaphore(1)
+    base = halting(policy, observation, begun, go)
+    with PipelinedDataCollector(base, prefetch_count=1, policy=policy if frozen else None) as collector:
+        next(collector)
+        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=10)  # the second batch is being collected
+        with torch.no_grad():
+            policy.weight.add_(1)
+        go.release(2)
+        batch = next(collector)
+        assert torch.equal(batch["first"], batch["second"]) == frozen  # without it this test sees the difference
+        go.release()
+
+
+@pytest.mark.parametrize("make", [navigation, torchrls], ids=["navrl", "torchrl"])
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "pushed"])
+def test_log_probabilities_are_those_of_the_weights_that_the_batch_names(make, own):
+    policy = random_policy()
+    base = make(copy.deepcopy(policy) if own else policy, batches=8)
+    weights, seen = [], []
+    with PipelinedDataCollector(base, policy=policy, push_weights=own, prefetch_count=2) as collector:
+        weights.append(copy.deepcopy(policy.state_dict()))
+        for batch in collector:
+            seen.append(batch)
+            end = time.perf_counter() + 0.02
+            while time.perf_counter() < end:  # training writes while the next batch is collected
+                with torch.no_grad():
+                    for parameter in policy.parameters():
+                        parameter.add_(torch.randn_like(parameter), alpha=0.3)
+            weights.append(copy.deepcopy(policy.state_dict()))
+    judge = random_policy()
+    for batch in seen:
+        versions = batch["collector", "policy_version"]
+        assert versions.shape == (NUMBER, STEPS)
+        assert len(versions.unique()) == 1
+        judge.load_state_dict(weights[int(versions.flatten()[0])])
+        expected = judge.get_dist(batch.select("state")).log_prob(batch["action"])
+        assert torch.allclose(batch["action_log_prob"], expected, atol=1e-5)
+    assert len({int(batch["collector", "policy_version"].max()) for batch in seen}) > 3  # it did move on
+
+
+def test_the_weights_of_a_batch_are_at_most_as_old_as_it_was_ahead():
+    policy = random_policy()
+    with PipelinedDataCollector(navigation(policy, batches=8), policy=policy, prefetch_count=2) as collector:
+        for number, _ in enumerate(collector):
+            assert number - 2 <= collector.policy_version <= number
+            time.sleep(0.01)
+
+
+def test_training_goes_through_the_policy_itself_and_gives_gradients():
+    policy = random_policy()
+    with PipelinedDataCollector(navigation(policy), policy=policy) as collector:
+        batch = next(collector)
+        policy.get_dist(batch).log_prob(batch["action"]).sum().backward()
+        assert policy(batch.select("state"))["loc"].requires_grad
+    assert all(parameter.grad is not None for parameter in policy.parameters())
+
+
+def test_a_copy_of_the_policy_that_is_made_meanwhile_is_a_policy_of_its_own():
+    policy = nn.Linear(3, 3)
+
+    def batches():
+        while True:
+            yield policy(torch.ones(3)).detach()
+
+    with PipelinedDataCollector(batches(), policy=policy) as collector:
+        next(collector)
+        twin = copy.deepcopy(policy)
+        with torch.no_grad():
+            policy.weight.zero_()
+        assert not torch.equal(twin(torch.ones(3)), policy(torch.ones(3)))
+        assert set(policy.state_dict()) == {"weight", "bias"}
+    assert "forward" not in vars(policy)
+
+
+def test_two_collectors_can_share_a_policy():
+    policy = random_policy()
+    with (
+        PipelinedDataCollector(navigation(policy), policy=policy) as first,
+        PipelinedDataCollector(navigation(policy), policy=policy) as second,
+    ):
+        next(first), next(second)
+        first.shutdown()
+        assert torch.isfinite(next(second)["action_log_prob"]).all()
+    assert "forward" not in vars(policy)
+
+
+def test_a_collector_that_acts_with_another_policy_is_refused():
+    with pytest.raises(ConfigError, match="another policy"):
+        PipelinedDataCollector(navigation(random_policy()), policy=random_policy())
+
+
+@pytest.mark.slow
+def test_it_works_around_collectors_in_other_processes():
+    policy = random_policy()
+    base = MultiSyncCollector(
+        [lambda: TorchRLNavigationEnv(settings())], policy, frames_per_batch=FRAMES, total_frames=3 * FRAMES
+    )
+    with PipelinedDataCollector(base) as collector:
+        assert [batch.numel() for batch in collector] == [FRAMES] * 3
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def test_an_error_reaches_the_caller_after_the_batches_that_were_collected_before_it():
+    def batches():
+        yield torch.tensor(1)
+        yield torch.tensor(2)
+        raise OSError("the robot fell over")
+
+    collector = PipelinedDataCollector(batches(), prefetch_count=4)
+    assert [int(next(collector)), int(next(collector))] == [1, 2]
+    for _ in range(2):  # and again whenever somebody asks
+        with pytest.raises(CollectorError, match="OSError: the robot fell over") as caught:
+            next(collector)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert any(frame.name == "batches" for frame in traceback.extract_tb(caught.value.__cause__.__traceback__))
+
+
+def test_an_exit_of_the_base_is_an_error_and_no_exit():
+    def batches():
+        yield torch.tensor(1)
+        sys.exit(3)
+
+    collector = PipelinedDataCollector(batches())
+    next(collector)
+    with pytest.raises(CollectorError, match="SystemExit"):
+        next(collector)
+
+
+def test_an_error_of_the_consumer_ends_the_thread_when_the_block_is_left():
+    with pytest.raises(RuntimeError, match="mine"), PipelinedDataCollector(numbers()) as collector:  # noqa: PT012
+        for _ in collector:
+            raise RuntimeError("mine")
+    assert collecting_threads() == []
+
+
+def test_weights_that_no_longer_fit_are_an_error():
+    policy = nn.Linear(3, 3)
+
+    def batches():
+        while True:
+            yield policy(torch.ones(3)).detach()
+
+    with PipelinedDataCollector(batches(), policy=policy, prefetch_count=1) as collector:
+        next(collector)
+        policy.extra = nn.Parameter(torch.ones(2))
+        with pytest.raises(CollectorError, match="zip"):
+            list(itertools.islice(collector, 5))
+
+
+# ---------------------------------------------------------------------- endings
+
+
+def test_it_ends_when_the_base_ends():
+    collector = PipelinedDataCollector(numbers(3))
+    assert [int(number) for number in collector] == [0, 1, 2]
+    assert next(collector, "over") == "over"
+    assert collector.next() is None
+
+
+def test_a_full_pipeline_is_shut_down_at_once():
+    made = []
+    collector = PipelinedDataCollector(numbers(made=made), prefetch_count=2)
+    next(collector)
+    settled(made)
+    start = time.perf_counter()
+    assert collector.shutdown()
+    assert time.perf_counter() - start < 1
+    assert collector.ready == 0
+    assert next(collector, "over") == "over"
+    with pytest.raises(CollectorError, match="shut down"):
+        iter(collector)
+
+
+def test_a_shutdown_that_would_wait_too_long_says_so_and_can_be_repeated():
+    begun, go = threading.Event(), threading.Event()
+
+    def batches():
+        yield torch.tensor(0)
+        begun.set()
+        go.wait(10)
+        yield torch.tensor(1)
+
+    collector = PipelinedDataCollector(batches())
+    next(collector)
+    assert begun.wait(5)
+    assert not collector.shutdown(timeout=0.05)
+    go.set()
+    assert collector.shutdown()
+
+
+def test_a_shutdown_from_another_thread_ends_a_consumer_that_waits():
+    go = threading.Event()
+
+    def batches():
+        go.wait(10)
+        yield torch.tensor(0)
+
+    collector, got = PipelinedDataCollector(batches()), []
+    consumer = threading.Thread(target=lambda: got.extend(collector))
+    consumer.start()
+    time.sleep(0.05)
+    collector.shutdown(timeout=0)
+    consumer.join(5)
+    assert not consumer.is_alive()
+    assert got == []
+    go.set()
+
+
+def test_one_that_was_never_used_is_shut_down():
+    base = navigation()
+    PipelinedDataCollector(base).shutdown()
+    assert base.closed
+
+
+def test_the_base_is_shut_down_once():
+    class Base:
+        calls = 0
+
+        def __iter__(self):
+            return numbers()
+
+        def shutdown(self):
+            self.calls += 1
+
+    base = Base()
+    with PipelinedDataCollector(base) as collector:
+        next(collector)
+        collector.shutdown()
+    assert base.calls == 1
+
+
+@pytest.mark.parametrize("used", [0, 1, 3])
+def test_one_that_nobody_holds_any_more_is_collected_and_its_thread_ends(used):
+    policy = nn.Linear(2, 2)
+    collector = PipelinedDataCollector((policy(torch.ones(2)).detach() for _ in range(10**9)), policy=policy)
+    for _ in range(used):
+        next(collector)
+    gone = weakref.ref(collector)
+    del collector
+    gc.collect()
+    assert gone() is None
+    deadline = time.monotonic() + 5
+    while collecting_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert collecting_threads() == []
+    assert "forward" not in vars(policy)
+
+
+PROGRAM = """
+import sys, time, torch
+sys.modules["torchrl"] = sys.modules["tensordict"] = None  # neither is needed
+from navrl import PipelinedDataCollector
+def batches():
+    while True:
+        yield torch.zeros(1000)
+        time.sleep({pause})
+collector = PipelinedDataCollector(batches())
+for batch in collector:
+    {body}
+"""
+
+
+def test_a_program_without_torchrl_that_forgets_to_shut_down_leaves_cleanly():
+    program = PROGRAM.format(pause=0, body="break")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_program_that_waits_for_a_batch():
+    program = PROGRAM.format(pause=1, body="print('waiting', flush=True)")
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=30)[1]
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert process.returncode != 0
+
+
+# ---------------------------------------------------------------------- batches of every kind
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+@dataclass
+class Record:
+    tensor: torch.Tensor
+    name: str = "x"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "read"),
+    [
+        (lambda tensor: tensor, lambda batch: batch),
+        (lambda tensor: {"deep": [tensor]}, lambda batch: batch["deep"][0]),
+        (lambda tensor: Pair(1, (tensor,)), lambda batch: batch.b[0]),
+        (Record, lambda batch: batch.tensor),
+        (lambda tensor: tensor.numpy(), torch.from_numpy),
+    ],
+    ids=["tensor", "dict", "namedtuple", "dataclass", "array"],
+)
+def test_a_batch_whose_memory_is_reused_is_copied(wrap, read):
+    memory = torch.zeros(3)
+
+    def batches():
+        for number in range(5):
+            memory.fill_(number)
+            yield wrap(memory)
+
+    kept = list(PipelinedDataCollector(batches(), prefetch_count=3))
+    assert [int(read(batch)[0]) for batch in kept] == [0, 1, 2, 3, 4]
+    assert isinstance(kept[0], type(wrap(memory)))
+
+
+def test_batches_that_nobody_reuses_are_not_copied():
+    memory = torch.zeros(3)
+    assert next(PipelinedDataCollector([memory], copy=False)) is memory
+    assert next(PipelinedDataCollector([memory])) is not memory
+
+
+def test_batches_are_put_on_the_device():
+    memory = torch.zeros(3)
+    batch = next(PipelinedDataCollector([memory, {"a": memory}], "meta"))
+    assert batch.device.type == "meta"
+    kept = next(PipelinedDataCollector([memory], "cpu"))
+    assert kept.data_ptr() != memory.data_ptr()
+
+
+def test_its_state_is_that_of_the_base_between_two_batches():
+    with PipelinedDataCollector(navigation(batches=9), prefetch_count=1) as collector:
+        next(collector)
+        state = collector.state_dict()
+        assert state["frames"] % FRAMES == 0
+        rest = [next(collector) for _ in range(2)]
+        collector.load_state_dict(state)
+        assert collector.ready <= 1
+        ids = next(collector)["collector", "traj_ids"]
+    assert any(torch.equal(ids, batch["collector", "traj_ids"]) for batch in rest)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
+def test_a_prefetch_count_that_makes_no_sense_is_refused(count):
+    with pytest.raises(ConfigError, match="prefetch_count"):
+        PipelinedDataCollector(numbers(), prefetch_count=count)
+
+
+def test_other_mistakes_are_refused_by_name():
+    with pytest.raises(ConfigError, match="int; expected something that can be iterated"):
+        PipelinedDataCollector(3)
+    with pytest.raises(ConfigError, match="function; expected a torch"):
+        PipelinedDataCollector(numbers(), policy=numbers)
+    with pytest.raises(ConfigError, match="pass policy="):
+        PipelinedDataCollector(numbers(), push_weights=True)
+    with pytest.raises(ConfigError, match="update_policy_weights_"):
+        PipelinedDataCollector(numbers(), policy=nn.Linear(1, 1), push_weights=True)
+
+
+def test_arrays_of_numpy_stay_arrays():
+    assert isinstance(next(PipelinedDataCollector([np.zeros(3)])), np.ndarray)
