@@ -42,6 +42,10 @@ class UnsupportedStateError(CheckpointError, TypeError):
     """A state holds an object that no checkpoint can hold; the message names its place and what to do."""
 
 
+class RegistryError(NavrlError, ValueError):
+    """A model, version or alias has an illegal name, does not exist, or is still needed; the registry is unchanged."""
+
+
 class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that installs it."""
 

@@ -1,0 +1,1 @@
+"""The local registry of models: versions, aliases, stages and where each model came from."""
