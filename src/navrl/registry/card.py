@@ -17,9 +17,9 @@ _WHAT = {
     CHECKPOINT: "A checkpoint of a training: the complete state, to go on from.",
 }
 _ORIGIN = {
-    "parent": "made from", "run_folder": "run", "command": "command", "git.commit": "commit", "git.dirty": "uncommitted changes",
-    "iteration": "iteration", "frames": "frames", "seed": "seed", "parameters": "parameters", "versions.navrl": "navrl",
-    "versions.torch": "torch", "versions.python": "Python",
+    "parent": "made from", "run_folder": "run", "command": "command", "git.commit": "commit",
+    "git.dirty": "uncommitted changes", "iteration": "iteration", "frames": "frames", "seed": "seed",
+    "parameters": "parameters", "versions.navrl": "navrl", "versions.torch": "torch", "versions.python": "Python",
 }  # fmt: skip
 
 

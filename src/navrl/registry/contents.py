@@ -42,9 +42,7 @@ def read_contents(path: Path, shown: str) -> Contents:
     try:
         index = read_index(path)
         if index.document.get("base"):
-            raise RegistryError(
-                f"{shown} holds only differences to another file; `navrl convert {shown} WHOLE.pt` makes it whole"
-            )
+            raise RegistryError(f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` makes it whole")
         verify_checkpoint(path, workers=1)
         return _told(_state(index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
     except ContainerError as error:

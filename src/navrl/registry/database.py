@@ -141,7 +141,7 @@ def explained(path: Path) -> Iterator[None]:
         advice = (
             "another process holds it: try again when that has ended"
             if busy
-            else "check the disk and who may write there, or restore the file from a copy; the model files in objects/ are untouched"
+            else "check the disk and who may write there, or restore the file from a copy; the files in objects/ are untouched"
         )
         raise RegistryError(f"{path}: the registry cannot be used: {error}; {advice}") from error
     except OSError as error:

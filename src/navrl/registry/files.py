@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from navrl.errors import RegistryError
-from navrl.io.files import TEMPORARY_PATTERN, AtomicFile, remove_stale_files, sync_folder
 
 __all__ = ["ObjectFiles", "Stored"]
 
@@ -59,6 +58,8 @@ class ObjectFiles:
             raise RegistryError(f"{source} is a folder; expected a file, such as {Path(source) / 'model.pt'}") from error
 
     def _place(self, source: Path, file: BinaryIO) -> Stored:
+        from navrl.io.files import AtomicFile, sync_folder  # here: it loads torch, which nobody needs to look at a list
+
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             raise RegistryError(
@@ -80,9 +81,7 @@ class ObjectFiles:
             if copied.hexdigest() != digest:
                 raise RegistryError(f"{source} changed while it was copied; register it when nobody writes to it")
             copy.commit()
-        with suppress(
-            OSError
-        ):  # a file system without permissions; another process may have removed it, and it is placed again
+        with suppress(OSError):  # a file system without permissions, or somebody collected it: then it is placed again
             target.chmod(0o444)
         return stored
 
@@ -126,10 +125,14 @@ class ObjectFiles:
 
     def leftovers(self) -> list[Path]:
         """Return the temporary files, those of living writers too."""
+        from navrl.io.files import TEMPORARY_PATTERN
+
         return [path for folder in self._folders() for path in sorted(folder.glob(TEMPORARY_PATTERN))]
 
     def remove_leftovers(self) -> list[Path]:
         """Remove the temporary files of dead writers, and return their paths."""
+        from navrl.io.files import remove_stale_files
+
         return [path for folder in self._folders() for path in remove_stale_files(folder)]
 
     def _folders(self) -> list[Path]:

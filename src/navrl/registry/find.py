@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from navrl.errors import RegistryError
-from navrl.registry.names import parse_reference
+from navrl.registry.names import parse_reference, shown
 from navrl.registry.store import Registry
 
 __all__ = ["find_model"]
@@ -21,17 +21,16 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
     Raises:
         RegistryError: there is neither such a file nor such a model, or the model's file is gone.
     """
-    path = Path(reference)
     text = os.fspath(reference)
-    if "\0" not in text and path.exists():
-        return path
+    if os.path.exists(text):  # takes any text, where Path.exists does not
+        return Path(text)
     own = registry is None
     registry = registry or Registry()
     try:
         asked = parse_reference(text)
         found = registry.resolve(asked)
     except RegistryError as error:
-        raise RegistryError(f"no such file, and {error}{_advice(text)}") from error
+        raise RegistryError(f"{shown(text)}: no such file, and {error}{_advice(text)}") from error
     finally:
         if own:
             registry.close()

@@ -24,8 +24,8 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 
 def tags_of(tags: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     """Return tags as a mapping; a list of words becomes tags without values."""
-    if isinstance(tags, str):
-        raise RegistryError(f"tags is the text {tags!a:.80}; expected a list of words, or a mapping of texts")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise RegistryError(f"tags is {tags!a:.80}; expected a list of words, or a mapping of texts")
     values = dict(tags) if isinstance(tags, Mapping) else dict.fromkeys(tags, "")
     for key, value in values.items():
         check_name(key, "tag")

@@ -16,17 +16,18 @@ from navrl.registry.contents import Contents
 __all__ = ["gather_lineage"]
 
 
-def gather_lineage(file: Path, contents: Contents) -> dict[str, Any]:
-    """Return what the file, the folder of its run and this machine tell; what is not known is left out.
+def gather_lineage(file: Path, contents: Contents, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the caller, the file, the folder of its run and this machine tell, in this order.
 
-    Keys: `file`, `run_folder`, `command`, `config`, `git` (commit, dirty), `versions`, `iteration`, `frames`, `seed`, `parameters`.
+    Keys: `file`, `run_folder`, `command`, `config`, `git` (commit, dirty), `versions`, `iteration`, `frames`, `seed`,
+    `parameters`.
     """
     lineage: dict[str, Any] = {"file": str(file.absolute()), "versions": _versions(), **contents.facts}
     run = run_folder_of(file)
     if run is not None:
         lineage["run_folder"] = str(run)
         lineage |= _record(run)
-    if "git" not in lineage and (git := _git()) is not None:
+    if "git" not in lineage | told and (git := _git()) is not None:
         lineage["git"] = git
     config = (_settings(run) if run is not None else None) or contents.config
     if config:
@@ -35,7 +36,7 @@ def gather_lineage(file: Path, contents: Contents) -> dict[str, Any]:
             lineage.setdefault("seed", config["seed"])
     if contents.parameters:
         lineage["parameters"] = contents.parameters
-    return lineage
+    return lineage | dict(told)
 
 
 def run_folder_of(file: Path) -> Path | None:

@@ -88,37 +88,46 @@ class Registry:
         Raises:
             RegistryError: a name is not legal, the parent is not there, or the file is missing, empty or damaged.
         """
+        check_name(name)
+        asked = _aliases(aliases, stage)
+        told = lineage if lineage is not None else {}
+        given.json_text(told, "lineage")
+        if told.get("parent") is not None:
+            parse_reference(told["parent"])
+        tagged, notes = given.json_text(given.tags_of(tags or {}), "tags"), given.check_text(notes, "notes")
+        measured = given.metrics_text(metrics) if metrics is not None else None
+        entry = {"name": name, "stage": stage or "none", "notes": notes, "tags": tagged, "metrics": measured}
+        version = None
+        while version is None:
+            version = self._try_to_register(Path(file), entry, told, asked)
+        return version
+
+    def _try_to_register(
+        self, file: Path, entry: dict[str, Any], told: Mapping[str, Any], aliases: list[str]
+    ) -> ModelVersion | None:  # fmt: skip
+        """Place the file, look into it, and refer to it; None if somebody collected it before anything referred to it."""
         from navrl.registry.contents import read_contents
         from navrl.registry.lineage import gather_lineage
 
-        check_name(name)
-        asked = _aliases(aliases, stage)
-        told = dict(lineage or {})
-        given.json_text(told, "lineage")
-        tagged, notes = given.json_text(given.tags_of(tags or {}), "tags"), given.check_text(notes, "notes")
-        measured = given.metrics_text(metrics) if metrics is not None else None
         with explained(self.root):
-            stored = self._files.place(Path(file))
+            stored = self._files.place(file)
             try:
                 contents = read_contents(self._files.path(stored.digest), str(file))
+                lineage = gather_lineage(file, contents, told)
+                values = entry | {"digest": stored.digest, "size": stored.size, "kind": contents.kind, "created": time.time()}
+                values["metrics"] = values["metrics"] or given.metrics_text(contents.metrics)
+                with self._writing() as rows:
+                    return rows.insert(values, lineage, aliases) if self._files.holds(stored.digest) else None
+            except FileNotFoundError:
+                return None
             except RegistryError:
                 self._discard([stored.digest])
                 raise
-            told = gather_lineage(Path(file), contents) | told
-            values = {
-                "name": name, "digest": stored.digest, "size": stored.size, "kind": contents.kind, "stage": stage or "none",
-                "notes": notes, "metrics": measured or given.metrics_text(contents.metrics), "tags": tagged, "created": time.time(),
-            }  # fmt: skip
-            while True:
-                with self._writing() as rows:
-                    if self._files.holds(stored.digest):
-                        return rows.insert(values, told, asked)
-                self._files.place(Path(file))  # somebody collected it before anything referred to it
 
     # ---- finding
 
     def resolve(self, reference: str | Reference | ModelVersion) -> ModelVersion:
-        """Return the version that `name`, `name:alias`, `name:v3` or `user/project/name:alias` means; `name` is its `latest`."""
+        """Return what `name`, `name:alias`, `name:v3` or `user/project/name:alias` means; `name` alone is its `latest`."""
         asked = _reference(reference)
         with self._reading() as rows:
             return rows.find(asked)
@@ -178,9 +187,7 @@ class Registry:
             rows.check_model(name)
             version = before(rows.history(name, alias), {version.version for version in rows.versions(name)})
             if version is None:
-                raise RegistryError(
-                    f"alias {name}:{alias} has no earlier version to go back to; see `navrl models show {name}`"
-                )
+                raise RegistryError(f"alias {name}:{alias} has no earlier version; `navrl models show {name}` has its history")
             rows.move(name, alias, version, "rollback")
             return rows.find(Reference(None, None, name, alias))
 
