@@ -94,7 +94,7 @@ class Config(NavigationSettings):
     async_checkpoint_queue_size: int = 3
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
-    resume_checkpoint: str = ""  # go on from this one
+    resume_checkpoint: str = ""  # go on from this one: a path, or NAME:ALIAS of the registry
     algo: PPOSettings = field(default_factory=PPOSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)

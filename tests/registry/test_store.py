@@ -206,12 +206,11 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_left(registry, put, opt
     assert objects(registry) == []
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "folder", "device"])
+@pytest.mark.parametrize("kind", ["missing", "empty", "folder", "device", "pipe"])
 def test_a_source_that_is_no_file_is_refused_by_name(registry, tmp_path, kind):
-    path = {"missing": tmp_path / "gone.pt", "empty": tmp_path / "empty.pt", "folder": tmp_path, "device": Path("/dev/null")}[
-        kind
-    ]
-    (tmp_path / "empty.pt").touch()
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    path = {"folder": tmp_path, "device": Path("/dev/null")}.get(kind, tmp_path / kind)
     with pytest.raises(RegistryError, match=path.name):
         registry.register("policy", path)
     assert objects(registry) == []

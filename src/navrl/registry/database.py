@@ -146,6 +146,6 @@ def explained(path: Path) -> Iterator[None]:
         raise RegistryError(f"{path}: the registry cannot be used: {error}; {advice}") from error
     except OSError as error:
         raise RegistryError(
-            f"{error.filename or path}: {error.strerror or error}; check the disk and who may write there, "
+            f"{str(error.filename or path)!r}: {error.strerror or error}; check the disk and who may write there, "
             "or name another registry with NAVRL_REGISTRY"
         ) from error

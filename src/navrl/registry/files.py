@@ -47,24 +47,12 @@ class ObjectFiles:
         Raises:
             RegistryError: the source is not a file, is empty, cannot be read, or changed while it was copied.
         """
-        try:
-            with open(source, "rb") as file:
-                return self._place(source, file)
-        except FileNotFoundError as error:
-            raise RegistryError(
-                f"{source}: no such file; expected a model that `navrl train` wrote, such as RUN/model.pt"
-            ) from error
-        except IsADirectoryError as error:
-            raise RegistryError(f"{source} is a folder; expected a file, such as {Path(source) / 'model.pt'}") from error
+        with _opened(source) as file:
+            return self._place(source, file)
 
     def _place(self, source: Path, file: BinaryIO) -> Stored:
         from navrl.io.files import AtomicFile, sync_folder  # here: it loads torch, which nobody needs to look at a list
 
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or not status.st_size:
-            raise RegistryError(
-                f"{source} is {'empty' if stat.S_ISREG(status.st_mode) else 'no regular file'}; expected a model"
-            )
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         stored, target = Stored(digest, file.tell()), self.path(digest)
         if self.fault(stored) is None:
@@ -79,7 +67,7 @@ class ObjectFiles:
                 copied.update(piece)
                 copy.write([piece])
             if copied.hexdigest() != digest:
-                raise RegistryError(f"{source} changed while it was copied; register it when nobody writes to it")
+                raise RegistryError(f"{str(source)!r} changed while it was copied; register it when nobody writes to it")
             copy.commit()
         with suppress(OSError):  # a file system without permissions, or somebody collected it: then it is placed again
             target.chmod(0o444)
@@ -139,3 +127,20 @@ class ObjectFiles:
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir())
+
+
+def _opened(source: Path) -> BinaryIO:
+    """Open a file to be copied in; nothing but a regular file that is not empty."""
+    name = repr(str(source))  # whatever is in it, it stays on one line
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody waits for the other end of a pipe
+    except FileNotFoundError as error:
+        raise RegistryError(f"{name}: no such file; expected what `navrl train` wrote, such as RUN/model.pt") from error
+    except (OSError, ValueError) as error:
+        raise RegistryError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    what = "empty" if stat.S_ISREG(status.st_mode) else "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+    raise RegistryError(f"{name} is {what}; expected a model or a checkpoint")

@@ -15,6 +15,8 @@ __all__ = ["find_model"]
 def find_model(reference: str | os.PathLike[str], registry: Registry | None = None) -> Path:
     """Return the file of a model: a path that exists wins, else `name`, `name:alias`, `name:v3` or `user/project/name:alias`.
 
+    Of the folder of a run it is the model in it.
+
     The registry on this machine is asked, and nobody else: of `user/project/name:alias` it knows the name. The file that is
     returned stays the same file, whatever becomes of the alias.
 
@@ -22,8 +24,10 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
         RegistryError: there is neither such a file nor such a model, or the model's file is gone.
     """
     text = os.fspath(reference)
+    if os.path.isdir(text) and not os.path.isfile(os.path.join(text, "model.pt")):
+        raise RegistryError(f"{shown(text)} is a folder without model.pt; expected a model, the folder of a run, or a name")
     if os.path.exists(text):  # takes any text, where Path.exists does not
-        return Path(text)
+        return Path(text, "model.pt") if os.path.isdir(text) else Path(text)
     own = registry is None
     registry = registry or Registry()
     try:

@@ -87,9 +87,17 @@ class Rows:
             "(:name, :version, :digest, :size, :kind, :created, :stage, :notes, :metrics, :tags, :lineage)",
             values | {"version": number, "lineage": given.json_text(lineage, "lineage")},
         )
+        return self.give(self.find(Reference(None, None, name, f"v{number}")), names)
+
+    def give(self, version: ModelVersion, names: Iterable[str]) -> ModelVersion:
+        """Move aliases to a version that is being registered, and return it with them."""
         for alias in names:
-            self.move(name, alias, number, "register")
-        return self.find(Reference(None, None, name, f"v{number}"))
+            self.move(version.name, alias, version.version, "register")
+        return self.find(parse_reference(version.label))
+
+    def twin(self, name: str, digest: str) -> ModelVersion | None:
+        """Return the newest version of a model with this content, or None."""
+        return next((version for version in reversed(self.versions(name)) if version.digest == digest), None)
 
     def move(self, name: str, alias: str, version: int | None, reason: str) -> None:
         """Point an alias at a version, or at none."""

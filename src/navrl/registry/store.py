@@ -78,12 +78,14 @@ class Registry:
         lineage: Mapping[str, Any] | None = None,
         notes: str = "",
         stage: str | None = None,
+        reuse: bool = False,
     ) -> ModelVersion:
         """Copy a file in as the next version of a model and return it; `latest` and the other aliases move to it last.
 
         Where the file is from (its run, settings, commit, versions) is found out; `lineage` adds to that and goes first.
         Its key `parent` is a reference to the version that this one was made from. Without `metrics`, those of the
-        evaluation in the model file are taken.
+        evaluation in the model file are taken. With `reuse`, a version of this model with the same content gets the aliases,
+        and no new one is made.
 
         Raises:
             RegistryError: a name is not legal, the parent is not there, or the file is missing, empty or damaged.
@@ -99,12 +101,12 @@ class Registry:
         entry = {"name": name, "stage": stage or "none", "notes": notes, "tags": tagged, "metrics": measured}
         version = None
         while version is None:
-            version = self._try_to_register(Path(file), entry, told, asked)
+            version = self._try_to_register(Path(file), entry, told, asked, reuse)
         return version
 
     def _try_to_register(
-        self, file: Path, entry: dict[str, Any], told: Mapping[str, Any], aliases: list[str]
-    ) -> ModelVersion | None:  # fmt: skip
+        self, file: Path, entry: dict[str, Any], told: Mapping[str, Any], aliases: list[str], reuse: bool
+    ) -> ModelVersion | None:
         """Place the file, look into it, and refer to it; None if somebody collected it before anything referred to it."""
         from navrl.registry.contents import read_contents
         from navrl.registry.lineage import gather_lineage
@@ -117,7 +119,10 @@ class Registry:
                 values = entry | {"digest": stored.digest, "size": stored.size, "kind": contents.kind, "created": time.time()}
                 values["metrics"] = values["metrics"] or given.metrics_text(contents.metrics)
                 with self._writing() as rows:
-                    return rows.insert(values, lineage, aliases) if self._files.holds(stored.digest) else None
+                    if not self._files.holds(stored.digest):
+                        return None
+                    known = rows.twin(values["name"], stored.digest) if reuse else None
+                    return rows.insert(values, lineage, aliases) if known is None else rows.give(known, aliases)
             except FileNotFoundError:
                 return None
             except RegistryError:
@@ -289,6 +294,10 @@ class Registry:
             if problem := faults[stored]:
                 found.append(Damage(version.label, version.path, problem))
         return found
+
+    def fault(self, version: ModelVersion) -> str | None:
+        """Return what is wrong with the file of a version, or None; reads all of it."""
+        return self._files.fault(Stored(version.digest, version.size))
 
     def close(self) -> None:
         """Close the database; the next call opens it again."""
