@@ -270,6 +270,17 @@ def test_garbage_is_found_counted_and_removed_and_nothing_else(registry, put):
     assert objects(registry) == sorted([foreign, kept.path])
 
 
+def test_without_its_database_a_registry_keeps_all_files(registry, put):
+    path = put().path
+    registry.close()
+    for file in registry.root.glob("registry.db*"):
+        file.unlink()
+    for dry_run in (True, False):
+        with pytest.raises(RegistryError, match="none was removed"):
+            registry.collect_garbage(dry_run=dry_run)
+    assert path.is_file()
+
+
 def test_one_registry_serves_many_threads(registry, put):
     put()
     threads = [
