@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from navrl.cli import main
 from navrl.evaluate import PRETRAINED
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "models.md").read_text()
 NOT_HERE = ("navrl eval", "navrl train", "--mirror", "navrl models pull", "checkpoints/latest")  # minutes, or a server
 
 
@@ -40,3 +45,11 @@ def test_the_commands_on_the_page_run(tmp_path, monkeypatch):
     assert main(["models", "promote", "policy:v1", "production"]) == 0  # and of one that was in production before
     assert [main(command) for command in commands[1:]] == [0] * (len(commands) - 1)
     assert (tmp_path / "CARD.md").is_file()
+
+
+@pytest.mark.slow
+def test_the_benchmark_still_runs():
+    command = [sys.executable, "-W", "ignore", "-m", "navrl.cli", "bench", "registry", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resolve ms" in done.stdout
