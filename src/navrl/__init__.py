@@ -34,6 +34,8 @@ _PUBLIC = {
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
     "load_policy": "navrl.evaluate",
+    "Registry": "navrl.registry.store",
+    "find_model": "navrl.registry.find",
 }
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from navrl.io.replay import Rounded as Rounded
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
+    from navrl.registry.find import find_model as find_model
+    from navrl.registry.store import Registry as Registry
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
 

@@ -99,8 +99,8 @@ class Config(NavigationSettings):
     async_checkpoint_queue_size: int = 3
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
-    resume_checkpoint: str = ""  # go on from this one
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
+    resume_checkpoint: str = ""  # go on from this one: a path, or NAME:ALIAS of the registry
     algo: PPOSettings = field(default_factory=PPOSettings)
     sac: SACSettings = field(default_factory=SACSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)

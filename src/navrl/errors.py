@@ -50,6 +50,10 @@ class ReplayIndexError(ReplayError, IndexError):
     """A frame was asked for that a replay store does not hold."""
 
 
+class RegistryError(NavrlError, ValueError):
+    """A model, version or alias has an illegal name, does not exist, or is still needed; the registry is unchanged."""
+
+
 class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that installs it."""
 
