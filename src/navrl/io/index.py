@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ import xxhash
 
 from navrl.errors import ContainerError
 from navrl.io.codecs import CODECS, MAX_EXPANSION
+from navrl.io.coders import MAX_CHUNK_BYTES
 from navrl.io.element_types import ITEM_BYTES
+from navrl.io.row_codec import RowCodec, Rows
 
 __all__ = ["FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
 
@@ -33,7 +36,6 @@ HEADER = struct.Struct("<8sII")  # magic, version, zero
 FOOTER = struct.Struct("<QQ8s")  # bytes of the index, checksum of header + length + index, magic
 
 MAX_INDEX_BYTES = 1 << 28
-MAX_CHUNK_BYTES = 1 << 24
 MAX_DIMENSIONS = 64
 MAX_ARRAY_BYTES = 1 << 62
 
@@ -53,6 +55,7 @@ class ArrayEntry:
     stored: tuple[int, ...]  # bytes of each chunk in the file
     checksums: tuple[int, ...]  # of the stored bytes of each chunk
     offsets: tuple[int, ...]  # of each chunk in the file
+    part_rows: int = 0  # rows that are coded together, where the codec stores rows
 
     @property
     def size(self) -> int:
@@ -68,6 +71,13 @@ class ArrayEntry:
         """Return where a chunk lies in the bytes of the array."""
         start = number * self.chunk_bytes
         return slice(start, min(start + self.chunk_bytes, self.size))
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """How the array falls into rows, if its codec stores them."""
+        if not self.part_rows:
+            return None
+        return Rows(math.prod(self.shape[2:]) * ITEM_BYTES[self.element], self.shape[1], self.part_rows)
 
 
 @dataclass(frozen=True)
@@ -204,9 +214,14 @@ def _parse_array(fields: dict[str, Any], offset: int) -> ArrayEntry:
         stored=tuple(stored),
         checksums=tuple(_parse_checksum(name, text) for text in fields["checksums"]),
         offsets=tuple(itertools.accumulate(stored[:-1], initial=offset)),
+        part_rows=_integers([fields["part_rows"]], f"{name}: part_rows", least=1)[0] if _stores_rows(fields) else 0,
     )
     _check_sizes(entry)
     return entry
+
+
+def _stores_rows(fields: dict[str, Any]) -> bool:
+    return isinstance(CODECS.get(fields["codec"]), RowCodec)
 
 
 def _check_sizes(entry: ArrayEntry) -> None:
@@ -215,6 +230,12 @@ def _check_sizes(entry: ArrayEntry) -> None:
         raise ContainerError(f"{entry.name}: impossible shape {list(entry.shape)[:8]}")
     if entry.chunk_bytes > MAX_CHUNK_BYTES or entry.chunk_bytes % 16:
         raise ContainerError(f"{entry.name}: chunks of {entry.chunk_bytes} bytes")
+    if entry.part_rows and (
+        len(entry.shape) < 2 or entry.chunk_bytes % math.prod([*entry.shape[2:], ITEM_BYTES[entry.element]])
+    ):
+        raise ContainerError(
+            f"{entry.name}: shape {list(entry.shape)} has no rows that fill chunks of {entry.chunk_bytes} bytes"
+        )
     chunks = -(-entry.size // entry.chunk_bytes)
     if len(entry.stored) != chunks or len(entry.checksums) != chunks:
         raise ContainerError(f"{entry.name}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}")

@@ -143,14 +143,19 @@ class AsyncCheckpointSaver:
             CheckpointError: an earlier save failed (this one was not started; call again), or the queue is full.
             UnsupportedStateError: the state holds an object that cannot be stored.
         """
+        self._take(checkpoint, path, lambda: checkpoint_document(metadata), self.codec if compress else "raw", after)
+
+    def _take(
+        self, state: Any, path: str | os.PathLike[str], document: Callable[[], dict[str, Any]], codec: str,
+        after: Callable[[Written], None] | None,
+    ) -> None:  # fmt: skip
+        """Take a snapshot and hand it to the background threads."""
         start = time.perf_counter()
         self._check_open()
         self._report_errors()
         self._wait_for_room()
-        captured = capture_state(checkpoint)
-        document = checkpoint_document(metadata)
-        snapshot = Snapshot(captured, self._pool, Guarded(self._optimizers))
-        self._enqueue(Job(absolute(path), snapshot, document, self.codec if compress else "raw", after))
+        snapshot = Snapshot(capture_state(state), self._pool, Guarded(self._optimizers))
+        self._enqueue(Job(absolute(path), snapshot, document(), codec, after))
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -366,6 +371,17 @@ class AsyncCheckpointSaver:
             remove_stale_files(folder)
             self._cleaned.add(folder)
         start = time.perf_counter()
+        written = self._write_file(job)
+        seconds = time.perf_counter() - start
+        with self._changed:
+            self._statistics.wrote(written, seconds)
+        logger.log(
+            self._log_level, "%s: %.1f MB as %.1f MB in %.2f s",
+            job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
+        )  # fmt: skip
+        return written
+
+    def _write_file(self, job: Job) -> Written:
         sources = job.snapshot.sources()
         job.document["state"] = job.snapshot.packed.tree
         if self.lossy_moments:
@@ -381,15 +397,6 @@ class AsyncCheckpointSaver:
             check=job.snapshot.check,
         )
         if self._delta is None:
-            written = write(sources)
-        else:
-            job.snapshot.check()
-            written = self._delta.write(job.path, job.snapshot, sources, job.document, write)
-        seconds = time.perf_counter() - start
-        with self._changed:
-            self._statistics.wrote(written, seconds)
-        logger.log(
-            self._log_level, "%s: %.1f MB as %.1f MB in %.2f s",
-            job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
-        )  # fmt: skip
-        return written
+            return write(sources)
+        job.snapshot.check()
+        return self._delta.write(job.path, job.snapshot, sources, job.document, write)
