@@ -19,6 +19,7 @@ _PUBLIC = {
     "load_checkpoint": "navrl.io.checkpoint",
     "print_model_info": "navrl.io.models",
     "save_checkpoint": "navrl.io.checkpoint",
+    "RolloutStorage": "navrl.io.rollouts",
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from navrl.io.models import format_checkpoint_name as format_checkpoint_name
     from navrl.io.models import get_model_size as get_model_size
     from navrl.io.models import print_model_info as print_model_info
+    from navrl.io.rollouts import RolloutStorage as RolloutStorage
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
     from navrl.sim.env import NavigationEnv as NavigationEnv

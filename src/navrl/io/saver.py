@@ -302,6 +302,10 @@ class AsyncCheckpointSaver:
             hook.remove()
         self._to_copy.put(None)
         self._encoders.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._encoders.join()
 
     def _finish_at_exit(self) -> None:
         if self._is_forked():

@@ -45,6 +45,12 @@ class TaskThreads:
         for _ in self._threads:
             self._tasks.put(None)
 
+    def join(self) -> None:
+        """Return when the threads have ended, after `close`: the interpreter must not leave while one is on its way out."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
     def _work(self) -> None:
         lower_priority(self._niceness)
         while (task := self._tasks.get()) is not None:
@@ -60,6 +66,7 @@ class TaskThreads:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+        self.join()
 
 
 def lower_priority(niceness: int) -> None:
