@@ -224,7 +224,7 @@ def test_what_is_not_there_is_named(stored, request_, message):
 
 
 def test_the_index_alone_tells_what_a_rollout_holds(stored):
-    data, storage = stored
+    storage = stored[1]
     info = storage.info(5)
     assert (info.iteration, info.envs, info.steps, info.metadata) == (5, 200, 32, {"lidar_range": 4.0})
     assert {name: key.shape for name, key in info.keys.items()} == {
