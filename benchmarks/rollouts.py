@@ -260,13 +260,14 @@ def suite(*, smoke: bool) -> Suite:
             Gate("whole read, times faster", faster("read", "read"), at_least=1.0, stretch=True),
         ]
     columns = [
-        Column("bytes", "MB", ".2f", 1e-6), Column("stall", "stall ms", ".1f", 1e3), Column("durable", "durable ms", ".0f", 1e3),
-        Column("read", "read ms", ".1f", 1e3), Column("one_env", "one env ms", ".2f", 1e3),
+        Column("bytes", "MB", ".2f", 1e-6), Column("stall", "stall ms", ".1f", 1e3),
+        Column("durable", "durable ms", ".0f", 1e3), Column("read", "read ms", ".1f", 1e3),
+        Column("one_env", "one env ms", ".2f", 1e3),
         Column("one_key", "one key ms", ".2f", 1e3), Column("window", "window ms", ".1f", 1e3),
         Column("identical", "identical", ".0f"),
     ]  # fmt: skip
     zeros = float((data["lidar"] == 0).mean())
-    settings = {"drones": drones, "steps": steps, "raw_bytes": raw, "lidar_zeros": round(zeros, 3), "window": "8 steps, lidar"}
+    settings = {"drones": drones, "steps": steps, "raw_bytes": raw, "lidar_zeros": round(zeros, 3)}
     cases = [Case(name, kind.measure, type(kind).__doc__ or "") for name, kind in kinds.items()]
     title = f"A rollout of {drones} x {steps} steps, {raw / 1e6:.1f} MB"
     return Suite("rollouts", title, cases, columns, gates, ("lz4", "zstandard", "h5py"), 7, settings, close)

@@ -232,11 +232,11 @@ class Container:
             where = entry.chunk(number)
             chunk = np.empty(where.stop - where.start, np.uint8)
             with self._naming(entry, number):
-                groups = np.unique(places // rows.group).tolist()
+                groups = _distinct(places // rows.group)
                 codec.decode(self._load_chunk(entry, number), chunk, entry.element, rows.at(where.start), groups)
             lines[chosen] = chunk.reshape(-1, rows.row_bytes)[places]
 
-        self._each(read, [(int(number),) for number in np.unique(chunk_of)], workers)
+        self._each(read, [(number,) for number in _distinct(chunk_of)], workers)
 
     def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
         """Check every stored chunk against its checksum, without decoding.
@@ -250,6 +250,10 @@ class Container:
     def _each(self, function: Callable[..., object], chunks: Sequence[tuple[Any, ...]], workers: int | None) -> None:
         """Call the function on every chunk, in this thread and `workers - 1` more; each takes the next that is left."""
         count = workers or (usable_cores() if self.index.size >= _WORTH_THREADS else 1)
+        if min(count, len(chunks)) <= 1:
+            for chunk in chunks:
+                function(*chunk)
+            return
         left = iter(chunks)
 
         def work() -> None:
@@ -322,6 +326,13 @@ class Container:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _distinct(numbers: NDArray[np.int64]) -> list[int]:
+    """Return which numbers there are, in order; most often they are few, or all one."""
+    if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    return [int(number) for number in np.unique(numbers)]
 
 
 def _chunks(entry: ArrayEntry) -> range:

@@ -233,8 +233,8 @@ def rollout_info(index: Index) -> RolloutInfo:
     Raises:
         ContainerError: it is none of a rollout.
     """
-    said = _said(index)
-    axes, by_rows = axes_of(index), said["rows"]
+    said, layout = _said(index), stored_layout(index)
+    axes, by_rows = layout.axes, layout.by_rows
     keys = {}
     for number, entry in enumerate(index.arrays):
         turned = axes.time_first and number in by_rows
@@ -248,10 +248,25 @@ def rollout_info(index: Index) -> RolloutInfo:
     )  # fmt: skip
 
 
-def axes_of(index: Index) -> Axes:
-    """Return the axes that an index names."""
+@dataclass(frozen=True)
+class StoredLayout:
+    """How a stored rollout is to be read."""
+
+    axes: Axes
+    by_rows: frozenset[int]  # numbers of the arrays that have these axes
+    batch_dimensions: Mapping[tuple[str, ...], int] | None  # of every TensorDict by its path; None: a dict was saved
+
+
+def stored_layout(index: Index) -> StoredLayout:
+    """Return the layout that an index names."""
     said = _said(index)
-    return Axes(said["envs"], said["steps"], said["time_first"])
+    axes = Axes(said["envs"], said["steps"], said["time_first"])
+    try:
+        nested = said.get("tensordicts")
+        batches = None if nested is None else {tuple(map(str, path)): int(dimensions) for path, dimensions in nested}
+    except (TypeError, ValueError) as error:
+        raise ContainerError(f"{index.path}: what it says about its TensorDicts cannot be read: {error}") from error
+    return StoredLayout(axes, frozenset(said["rows"]), batches)
 
 
 def _said(index: Index) -> dict[str, Any]:
@@ -270,14 +285,3 @@ def _said(index: Index) -> dict[str, Any]:
                 f"{index.path}: array {number!r} does not have the {lead} environments and steps that it claims"
             )
     return said
-
-
-def batch_dimensions(index: Index) -> dict[tuple[str, ...], int] | None:
-    """Return the batch dimensions of every TensorDict that was saved, by its path; None if a dict was."""
-    nested = _said(index).get("tensordicts")
-    if nested is None:
-        return None
-    try:
-        return {tuple(map(str, path)): int(dimensions) for path, dimensions in nested}
-    except (TypeError, ValueError) as error:
-        raise ContainerError(f"{index.path}: what it says about its TensorDicts cannot be read: {error}") from error

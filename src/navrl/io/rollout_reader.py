@@ -18,7 +18,7 @@ from navrl.io.codecs import Bytes
 from navrl.io.container import Container
 from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.index import ArrayEntry
-from navrl.io.rollout_file import Axes, Key, axes_of, batch_dimensions, resolve_key, rollout_info
+from navrl.io.rollout_file import Axes, Key, StoredLayout, resolve_key, stored_layout
 from navrl.io.state import array_numbers, unpack_state
 
 if TYPE_CHECKING:
@@ -32,12 +32,13 @@ _WORTH_THREADS = 1 << 21  # bytes to be decoded
 def read_rollout(path: Path, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
     """Return a rollout or a part of it; see `RolloutStorage.load`."""
     with Container(path) as container:
-        reading = _Reading(container, torch.device(device), envs, steps)
+        layout = stored_layout(container.index)
+        reading = _Reading(container, layout, torch.device(device), envs, steps)
         with _naming(path):
             tree = container.index.document["state"] if keys is None else _chosen(container.index.document["state"], keys)
             reading.read(sorted(array_numbers(tree)))
             state = unpack_state(tree, reading.tensor, reading.array)
-            batches = batch_dimensions(container.index)
+        batches = layout.batch_dimensions
         return state if batches is None else _tensordict(state, (), batches, len(reading.selection.dropped))
 
 
@@ -95,10 +96,9 @@ def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool
 class _Reading:
     """One load: the arrays that were read, by their numbers."""
 
-    def __init__(self, container: Container, device: torch.device, envs: Any, steps: Any) -> None:
-        self._container, self._device = container, device
-        self._axes = axes_of(container.index)
-        self._by_rows = {name for name, key in rollout_info(container.index).keys.items() if key.by_rows}
+    def __init__(self, container: Container, layout: StoredLayout, device: torch.device, envs: Any, steps: Any) -> None:
+        self._container, self._device, self._axes = container, device, layout.axes
+        self._by_rows = {container.index.arrays[number].name for number in layout.by_rows}
         self.selection = Selection.of(self._axes, envs, steps)
         self._outputs: dict[int, Bytes] = {}
 

@@ -23,8 +23,8 @@ from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 
 __all__ = ["RowCodec", "RowPlan", "Rows", "plan_rows"]
 
-_CHUNK_BYTES = 1 << 18  # of rows: what has to be read, and its checksum taken, for the least that can be asked for
-_GROUP_BYTES = 1 << 15  # of rows: what has to be decoded for it
+_CHUNK_BYTES = 1 << 17  # of rows: what has to be read, and its checksum taken, for the least that can be asked for
+_GROUP_BYTES = 1 << 14  # of rows: what has to be decoded for it
 _LEVEL = 1
 
 
@@ -110,11 +110,14 @@ class RowCodec:
         np.subtract(numbers[1:], numbers[:-1], out=changes[1:])
         begins = rows.begins(len(numbers))
         changes[begins] = numbers[begins]
-        for start in range(0, len(numbers), rows.group):
-            group = changes[start : start + rows.group].T.ravel()  # what one number does in time lies side by side
-            changed = group != 0
-            planes = np.ascontiguousarray(group[changed].view(np.uint8).reshape(-1, width).T[::-1])
-            yield [np.packbits(changed), *planes]
+        for first, count, lines in _alike(len(numbers), rows.group):
+            some = changes[first * rows.group :][: count * lines].reshape(count, lines, -1)
+            some = np.ascontiguousarray(some.swapaxes(1, 2)).reshape(count, -1)  # what one number does in time, side by side
+            changed = some != 0
+            maps, ends = np.packbits(changed, axis=1), np.cumsum(np.count_nonzero(changed, axis=1))
+            planes = np.ascontiguousarray(some[changed].view(np.uint8).reshape(-1, width).T[::-1])
+            for number, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+                yield [maps[number], *planes[:, start:stop]]
 
     def decode(
         self, stored: Bytes, chunk: Bytes, element: str, rows: Rows | None = None, groups: Iterable[int] | None = None
@@ -127,38 +130,54 @@ class RowCodec:
         rows = rows or _numbers(chunk, element)
         count = rows.groups(chunk.size)
         parts = _Parts(stored, count * (_width(element) + 1 if self.differences else 1))
-        group_bytes = rows.group * rows.row_bytes
-        for number in range(count) if groups is None else groups:
-            output = chunk[number * group_bytes : (number + 1) * group_bytes]
-            if self.differences:
-                _add_up(parts, number, output, element, replace(rows, first=rows.first + number * rows.group))
-            else:
+        wanted = np.arange(count) if groups is None else np.fromiter(groups, np.int64)
+        if not self.differences:
+            for number in wanted.tolist():
+                output = chunk[number * rows.group * rows.row_bytes :][: rows.group * rows.row_bytes]
                 np.copyto(output, parts.read(number, output.size))
+            return
+        numbers = chunk.view(f"<u{_width(element)}").reshape(-1, rows.row_bytes // _width(element))
+        for first, number, lines in _alike(len(numbers), rows.group):
+            chosen = wanted[(wanted >= first) & (wanted < first + number)]
+            if len(chosen):
+                output = numbers[first * rows.group :][: number * lines].reshape(number, lines, -1)
+                _add_up(parts, chosen, output, chosen - first, rows)
 
 
-def _add_up(parts: _Parts, number: int, output: Bytes, element: str, rows: Rows) -> None:
-    """Fill the rows of one group from the numbers that changed."""
-    width = _width(element)
-    unsigned = np.dtype(f"<u{width}")
-    numbers = output.view(unsigned).reshape(-1, rows.row_bytes // width)
-    first = number * (width + 1)
-    bits = parts.read(first, -(-numbers.size // 8))
-    changed = np.unpackbits(bits, count=numbers.size).view(bool)
-    count = int(np.count_nonzero(changed))
-    values = np.empty((count, width), np.uint8)
-    for place in range(width):
-        values[:, width - 1 - place] = parts.read(first + 1 + place, count)
-    changes = np.zeros(numbers.size, unsigned)
+def _alike(count: int, group: int) -> Iterable[tuple[int, int, int]]:
+    """Yield the groups of `count` rows that are equally long, together: the first, how many, and their rows."""
+    whole, left = divmod(count, group)
+    if whole:
+        yield 0, whole, group
+    if left:
+        yield whole, 1, left
+
+
+def _add_up(parts: _Parts, groups: Any, output: Any, places: Any, rows: Rows) -> None:
+    """Fill places of the output, (groups, rows, numbers of a row), from the numbers of these groups that changed."""
+    (_, lines, length), unsigned = output.shape, output.dtype
+    width, count = unsigned.itemsize, lines * length
+    first = groups * (width + 1)
+    bits = np.stack([parts.read(part, -(-count // 8)) for part in first.tolist()])
+    changed = np.unpackbits(bits, axis=1, count=count).view(bool)
+    changes = np.zeros((len(groups), count), unsigned)
+    counts = np.count_nonzero(changed, axis=1).tolist()
+    values = np.empty((sum(counts), width), np.uint8)
+    for plane in range(width):
+        read = [parts.read(part, size) for part, size in zip((first + 1 + plane).tolist(), counts, strict=True)]
+        np.concatenate(read, out=values[:, width - 1 - plane])
     changes[changed] = values.reshape(-1).view(unsigned)
-    changes = changes.reshape(numbers.shape[::-1])  # (numbers of a row, rows)
-    if len(numbers) % rows.steps == 0 and rows.first % rows.steps == 0:  # whole environments, all at once
-        changes = changes.reshape(len(changes), -1, rows.steps)
-        whole = np.add.accumulate(changes, axis=2, dtype=unsigned, out=changes)
-        np.copyto(numbers, whole.reshape(len(changes), -1).T)
-        return
-    begins = [*rows.begins(len(numbers)), len(numbers)]
-    for start, stop in itertools.pairwise(begins):
-        np.copyto(numbers[start:stop], np.add.accumulate(changes[:, start:stop], axis=1, dtype=unsigned).T)
+    if lines % rows.steps == 0 and rows.first % rows.steps == 0:  # whole environments, all at once
+        changes = changes.reshape(len(groups), length, -1, rows.steps)
+        np.add.accumulate(changes, axis=3, dtype=unsigned, out=changes)
+    else:
+        changes = changes.reshape(len(groups), length, lines)
+        for number, group in enumerate(groups.tolist()):
+            begins = [*replace(rows, first=rows.first + group * rows.group).begins(lines).tolist(), lines]
+            for start, stop in itertools.pairwise(begins):
+                part = changes[number, :, start:stop]
+                part[...] = np.add.accumulate(part, axis=1, dtype=unsigned)
+    output[places] = changes.reshape(len(groups), length, lines).swapaxes(1, 2)
 
 
 class _Parts:

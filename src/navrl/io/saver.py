@@ -28,7 +28,7 @@ from navrl.io.job import Job, absolute
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
-from navrl.io.threads import TaskThreads, lower_priority, usable_cores
+from navrl.io.threads import TaskThreads, join_all, lower_priority, usable_cores
 
 __all__ = ["AsyncCheckpointSaver"]
 
@@ -302,10 +302,8 @@ class AsyncCheckpointSaver:
             hook.remove()
         self._to_copy.put(None)
         self._encoders.close()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
         self._encoders.join()
+        join_all(self._threads)
 
     def _finish_at_exit(self) -> None:
         if self._is_forked():
@@ -392,14 +390,9 @@ class AsyncCheckpointSaver:
             job.snapshot.check()
             sources = narrow_moments(sources, job.snapshot.packed)
         write = partial(
-            write_container,
-            job.path,
-            document=job.document,
-            codec=job.codec,
-            level=self.level,
-            threads=self._encoders,
-            check=job.snapshot.check,
-        )
+            write_container, job.path, document=job.document, codec=job.codec, level=self.level,
+            threads=self._encoders, check=job.snapshot.check,
+        )  # fmt: skip
         if self._delta is None:
             return write(sources)
         job.snapshot.check()
