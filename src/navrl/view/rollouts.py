@@ -12,7 +12,7 @@ from navrl.errors import RolloutError
 from navrl.io.rollouts import RolloutStorage
 from navrl.view.topdown import make_figure
 
-PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR = "#4575b4", "#1a9850", "#d73027", "#7b3294"
+PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = "#4575b4", "#1a9850", "#d73027", "#7b3294", "#f46d43"
 LENGTH, RANGE = 3, 4.0  # where the state holds the horizontal distance to the goal; the LiDAR's reach unless the file says it
 
 
@@ -108,9 +108,12 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
         axes.plot(x, y, color=PATH_COLOUR, linewidth=1.4, alpha=1.0 if number == 0 else 0.6, marker=".", markersize=3)
         axes.plot(x[0], y[0], "o", color=REWARD_COLOUR, markersize=6, label="begin" if number == 0 else None)
         over = bool(flight.ended[part][-1])
-        axes.plot(x[-1], y[-1], "X" if over else ">", color=END_COLOUR if over else PATH_COLOUR, markersize=8)
+        label = "episode ended" if over else "goes on"
+        shown = label not in axes.get_legend_handles_labels()[1]
+        style = {"marker": "X", "color": END_COLOUR} if over else {"marker": "D", "color": PATH_COLOUR}
+        axes.plot(x[-1], y[-1], markersize=7, linestyle="", label=label if shown else None, **style)
     if flight.relative:
-        axes.plot(0, 0, "*", color="#f46d43", markersize=14, label="goal")
+        _draw_goal(axes, flight.path)
     axes.set(
         xlabel="m along the way from start to goal" if flight.relative else "x (m)",
         ylabel="m to its left" if flight.relative else "y (m)",
@@ -118,3 +121,13 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
+
+
+def _draw_goal(axes: Any, path: Any) -> None:
+    """Mark the goal, unless it is so far that the way would shrink to a dot; then say how far."""
+    extent = float(np.ptp(path[:, :2], axis=0).max())
+    nearest = float(np.linalg.norm(path[:, :2], axis=1).min())
+    if nearest <= 3 * extent:
+        axes.plot(0, 0, "*", color=GOAL_COLOUR, markersize=14, label="goal")
+    else:
+        axes.set_title(f"the goal is {nearest:.1f} m further on, to the right", fontsize="medium")
