@@ -30,6 +30,7 @@ _PUBLIC = {
     "load_checkpoint": "navrl.io.checkpoint",
     "print_model_info": "navrl.io.models",
     "save_checkpoint": "navrl.io.checkpoint",
+    "RolloutStorage": "navrl.io.rollouts",
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from navrl.io.models import print_model_info as print_model_info
     from navrl.io.replay import FrameStore as FrameStore
     from navrl.io.replay import Rounded as Rounded
+    from navrl.io.rollouts import RolloutStorage as RolloutStorage
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
     from navrl.registry.find import find_model as find_model

@@ -97,6 +97,8 @@ class Config(NavigationSettings):
     compress_checkpoint: bool = True
     save_compression_level: int = 0  # 0: the codec's own choice
     async_checkpoint_queue_size: int = 3
+    rollout_save_interval: int = 0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
+    rollout_keep_last_n: int = 10  # batches; 0: all
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
@@ -121,7 +123,7 @@ class Config(NavigationSettings):
         limits = {
             "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),
             "save_interval": (1, 1 << 31), "keep_last_n": (1, 1 << 31), "save_compression_level": (0, 22),
-            "async_checkpoint_queue_size": (1, 64),
+            "async_checkpoint_queue_size": (1, 64), "rollout_save_interval": (0, 1 << 31), "rollout_keep_last_n": (0, 1 << 31),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:

@@ -38,6 +38,10 @@ class CheckpointError(NavrlError, RuntimeError):
     """A checkpoint could not be saved, found, or loaded; earlier checkpoints are untouched."""
 
 
+class RolloutError(NavrlError, LookupError):
+    """A rollout could not be saved or found, or holds no such key, environment or step; files are untouched."""
+
+
 class UnsupportedStateError(CheckpointError, TypeError):
     """A state holds an object that no checkpoint can hold; the message names its place and what to do."""
 

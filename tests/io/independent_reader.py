@@ -35,7 +35,10 @@ def read(path):
             position += stored
             assert f"{xxhash.xxh3_64_intdigest(chunk):016x}" == expected
             want = min(array["chunk_bytes"], size - number * array["chunk_bytes"])
-            chunks.append(decode(chunk, want, array["codec"], array["element"]))
+            if "part_rows" in array:
+                chunks.append(decode_rows(chunk, want, array, number))
+            else:
+                chunks.append(decode(chunk, want, array["codec"], array["element"]))
         arrays[array["name"]] = b"".join(chunks)
         assert len(arrays[array["name"]]) == size
     assert position + length + 24 == len(data)
@@ -60,3 +63,38 @@ def decode(chunk, size, codec, element):
         parts.append(np.frombuffer(part, np.uint8).reshape(count, part_width))
     assert not any(chunk[position:])
     return np.concatenate(parts[::-1], axis=1).tobytes()  # the most significant plane is the last in memory
+
+
+def decode_rows(chunk, size, array, number):
+    """Decode a chunk whose rows are stored in groups."""
+    element, steps = array["element"], array["shape"][1]
+    width = WIDTHS[element] // (2 if element.startswith("complex") else 1)
+    row = math.prod(array["shape"][2:]) * WIDTHS[element]
+    first, rows = number * array["chunk_bytes"] // row, size // row
+    groups = [min(array["part_rows"], rows - start) for start in range(0, rows, array["part_rows"])]
+    delta = array["codec"] == "time-delta-zstd"
+    count = len(groups) * (width + 1 if delta else 1)
+    words, position, output = struct.unpack(f"<{count}I", chunk[: 4 * count]), 4 * count, b""
+    parts = []
+    for word in words:
+        part = chunk[position : position + (word & 0x7FFFFFFF)]
+        position += len(part)
+        parts.append(zstandard.ZstdDecompressor().decompress(part) if word >> 31 else part)
+    assert not any(chunk[position:])
+    for group in groups:
+        if not delta:
+            assert len(parts[0]) == group * row
+            output += parts.pop(0)
+            continue
+        numbers = group * row // width
+        bits = [parts[0][place // 8] >> (7 - place % 8) & 1 for place in range(numbers)]
+        planes = [iter(plane) for plane in parts[1 : width + 1]]
+        parts = parts[width + 1 :]
+        changes = [int.from_bytes(bytes(next(plane) for plane in planes), "big") if bit else 0 for bit in bits]
+        table = np.array(changes, dtype=f"<u{width}").reshape(-1, group).T.copy()  # (rows, numbers of a row)
+        for place in range(1, group):
+            if (first + place) % steps:
+                table[place] += table[place - 1]
+        first += group
+        output += table.tobytes()
+    return output

@@ -67,7 +67,8 @@ def test_a_chunk_is_never_stored_smaller_than_its_limit(codec, element):
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "raw"])
 def test_noise_grows_by_no_more_than_the_lengths_of_its_parts(codec):
     chunk = CHUNKS["noise"](1 << 16)
-    assert encode(codec, chunk, "float64").size <= chunk.size + 4 * 8
+    maps = 64 if codec == "time-delta-zstd" else 0  # one that says that all numbers changed is coded in a few bytes
+    assert encode(codec, chunk, "float64").size <= chunk.size + 4 * 8 + maps
 
 
 def test_planes_shrink_weights_where_lz4_cannot():

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from io_states import TinyTraining, random_tensor
-from navrl_golden import write_golden
+from navrl_golden import golden_rollout, write_golden
 
 from navrl.io import load_checkpoint, read_index, save_checkpoint
 from navrl.io.codecs import CODECS
 from navrl.io.element_types import TORCH_DTYPES
+from navrl.io.rollouts import RolloutStorage
 
 GOLDEN = Path(__file__).with_name("golden.navrl")
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
@@ -30,6 +31,34 @@ def test_a_reader_written_from_the_page_reads_every_type(tmp_path, codec):
     assert document["kind"] == "checkpoint"
     for name, tensor in state.items():
         assert arrays[name] == tensor.reshape(-1).view(torch.uint8).numpy().tobytes(), name
+
+
+@pytest.mark.parametrize("shape", [(7, 5, 3), (40, 13, 30), (2, 300, 40), (1, 1, 5000), (3, 4, 9000)])
+@pytest.mark.parametrize("element", ["float32", "uint8", "complex64"])
+def test_a_reader_written_from_the_page_reads_rollouts(tmp_path, shape, element):
+    noise = random_tensor(element, shape)
+    still = noise[:, :1].expand(shape).clone()
+    still[-1, -1] = noise[0, 0]
+    with RolloutStorage(tmp_path) as storage:
+        path = storage.save({"noise": noise, "still": still, "last": noise[0]}, 3, wait=True)
+    document, arrays = independent_reader.read(path)
+    assert document["rollout"] == {
+        "iteration": 3, "envs": shape[0], "steps": shape[1], "time_first": False, "error_bounds": {}, "tensordicts": None,
+        "rows": [0, 1],
+    }  # fmt: skip
+    for name, tensor in (("noise", noise), ("still", still), ("last", noise[0])):
+        assert arrays[name] == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), name
+
+
+def test_the_golden_rollout_is_read_for_ever():
+    golden = GOLDEN.with_name("rollout_000000000.navrl")  # what zstd makes of it may change with its version, not what it means
+    _, arrays = independent_reader.read(golden)
+    assert arrays["x"] == golden_rollout().tobytes()
+    [entry] = read_index(golden).arrays
+    assert (entry.codec, entry.part_rows) == ("time-delta-zstd", 12)
+    storage = RolloutStorage(golden.parent)
+    assert np.array_equal(storage.load(0)["x"], golden_rollout())
+    assert np.array_equal(storage.load(0, envs=1, steps=slice(5, 9))["x"], golden_rollout()[1, 5:9])
 
 
 def test_a_reader_written_from_the_page_reads_a_training(tmp_path):

@@ -5,6 +5,7 @@ from navrl.io.directory import CheckpointDirectory, Entry, Retention
 from navrl.io.index import read_index
 from navrl.io.models import format_checkpoint_name, get_model_size, print_model_info
 from navrl.io.random_state import get_random_state, set_random_state
+from navrl.io.rollouts import RolloutStorage
 from navrl.io.saver import AsyncCheckpointSaver
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "CheckpointDirectory",
     "Entry",
     "Retention",
+    "RolloutStorage",
     "find_checkpoint",
     "format_checkpoint_name",
     "get_model_size",

@@ -10,29 +10,22 @@ Everything heavy here runs inside NumPy, zstandard or lz4, which let other threa
 from __future__ import annotations
 
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import lz4.block
 import numpy as np
-import zstandard
 
 from navrl.errors import ConfigError, ContainerError, nearest_name
+from navrl.io.coders import CODED, LZ4, MAX_EXPANSION, ZSTD, Bytes, Coder, padding_for
 from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
+from navrl.io.row_codec import RowCodec, Rows
 
-__all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "Codec", "find_codec"]
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]  # flat, contiguous
+__all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "Bytes", "Codec", "find_codec"]
 
 DEFAULT_CODEC = "planes-zstd"
 
-# A chunk is stored in at least this fraction of its bytes, so that a small file can never ask for much memory.
-MAX_EXPANSION = 1024
-
-_CODED = 1 << 31  # the flag beside a part's length: coded, rather than stored as it is
 _SAMPLES = 4096
 _COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding
 
@@ -42,11 +35,13 @@ class Codec:
     """One way to store a chunk: `encode` gives the buffers to write, `decode` fills the chunk again."""
 
     name: str
-    coder: _Coder | None
+    coder: Coder | None
     planes: bool = False
     default_level: int | None = None
 
-    def encode(self, chunk: Bytes, element: str, level: int | None, scratch: Bytes) -> list[Any]:
+    def encode(
+        self, chunk: Bytes, element: str, level: int | None, scratch: Bytes, rows: Rows | None = None
+    ) -> list[Any]:  # fmt: skip
         """Return buffers whose concatenation is the stored form of a chunk.
 
         Some may be views of the chunk and of `scratch`, which must be as large: they are valid as long as both are.
@@ -60,12 +55,11 @@ class Codec:
             coded = self.coder.compress(part, level) if _compressible(part) else b""
             pays = 0 < len(coded) < part.size
             buffers.append(coded if pays else part)
-            words.append(_CODED | len(coded) if pays else part.size)
-        stored = 4 * len(words) + sum(word & ~_CODED for word in words)
-        padding = bytes(max(0, -(-chunk.size // MAX_EXPANSION) - stored))
-        return [struct.pack(f"<{len(words)}I", *words), *buffers, *([padding] if padding else [])]
+            words.append(CODED | len(coded) if pays else part.size)
+        stored = 4 * len(words) + sum(word & ~CODED for word in words)
+        return [struct.pack(f"<{len(words)}I", *words), *buffers, *padding_for(chunk.size, stored)]
 
-    def decode(self, stored: Bytes, chunk: Bytes, element: str) -> None:
+    def decode(self, stored: Bytes, chunk: Bytes, element: str, rows: Rows | None = None) -> None:
         """Fill `chunk` from its stored form.
 
         Raises:
@@ -85,18 +79,18 @@ class Codec:
             np.copyto(chunk, parts[0])
 
 
-def _read_parts(stored: Bytes, sizes: Sequence[int], coder: _Coder) -> list[Bytes]:
+def _read_parts(stored: Bytes, sizes: Sequence[int], coder: Coder) -> list[Bytes]:
     position = 4 * len(sizes)
     if stored.size < position:
         raise ContainerError(f"{stored.size} bytes stored, expected at least {position}")
     parts = []
     for word, size in zip(struct.unpack_from(f"<{len(sizes)}I", stored.data), sizes, strict=True):
-        length = word & ~_CODED
+        length = word & ~CODED
         part = stored[position : position + length]
         position += length
-        if part.size != length or (not word & _CODED and length != size):
+        if part.size != length or (not word & CODED and length != size):
             raise ContainerError(f"a part of {length} bytes where {size} were expected")
-        parts.append(coder.decompress(part, size) if word & _CODED else part)
+        parts.append(coder.decompress(part, size) if word & CODED else part)
     if stored[position:].any():
         raise ContainerError("bytes after the last part that are not padding")
     return parts
@@ -183,77 +177,20 @@ def _strided(data: Bytes, dtype: str, stride: int, count: int) -> np.ndarray[Any
     return np.ndarray((count,), dtype, data, 0, (stride,))
 
 
-# Coders.
-
-
-@dataclass(frozen=True)
-class _Coder:
-    compress: Callable[[Bytes, int | None], bytes]
-    decompress: Callable[[Bytes, int], Bytes]
-
-
-# One (de)compressor a thread: they keep their tables between chunks, and must not be shared.
-_of_this_thread = threading.local()
-
-# Planes have no long repetitions to search for. Tiny tables leave little but the entropy coder, and twice the speed.
-_ENTROPY_ONLY = zstandard.ZstdCompressionParameters(
-    window_log=18, hash_log=6, chain_log=6, search_log=1, min_match=7, strategy=zstandard.STRATEGY_FAST
-)
-
-
-def _compress_zstd(part: Bytes, level: int | None) -> bytes:
-    compressors = _of_this_thread.__dict__.setdefault("compressors", {})
-    if level not in compressors:
-        compressors[level] = (
-            zstandard.ZstdCompressor(compression_params=_ENTROPY_ONLY)
-            if level is None
-            else zstandard.ZstdCompressor(level=level)
-        )
-    return compressors[level].compress(part)
-
-
-def _decompress_zstd(part: Bytes, size: int) -> Bytes:
-    if not hasattr(_of_this_thread, "decompressor"):
-        _of_this_thread.decompressor = zstandard.ZstdDecompressor()
-    try:
-        if zstandard.frame_content_size(part.data) != size:
-            raise ContainerError(f"a zstd frame that does not hold the {size} bytes expected")
-        return np.frombuffer(_of_this_thread.decompressor.decompress(part, allow_extra_data=False), np.uint8)
-    except zstandard.ZstdError as error:
-        raise ContainerError(f"zstd cannot decompress a part: {error}") from error
-
-
-def _compress_lz4(part: Bytes, level: int | None) -> bytes:
-    if level is not None and level >= 3:
-        return lz4.block.compress(part, mode="high_compression", compression=min(level, 12), store_size=False)
-    return lz4.block.compress(part, store_size=False)
-
-
-def _decompress_lz4(part: Bytes, size: int) -> Bytes:
-    try:
-        whole = np.frombuffer(lz4.block.decompress(part, uncompressed_size=size), np.uint8)
-    except lz4.block.LZ4BlockError as error:
-        raise ContainerError(f"lz4 cannot decompress a part: {error}") from error
-    if whole.size != size:
-        raise ContainerError(f"an lz4 block of {whole.size} bytes, expected {size}")
-    return whole
-
-
-_ZSTD = _Coder(_compress_zstd, _decompress_zstd)
-_LZ4 = _Coder(_compress_lz4, _decompress_lz4)
-
-CODECS = {
+CODECS: dict[str, Codec | RowCodec] = {
     codec.name: codec
     for codec in (
         Codec("raw", None),
-        Codec("lz4", _LZ4),
-        Codec("zstd", _ZSTD, default_level=1),
-        Codec("planes-zstd", _ZSTD, planes=True),
+        Codec("lz4", LZ4),
+        Codec("zstd", ZSTD, default_level=1),
+        Codec("planes-zstd", ZSTD, planes=True),
+        RowCodec("rows-zstd"),
+        RowCodec("time-delta-zstd", differences=True),
     )
 }
 
 
-def find_codec(name: str) -> Codec:
+def find_codec(name: str) -> Codec | RowCodec:
     """Return a codec by name.
 
     Raises:

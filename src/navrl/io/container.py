@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io.codecs import CODECS, DEFAULT_CODEC, Bytes, find_codec
@@ -32,6 +34,7 @@ from navrl.io.index import (
     open_to_read,
     read_index_of,
 )
+from navrl.io.row_codec import RowCodec, Rows, plan_rows
 from navrl.io.threads import TaskThreads, usable_cores
 
 __all__ = ["ArraySource", "Container", "write_container"]
@@ -51,6 +54,12 @@ class ArraySource:
     shape: tuple[int, ...]
     data: Bytes
     ready: Callable[[], None] = lambda: None  # returns when the data are there
+    codec: str | None = None  # of its own, whatever the file's is
+    cut: Callable[[slice], Bytes] | None = None  # gives a part of the array's bytes, where the data lie otherwise
+
+    def part(self, where: slice) -> Bytes:
+        """Return a part of the bytes."""
+        return self.data[where] if self.cut is None else self.cut(where)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,8 @@ def write_container(
         path: the destination; what stands there is replaced in one step, at the end.
         arrays: named arrays; names must differ.
         document: JSON values that are stored in the index.
-        codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw.
+        codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw. A codec of rows takes the first two axes of
+            an array for environments and steps; arrays without them get zstd.
         level: how hard the codec tries; None is the codec's own choice.
         threads: that encode; None starts one for each core.
         check: called before the file gets its name; what it raises is raised, and the file never appears.
@@ -95,15 +105,15 @@ def write_container(
         file.write([header])
         stored: list[list[int]] = [[] for _ in arrays]
         checksums: list[list[str]] = [[] for _ in arrays]
-        codecs = [codec if array.data.size >= _SMALL else "raw" for array in arrays]
-        for number, buffers, size, checksum in _encode_all(arrays, codecs, level, threads):
+        plans = [_plan(array, array.codec or codec) for array in arrays]
+        for number, buffers, size, checksum in _encode_all(arrays, plans, level, threads):
             file.write(buffers)
             stored[number].append(size)
             checksums[number].append(f"{checksum:016x}")
         entries = [
-            {"name": array.name, "element": array.element, "shape": list(array.shape), "codec": codecs[number],
-             "chunk_bytes": CHUNK_BYTES, "stored": stored[number], "checksums": checksums[number]}
-            for number, array in enumerate(arrays)
+            {"name": array.name, "element": array.element, "shape": list(array.shape), **plan.fields(),
+             "stored": stored[number], "checksums": checksums[number]}
+            for number, (array, plan) in enumerate(zip(arrays, plans, strict=True))
         ]  # fmt: skip
         text = json.dumps({"arrays": entries, "document": document}, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > MAX_INDEX_BYTES:
@@ -117,8 +127,31 @@ def write_container(
     return Written(Path(path), sum(array.data.size for array in arrays), file.size)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """How one array is stored."""
+
+    codec: str
+    chunk_bytes: int = CHUNK_BYTES
+    rows: Rows | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what the index says about it."""
+        said = {"codec": self.codec, "chunk_bytes": self.chunk_bytes}
+        return said if self.rows is None else said | {"part_rows": self.rows.group}
+
+
+def _plan(array: ArraySource, codec: str) -> _Plan:
+    if array.data.size < _SMALL:
+        return _Plan("raw")
+    if not isinstance(CODECS[codec], RowCodec):
+        return _Plan(codec)
+    plan = plan_rows(array.shape, array.element)
+    return _Plan("zstd") if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
+
+
 def _encode_all(
-    arrays: Sequence[ArraySource], codecs: Sequence[str], level: int | None, threads: TaskThreads
+    arrays: Sequence[ArraySource], plans: Sequence[_Plan], level: int | None, threads: TaskThreads
 ) -> Iterator[tuple[int, list[Any], int, int]]:
     """Yield (array, buffers, bytes, checksum) of every chunk in order; the buffers are valid until the next."""
     ahead = 2 * threads.count + 2  # chunks that may wait for the disk; each has its scratch, used again and again
@@ -134,21 +167,25 @@ def _encode_all(
     for number, array in enumerate(arrays):
         array.ready()
         if array.data.size < _SMALL:  # not worth a thread's while
-            arguments = "raw", level, array.element, array.data, array.data
+            arguments = plans[number], level, array, slice(0, array.data.size), array.data
             pending.extend([(number, partial(_encode_chunk, *arguments), None)] if array.data.size else [])
             continue
-        for start in range(0, array.data.size, CHUNK_BYTES):
+        chunk_bytes = plans[number].chunk_bytes
+        for start in range(0, array.data.size, chunk_bytes):
             while not scratches:
                 yield finish()
-            chunk, scratch = array.data[start : start + CHUNK_BYTES], scratches.pop()
-            future = threads.submit(_encode_chunk, codecs[number], level, array.element, chunk, scratch)
+            where, scratch = slice(start, min(start + chunk_bytes, array.data.size)), scratches.pop()
+            future = threads.submit(_encode_chunk, plans[number], level, array, where, scratch)
             pending.append((number, future.result, scratch))
     while pending:
         yield finish()
 
 
-def _encode_chunk(codec: str, level: int | None, element: str, chunk: Bytes, scratch: Bytes) -> tuple[list[Any], int, int]:
-    buffers = CODECS[codec].encode(chunk, element, level, scratch)
+def _encode_chunk(
+    plan: _Plan, level: int | None, array: ArraySource, where: slice, scratch: Bytes
+) -> tuple[list[Any], int, int]:  # fmt: skip
+    rows = plan.rows.at(where.start) if plan.rows else None
+    buffers = CODECS[plan.codec].encode(array.part(where), array.element, level, scratch, rows)
     checksum = xxhash.xxh3_64()
     for buffer in buffers:
         checksum.update(buffer)
@@ -176,6 +213,31 @@ class Container:
         self._each(self._read_chunk, chunks, workers)
         return outputs
 
+    def read_rows(self, entry: ArrayEntry, wanted: NDArray[np.int64], output: Bytes, *, workers: int | None = None) -> None:
+        """Fill the output with some rows of an array that is stored by rows, in the order given; the rest is not decoded.
+
+        Raises:
+            ContainerError: the array is not stored by rows, or a chunk that was needed is damaged.
+        """
+        codec, rows = CODECS[entry.codec], entry.rows
+        if rows is None or not isinstance(codec, RowCodec):
+            raise ContainerError(f"{self.index.path}: array {entry.name!r} is not stored by rows, but by {entry.codec}")
+        per_chunk = entry.chunk_bytes // rows.row_bytes
+        chunk_of = wanted // per_chunk
+        lines = output.reshape(len(wanted), rows.row_bytes)
+
+        def read(number: int) -> None:
+            chosen = chunk_of == number
+            places = wanted[chosen] - number * per_chunk
+            where = entry.chunk(number)
+            chunk = np.empty(where.stop - where.start, np.uint8)
+            with self._naming(entry, number):
+                groups = _distinct(places // rows.group)
+                codec.decode(self._load_chunk(entry, number), chunk, entry.element, rows.at(where.start), groups)
+            lines[chosen] = chunk.reshape(-1, rows.row_bytes)[places]
+
+        self._each(read, [(number,) for number in _distinct(chunk_of)], workers)
+
     def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
         """Check every stored chunk against its checksum, without decoding.
 
@@ -188,6 +250,10 @@ class Container:
     def _each(self, function: Callable[..., object], chunks: Sequence[tuple[Any, ...]], workers: int | None) -> None:
         """Call the function on every chunk, in this thread and `workers - 1` more; each takes the next that is left."""
         count = workers or (usable_cores() if self.index.size >= _WORTH_THREADS else 1)
+        if min(count, len(chunks)) <= 1:
+            for chunk in chunks:
+                function(*chunk)
+            return
         left = iter(chunks)
 
         def work() -> None:
@@ -209,9 +275,17 @@ class Container:
             self._load_chunk(entry, number, chunk)
             return
         stored = self._load_chunk(entry, number)
+        with self._naming(entry, number):
+            CODECS[entry.codec].decode(stored, chunk, entry.element, entry.rows and entry.rows.at(number * entry.chunk_bytes))
+
+    @contextmanager
+    def _naming(self, entry: ArrayEntry, number: int) -> Iterator[None]:
+        """Name the chunk in what a codec says about it."""
         try:
-            CODECS[entry.codec].decode(stored, chunk, entry.element)
+            yield
         except ContainerError as error:
+            if str(error).startswith(str(self.index.path)):
+                raise
             raise ContainerError(f"{self.index.path}: array {entry.name!r}, chunk {number}: {error}") from error
 
     def _load_chunk(self, entry: ArrayEntry, number: int, into: Bytes | None = None) -> Bytes:
@@ -252,6 +326,13 @@ class Container:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _distinct(numbers: NDArray[np.int64]) -> list[int]:
+    """Return which numbers there are, in order; most often they are few, or all one."""
+    if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        return [int(numbers[0])]
+    return [int(number) for number in np.unique(numbers)]
 
 
 def _chunks(entry: ArrayEntry) -> range:

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ import xxhash
 
 from navrl.errors import ContainerError
 from navrl.io.codecs import CODECS, MAX_EXPANSION
+from navrl.io.coders import MAX_CHUNK_BYTES
 from navrl.io.element_types import ITEM_BYTES
+from navrl.io.row_codec import RowCodec, Rows
 
 __all__ = ["FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
 
@@ -33,12 +36,11 @@ HEADER = struct.Struct("<8sII")  # magic, version, zero
 FOOTER = struct.Struct("<QQ8s")  # bytes of the index, checksum of header + length + index, magic
 
 MAX_INDEX_BYTES = 1 << 28
-MAX_CHUNK_BYTES = 1 << 24
 MAX_DIMENSIONS = 64
 MAX_ARRAY_BYTES = 1 << 62
 
 _TAIL = 1 << 16  # most indexes fit into one read of this many bytes at the end of the file
-_CHECKSUM = re.compile("[0-9a-f]{16}")
+_HEXADECIMAL = re.compile("[0-9a-f]*")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class ArrayEntry:
     stored: tuple[int, ...]  # bytes of each chunk in the file
     checksums: tuple[int, ...]  # of the stored bytes of each chunk
     offsets: tuple[int, ...]  # of each chunk in the file
+    part_rows: int = 0  # rows that are coded together, where the codec stores rows
 
     @property
     def size(self) -> int:
@@ -68,6 +71,13 @@ class ArrayEntry:
         """Return where a chunk lies in the bytes of the array."""
         start = number * self.chunk_bytes
         return slice(start, min(start + self.chunk_bytes, self.size))
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """How the array falls into rows, if its codec stores them."""
+        if not self.part_rows:
+            return None
+        return Rows(math.prod(self.shape[2:]) * ITEM_BYTES[self.element], self.shape[1], self.part_rows)
 
 
 @dataclass(frozen=True)
@@ -202,11 +212,16 @@ def _parse_array(fields: dict[str, Any], offset: int) -> ArrayEntry:
         codec=_one_of(CODECS, fields["codec"], f"{name}: codec"),
         chunk_bytes=_integers([fields["chunk_bytes"]], f"{name}: chunk_bytes", least=16)[0],
         stored=tuple(stored),
-        checksums=tuple(_parse_checksum(name, text) for text in fields["checksums"]),
+        checksums=_parse_checksums(name, fields["checksums"]),
         offsets=tuple(itertools.accumulate(stored[:-1], initial=offset)),
+        part_rows=_integers([fields["part_rows"]], f"{name}: part_rows", least=1)[0] if _stores_rows(fields) else 0,
     )
     _check_sizes(entry)
     return entry
+
+
+def _stores_rows(fields: dict[str, Any]) -> bool:
+    return isinstance(CODECS.get(fields["codec"]), RowCodec)
 
 
 def _check_sizes(entry: ArrayEntry) -> None:
@@ -215,14 +230,20 @@ def _check_sizes(entry: ArrayEntry) -> None:
         raise ContainerError(f"{entry.name}: impossible shape {list(entry.shape)[:8]}")
     if entry.chunk_bytes > MAX_CHUNK_BYTES or entry.chunk_bytes % 16:
         raise ContainerError(f"{entry.name}: chunks of {entry.chunk_bytes} bytes")
-    chunks = -(-entry.size // entry.chunk_bytes)
+    if entry.part_rows and (
+        len(entry.shape) < 2 or entry.chunk_bytes % math.prod([*entry.shape[2:], ITEM_BYTES[entry.element]])
+    ):
+        raise ContainerError(
+            f"{entry.name}: shape {list(entry.shape)} has no rows that fill chunks of {entry.chunk_bytes} bytes"
+        )
+    size = entry.size
+    chunks = -(-size // entry.chunk_bytes)
     if len(entry.stored) != chunks or len(entry.checksums) != chunks:
         raise ContainerError(f"{entry.name}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}")
-    for number, stored in enumerate(entry.stored):
-        where = entry.chunk(number)
-        size = where.stop - where.start
-        if size > MAX_EXPANSION * stored or (entry.codec == "raw" and size != stored):
-            raise ContainerError(f"{entry.name}: {stored} bytes stored that claim to be {size}")
+    sizes = [entry.chunk_bytes] * (chunks - 1) + [size - (chunks - 1) * entry.chunk_bytes] if chunks else []
+    for stored, claimed in zip(entry.stored, sizes, strict=True):
+        if claimed > MAX_EXPANSION * stored or (entry.codec == "raw" and claimed != stored):
+            raise ContainerError(f"{entry.name}: {stored} bytes stored that claim to be {claimed}")
 
 
 def _one_of(known: dict[str, Any], value: Any, what: str) -> str:
@@ -237,7 +258,7 @@ def _integers(values: Any, what: str, *, least: int) -> list[int]:
     return values
 
 
-def _parse_checksum(name: str, text: Any) -> int:
-    if type(text) is not str or not _CHECKSUM.fullmatch(text):
+def _parse_checksums(name: str, texts: Any) -> tuple[int, ...]:
+    if any(type(text) is not str or len(text) != 16 for text in texts) or not _HEXADECIMAL.fullmatch("".join(texts)):
         raise ContainerError(f"{name}: a checksum that is not 16 hexadecimal digits")
-    return int(text, 16)
+    return tuple([int(text, 16) for text in texts])

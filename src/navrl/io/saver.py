@@ -28,7 +28,7 @@ from navrl.io.job import Job, absolute
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
-from navrl.io.threads import TaskThreads, lower_priority, usable_cores
+from navrl.io.threads import TaskThreads, join_all, lower_priority, usable_cores
 
 __all__ = ["AsyncCheckpointSaver"]
 
@@ -143,14 +143,19 @@ class AsyncCheckpointSaver:
             CheckpointError: an earlier save failed (this one was not started; call again), or the queue is full.
             UnsupportedStateError: the state holds an object that cannot be stored.
         """
+        self._take(checkpoint, path, lambda: checkpoint_document(metadata), self.codec if compress else "raw", after)
+
+    def _take(
+        self, state: Any, path: str | os.PathLike[str], document: Callable[[], dict[str, Any]], codec: str,
+        after: Callable[[Written], None] | None,
+    ) -> None:  # fmt: skip
+        """Take a snapshot and hand it to the background threads."""
         start = time.perf_counter()
         self._check_open()
         self._report_errors()
         self._wait_for_room()
-        captured = capture_state(checkpoint)
-        document = checkpoint_document(metadata)
-        snapshot = Snapshot(captured, self._pool, Guarded(self._optimizers))
-        self._enqueue(Job(absolute(path), snapshot, document, self.codec if compress else "raw", after))
+        snapshot = Snapshot(capture_state(state), self._pool, Guarded(self._optimizers))
+        self._enqueue(Job(absolute(path), snapshot, document(), codec, after))
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
@@ -297,6 +302,8 @@ class AsyncCheckpointSaver:
             hook.remove()
         self._to_copy.put(None)
         self._encoders.close()
+        self._encoders.join()
+        join_all(self._threads)
 
     def _finish_at_exit(self) -> None:
         if self._is_forked():
@@ -366,25 +373,7 @@ class AsyncCheckpointSaver:
             remove_stale_files(folder)
             self._cleaned.add(folder)
         start = time.perf_counter()
-        sources = job.snapshot.sources()
-        job.document["state"] = job.snapshot.packed.tree
-        if self.lossy_moments:
-            job.snapshot.check()
-            sources = narrow_moments(sources, job.snapshot.packed)
-        write = partial(
-            write_container,
-            job.path,
-            document=job.document,
-            codec=job.codec,
-            level=self.level,
-            threads=self._encoders,
-            check=job.snapshot.check,
-        )
-        if self._delta is None:
-            written = write(sources)
-        else:
-            job.snapshot.check()
-            written = self._delta.write(job.path, job.snapshot, sources, job.document, write)
+        written = self._write_file(job)
         seconds = time.perf_counter() - start
         with self._changed:
             self._statistics.wrote(written, seconds)
@@ -393,3 +382,18 @@ class AsyncCheckpointSaver:
             job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
         )  # fmt: skip
         return written
+
+    def _write_file(self, job: Job) -> Written:
+        sources = job.snapshot.sources()
+        job.document["state"] = job.snapshot.packed.tree
+        if self.lossy_moments:
+            job.snapshot.check()
+            sources = narrow_moments(sources, job.snapshot.packed)
+        write = partial(
+            write_container, job.path, document=job.document, codec=job.codec, level=self.level,
+            threads=self._encoders, check=job.snapshot.check,
+        )  # fmt: skip
+        if self._delta is None:
+            return write(sources)
+        job.snapshot.check()
+        return self._delta.write(job.path, job.snapshot, sources, job.document, write)

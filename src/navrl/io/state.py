@@ -305,6 +305,14 @@ def widened_arrays(tree: Any) -> dict[int, str]:
         raise ContainerError(f"invalid state tree: {error}") from error
 
 
+def array_numbers(tree: Any) -> set[int]:
+    """Return the numbers of the arrays that a tree names."""
+    try:
+        return {_whole(next(iter(node.values()))) for node, _ in _tagged(tree, "")}
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ContainerError(f"invalid state tree: {error}") from error
+
+
 def check_json(value: Any, what: str) -> Any:
     """Return a copy of a value made of JSON types only.
 

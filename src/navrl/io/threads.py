@@ -6,7 +6,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -45,6 +45,10 @@ class TaskThreads:
         for _ in self._threads:
             self._tasks.put(None)
 
+    def join(self) -> None:
+        """Return when the threads have ended, after `close`: the interpreter must not leave while one is on its way out."""
+        join_all(self._threads)
+
     def _work(self) -> None:
         lower_priority(self._niceness)
         while (task := self._tasks.get()) is not None:
@@ -60,6 +64,14 @@ class TaskThreads:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+        self.join()
+
+
+def join_all(threads: Iterable[threading.Thread]) -> None:
+    """Return when the threads have ended, but for the one that calls."""
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join()
 
 
 def lower_priority(niceness: int) -> None:

@@ -12,11 +12,13 @@ import torch
 from navrl.config import Config, as_dict
 from navrl.evaluate import Flights
 from navrl.io.directory import CheckpointDirectory
+from navrl.io.rollouts import RolloutStorage
 from navrl.model import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
 from navrl.train.display import Display, Status
 from navrl.train.folder import RunFolder
 from navrl.train.report import summary
+from navrl.train.rollouts import keep_rollout
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
 from navrl.train.tracker import Tracker
@@ -67,6 +69,9 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
             folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=trainer.optimizers,
             max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
         ) as checkpoints,
+        RolloutStorage(
+            folder.path / "rollouts", keep_last_n=config.rollout_keep_last_n or None, time_first=True, on_error="warn"
+        ) as rollouts,
     ):  # fmt: skip
         metrics.rewind(trainer.iteration)
         record = _Record(trainer, folder, display, metrics, tracker)
@@ -75,6 +80,9 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         while trainer.iteration < trainer.iterations:
             with record.monitor.timer("data_collection"):
                 batch = trainer.collect()
+            if config.rollout_save_interval and (trainer.iteration + 1) % config.rollout_save_interval == 0:
+                with record.monitor.timer("rollout_save"):
+                    keep_rollout(rollouts, trainer, batch)
             checkpoints.saver.barrier()  # the update writes to critics outside of the optimisers too
             with record.monitor.timer("policy_training"):
                 report = trainer.learn(batch)

@@ -9,6 +9,7 @@ from torch import nn
 
 from navrl.config import Config
 from navrl.evaluate import Flights
+from navrl.sim.env import NavigationEnv
 from navrl.train.team import Team
 
 
@@ -17,6 +18,7 @@ class AnyTrainer(Protocol):
 
     config: Config
     network: nn.Module
+    env: NavigationEnv
     iteration: int
     best: dict[str, float] | None
 

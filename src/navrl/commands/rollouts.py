@@ -1,0 +1,139 @@
+"""`navrl rollouts ls|show|export`: the batches of experience that a run has kept."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  navrl train rollout_save_interval=50                     keep every fiftieth batch in RUN/rollouts
+  navrl rollouts ls runs/a                                 which ones there are
+  navrl rollouts show runs/a --env 7 --png flight.png      what is in the newest, and what drone 7 did
+  navrl rollouts export runs/a --minari datasets           episodes for minari.load_dataset
+  navrl rollouts export runs/a --parquet steps.parquet     one row a step, for pandas, Polars, DuckDB
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "rollouts",
+        help="look at kept batches of experience",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    ls = actions.add_parser("ls", help="list the rollouts of a folder")
+    show = actions.add_parser("show", help="say what a rollout holds, and draw the flight of one drone")
+    export = actions.add_parser("export", help="write rollouts for other tools")
+    for action, run in ((ls, _ls), (show, _show), (export, _export)):
+        action.add_argument("folder", type=Path, help="a run, or a folder of rollouts")
+        action.set_defaults(run=run)
+    show.add_argument("iteration", type=int, nargs="?", help="which one (default: the newest)")
+    show.add_argument("--env", type=int, default=0, metavar="N", help="the drone to draw (default: %(default)s)")
+    show.add_argument("--png", type=Path, metavar="FILE", help="draw its flight, reward and clearance")
+    target = export.add_mutually_exclusive_group(required=True)
+    target.add_argument("--minari", type=Path, metavar="ROOT", help="a folder for MINARI_DATASETS_PATH")
+    target.add_argument("--parquet", type=Path, metavar="FILE", help="a Parquet file")
+    export.add_argument("--dataset-id", default="navrl/rollouts-v0", help="name of the Minari dataset (default: %(default)s)")
+    export.add_argument("--iterations", type=int, nargs="+", metavar="I", help="which ones (default: all)")
+
+
+def _storage(folder: Path) -> Any:
+    """Return the rollouts of a run, or of a folder of them."""
+    from navrl.errors import RolloutError
+    from navrl.io.rollouts import RolloutStorage
+
+    inside = folder / "rollouts"
+    storage = RolloutStorage(inside if inside.is_dir() else folder)
+    if not storage.list():
+        raise RolloutError(f"{folder} holds no rollouts; `navrl train rollout_save_interval=50` keeps every fiftieth batch")
+    return storage
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if Console().is_terminal else 150)
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    """List the rollouts."""
+    from datetime import UTC, datetime
+
+    from rich.table import Column, Table
+
+    storage = _storage(arguments.folder)
+    table = Table(
+        *(Column(name, justify="right") for name in ("iteration", "environments", "steps", "MB", "stored MB", "ratio")),
+        "created",
+    )
+    for iteration in storage.list():
+        info = storage.info(iteration)
+        created = datetime.fromtimestamp(info.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        table.add_row(
+            str(iteration), str(info.envs), str(info.steps), f"{info.raw_bytes / 1e6:.2f}", f"{info.stored_bytes / 1e6:.2f}",
+            f"{info.stored_bytes / max(1, info.raw_bytes):.3f}", created,
+        )  # fmt: skip
+    console = _console()
+    console.print(table)
+    console.print(
+        f"{storage.folder}: {len(storage.list())} rollouts, {storage.size() / 1e6:.2f} MB", markup=False, soft_wrap=True
+    )
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    """Say what a rollout holds; draw the flight of one drone if asked."""
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    storage = _storage(arguments.folder)
+    iteration = storage.list()[-1] if arguments.iteration is None else arguments.iteration
+    info = storage.info(iteration)
+    console = _console()
+    console.print(f"{info.path}: {info.envs} environments x {info.steps} steps", markup=False, soft_wrap=True)
+    for name, value in info.metadata.items():
+        console.print(f"  {name}: {value}", markup=False)
+    table = Table(
+        "key", "type", "shape", "codec", "error", *(Column(name, justify="right") for name in ("bytes", "stored", "ratio"))
+    )
+    for name, key in info.keys.items():
+        error = "exact" if key.error_bound is None else f"<= {key.error_bound:g}"
+        ratio = f"{key.stored_bytes / key.raw_bytes:.3f}" if key.raw_bytes else ""
+        shape = " x ".join(map(str, key.shape)) or "single"
+        table.add_row(escape(name), key.element, shape, key.codec, error, f"{key.raw_bytes:,}", f"{key.stored_bytes:,}", ratio)
+    console.print(table)
+    if arguments.png:
+        _draw(console, storage, iteration, arguments.env, arguments.png)
+    return 0
+
+
+def _draw(console: Any, storage: Any, iteration: int, env: int, png: Path) -> None:
+    from navrl.errors import ConfigError
+    from navrl.view.rollouts import save_flight
+
+    try:
+        flight = save_flight(storage, iteration, env, png)
+    except OSError as error:
+        raise ConfigError(f"--png {png} cannot be written: {error.strerror}") from error
+    told = [f"environment {env}: {len(flight.parts)} episodes or parts of one"]
+    told += [f"reward {flight.reward.sum():.2f} in all"] if flight.reward is not None else []
+    told += [f"least clearance {flight.clearance.min():.2f} m"] if flight.clearance is not None else []
+    console.print(", ".join(told))
+    console.print(f"written: {png}", markup=False, soft_wrap=True)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    """Write the rollouts for another tool."""
+    from navrl.io.rollout_export import export_minari, export_parquet
+
+    storage = _storage(arguments.folder)
+    if arguments.parquet:
+        print(f"written: {export_parquet(storage, arguments.parquet, iterations=arguments.iterations)}")
+        return 0
+    path = export_minari(storage, arguments.minari, arguments.dataset_id, iterations=arguments.iterations)
+    print(f"written: {path}")
+    print(f"load it with MINARI_DATASETS_PATH={arguments.minari} and minari.load_dataset({arguments.dataset_id!r})")
+    return 0

@@ -1,0 +1,305 @@
+"""Stored rollouts for other tools: episodes as a Minari dataset (HDF5), or one row a step as Parquet."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from navrl.errors import ConfigError, MissingExtraError, RolloutError
+from navrl.io.files import sync_folder
+from navrl.io.rollout_file import array_names
+from navrl.io.rollouts import RolloutStorage
+
+__all__ = ["Experience", "export_minari", "export_parquet", "read_experience"]
+
+_DATASET = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)*[A-Za-z0-9][\w.-]*-v\d+")
+_ROW_GROUP = 1 << 14
+# Where the parts of a step are looked for: as navrl's training names them, then as TorchRL does.
+_NAMES = {
+    "observation": ("observation", "obs", "agents/observation", "state", "pixels"),
+    "next_observation": ("next/observation", "next/obs", "next/agents/observation", "next/state", "next/pixels"),
+    "last_observation": ("last_observation",),
+    "action": ("action", "actions", "agents/action"),
+    "reward": ("reward", "next/reward", "rewards"),
+    "terminated": ("terminated", "next/terminated"),
+    "truncated": ("truncated", "next/truncated"),
+    "ended": ("ended", "next/done", "done"),
+    "cut_value": ("cut_value",),
+}
+
+
+@dataclass(frozen=True)
+class Experience:
+    """A rollout by the roles of its arrays, environments first, in NumPy."""
+
+    observation: Any  # an array (N, T, ...), or a dict of such
+    action: Any
+    reward: np.ndarray[Any, Any]  # (N, T)
+    terminated: np.ndarray[Any, Any]  # (N, T) bool
+    truncated: np.ndarray[Any, Any]  # (N, T) bool
+    next_observation: Any | None  # what each step led to
+    last_observation: Any | None  # (N, ...) what the last step led to
+
+    @property
+    def ended(self) -> np.ndarray[Any, Any]:
+        """Where an episode ended, (N, T)."""
+        return self.terminated | self.truncated
+
+    def episodes(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (environment, first step, step after the last) of every episode, or part of one, in the rollout."""
+        for env, ended in enumerate(self.ended):
+            start = 0
+            for stop in [*(np.flatnonzero(ended) + 1).tolist(), len(ended)]:
+                if stop > start:
+                    yield env, start, stop
+                start = stop
+
+    def after(self, env: int, stop: int) -> Any:
+        """Return what the step before `stop` led to; where nobody stored it, the last that was seen before."""
+        if self.next_observation is not None:
+            return _map(lambda array: array[env, stop - 1], self.next_observation)
+        if stop == self.reward.shape[1] and self.last_observation is not None and not self.ended[env, stop - 1]:
+            return _map(lambda array: array[env], self.last_observation)
+        return _map(lambda array: array[env, stop - 1], self.observation)
+
+
+def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
+    """Return a stored rollout by the roles of its arrays, which are known by their names.
+
+    Raises:
+        RolloutError: it has no observation, action or reward.
+    """
+    turn = storage.info(iteration).time_first
+    data = _numpy(storage.load(iteration))
+    found = {
+        role: next((part for name in names if (part := _at(data, name)) is not None), None) for role, names in _NAMES.items()
+    }
+    for role in ("observation", "action", "reward"):
+        if found[role] is None:
+            known = ", ".join(name for name, _ in array_names(data))
+            raise RolloutError(f"rollout {iteration} has no {role}: none of {', '.join(_NAMES[role])} among {known}")
+
+    def steps(role: str) -> Any:
+        part = found[role]
+        return part if part is None or not turn else _map(lambda array: np.swapaxes(array, 0, 1), part)
+
+    reward = _flat(steps("reward"))
+    terminated, truncated, ended, cut = (
+        _flag(steps(role), reward) for role in ("terminated", "truncated", "ended", "cut_value")
+    )
+    if found["truncated"] is None:
+        truncated = ended & cut  # training notes a value only where a time limit cut the episode
+    if found["terminated"] is None:
+        terminated = ended & ~truncated
+    return Experience(
+        steps("observation"),
+        steps("action"),
+        reward,
+        terminated,
+        truncated,
+        steps("next_observation"),
+        found["last_observation"],
+    )
+
+
+def export_minari(
+    storage: RolloutStorage,
+    root: str | os.PathLike[str],
+    dataset_id: str = "navrl/rollouts-v0",
+    *,
+    iterations: Sequence[int] | None = None,
+    description: str = "",
+) -> Path:
+    """Write rollouts as a Minari dataset, cut into episodes, and return its folder `ROOT/DATASET_ID/data`.
+
+    With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that began before its rollout
+    or goes on after it is there in part; its last step is then marked as truncated. A Minari episode ends with one more
+    observation: where the rollout does not have it, as where a new episode began at once, the last one is repeated.
+
+    Raises:
+        ConfigError: the dataset is there already, or its name is none.
+        MissingExtraError: minari or h5py is not installed.
+    """
+    try:
+        import h5py  # noqa: F401 - minari fails later, and less clearly
+        from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+    except ImportError as error:
+        raise MissingExtraError("Minari datasets need minari and h5py: pip install 'navrl[rollouts]'") from error
+    if not _DATASET.fullmatch(dataset_id):
+        raise ConfigError(f"dataset_id is {dataset_id!r}; expected a name such as navrl/rollouts-v0")
+    chosen = _iterations(storage, iterations)
+    first = read_experience(storage, chosen[0])
+    observed, acted = _space(first.observation), _space(first.action)
+    with _whole_folder(Path(root) / dataset_id) as folder:
+        target = MinariStorage.new(folder / "data", observed, acted, data_format="hdf5", jpeg_encoding=False)
+        for iteration in chosen:
+            experience = read_experience(storage, iteration)
+            target.update_episodes(EpisodeBuffer(**episode) for episode in _minari_episodes(experience))
+        target.update_metadata({
+            "dataset_id": dataset_id, "minari_version": _minari_version(), "algorithm_name": "navrl",
+            "description": description or f"rollouts of the iterations {', '.join(map(str, chosen))}",
+        })  # fmt: skip
+    return Path(root) / dataset_id / "data"
+
+
+def export_parquet(
+    storage: RolloutStorage, path: str | os.PathLike[str], *, iterations: Sequence[int] | None = None
+) -> Path:  # fmt: skip
+    """Write rollouts as one Parquet file, one row a step, and return its path; arrays with environments and steps only.
+
+    Columns are `iteration`, `environment`, `step`, and the arrays by their names (`observation/lidar`); those with more
+    axes are lists of fixed length, whose shape is in the metadata of the file, as JSON under `navrl_shapes`.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        ConfigError: an array has an element type that Parquet lacks.
+    """
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise MissingExtraError("Parquet files need pyarrow: pip install 'navrl[rollouts]'") from error
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    writer = None
+    try:
+        for iteration in _iterations(storage, iterations):
+            table = _table(storage, iteration)
+            writer = writer or parquet.ParquetWriter(scratch, table.schema, compression="zstd", use_dictionary=False)
+            if table.schema != writer.schema:
+                raise ConfigError(f"rollout {iteration} has other arrays than those before it; export it into another file")
+            writer.write_table(table, row_group_size=_ROW_GROUP)
+        if writer is not None:
+            writer.close()
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return path
+
+
+def _table(storage: RolloutStorage, iteration: int) -> Any:
+    import json
+
+    import pyarrow
+
+    info = storage.info(iteration)
+    names = [name for name, key in info.keys.items() if key.by_rows]
+    data = _numpy(storage.load(iteration, keys=[tuple(name.split("/")) for name in names]))
+    env, step = np.divmod(np.arange(info.envs * info.steps), info.steps)
+    columns = {"iteration": np.full(env.size, iteration), "environment": env, "step": step}
+    arrays = {name: pyarrow.array(values) for name, values in columns.items()}
+    shapes = {}
+    for name in names:
+        array = _at(data, name)
+        array = np.swapaxes(array, 0, 1) if info.time_first else array
+        if array.dtype.kind == "c":
+            raise ConfigError(f"{name} is {array.dtype}; Parquet has no complex numbers")
+        shapes[name] = list(array.shape[2:])
+        flat = pyarrow.array(np.ascontiguousarray(array).reshape(-1))
+        arrays[name] = flat if array.ndim == 2 else pyarrow.FixedSizeListArray.from_arrays(flat, int(np.prod(array.shape[2:])))
+    table = pyarrow.table(arrays)
+    return table.replace_schema_metadata({"navrl_shapes": json.dumps(shapes)})
+
+
+def _minari_episodes(experience: Experience) -> Iterator[dict[str, Any]]:
+    """Yield every episode as Minari wants it."""
+    for env, start, stop in experience.episodes():
+        seen = _map(lambda array, env=env, start=start, stop=stop: array[env, start:stop], experience.observation)
+        truncated = experience.truncated[env, start:stop].copy()
+        truncated[-1] |= not experience.terminated[env, stop - 1]
+        yield {
+            "observations": _joined(seen, experience.after(env, stop)),
+            "actions": _map(lambda array, env=env, start=start, stop=stop: array[env, start:stop], experience.action),
+            "rewards": experience.reward[env, start:stop],
+            "terminations": experience.terminated[env, start:stop],
+            "truncations": truncated,
+        }
+
+
+def _joined(seen: Any, last: Any) -> Any:
+    if isinstance(seen, dict):
+        return {key: _joined(part, last[key]) for key, part in seen.items()}
+    return np.concatenate([seen, np.asarray(last, seen.dtype)[None]])
+
+
+def _space(part: Any) -> Any:
+    """Return the Gymnasium space of arrays (N, T, ...)."""
+    from gymnasium import spaces
+
+    if isinstance(part, dict):
+        return spaces.Dict({key: _space(inner) for key, inner in part.items()})
+    low, high = (-np.inf, np.inf) if part.dtype.kind == "f" else (np.iinfo(part.dtype).min, np.iinfo(part.dtype).max)
+    return spaces.Box(low, high, part.shape[2:], part.dtype)
+
+
+def _minari_version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("minari")
+
+
+@contextmanager
+def _whole_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to fill that gets its name when it is complete."""
+    if path.exists():
+        raise ConfigError(f"{path} is there already; name another dataset, or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    scratch.mkdir()
+    try:
+        yield scratch
+        scratch.rename(path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _iterations(storage: RolloutStorage, iterations: Sequence[int] | None) -> list[int]:
+    chosen = storage.list() if iterations is None else [*iterations]
+    if not chosen:
+        raise RolloutError(f"{storage.folder}: no rollouts to export")
+    return chosen
+
+
+def _numpy(data: Any) -> Any:
+    """Return nested dicts, or TensorDicts, of NumPy arrays; what NumPy has no type for is widened."""
+    if hasattr(data, "to_dict") and not isinstance(data, dict):
+        data = data.to_dict()
+    if isinstance(data, Mapping):
+        return {key: _numpy(value) for key, value in data.items()}
+    if isinstance(data, torch.Tensor):
+        return (data.float() if data.dtype is torch.bfloat16 else data).numpy()
+    return data
+
+
+def _map(function: Any, part: Any) -> Any:
+    return {key: _map(function, inner) for key, inner in part.items()} if isinstance(part, dict) else function(part)
+
+
+def _at(data: Any, name: str) -> Any:
+    for key in name.split("/"):
+        if not isinstance(data, dict) or key not in data:
+            return None
+        data = data[key]
+    return data
+
+
+def _flat(array: Any) -> Any:
+    """Return a number for each step, (N, T), without the further axis of one that TorchRL gives it."""
+    return array.reshape(array.shape[:2]) if array.size == np.prod(array.shape[:2]) else array
+
+
+def _flag(array: Any, reward: Any) -> Any:
+    return np.zeros(reward.shape, bool) if array is None else _flat(array) != 0

@@ -1,0 +1,208 @@
+"""Reads a stored rollout, or some keys, environments and steps of it; what is not asked for is not decoded."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from navrl.errors import ContainerError, RolloutError
+from navrl.io.codecs import Bytes
+from navrl.io.container import Container
+from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
+from navrl.io.index import ArrayEntry
+from navrl.io.rollout_file import Axes, Key, StoredLayout, resolve_key, stored_layout
+from navrl.io.state import array_numbers, unpack_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["read_rollout"]
+
+_WORTH_THREADS = 1 << 21  # bytes to be decoded
+
+
+def read_rollout(path: Path, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
+    """Return a rollout or a part of it; see `RolloutStorage.load`."""
+    with Container(path) as container:
+        layout = stored_layout(container.index)
+        reading = _Reading(container, layout, torch.device(device), envs, steps)
+        with _naming(path):
+            tree = container.index.document["state"] if keys is None else _chosen(container.index.document["state"], keys)
+            reading.read(sorted(array_numbers(tree)))
+            state = unpack_state(tree, reading.tensor, reading.array)
+        batches = layout.batch_dimensions
+        return state if batches is None else _tensordict(state, (), batches, len(reading.selection.dropped))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of what knows no files."""
+    try:
+        yield
+    except ContainerError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ContainerError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The environments and steps that are asked for."""
+
+    envs: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    dropped: tuple[int, ...]  # axes that a single number was given for: environments 0, steps 1
+    everything: bool
+
+    @classmethod
+    def of(cls, axes: Axes, envs: Any, steps: Any) -> Selection:
+        """Return the selection of a number, a slice or a sequence of numbers each; None is all."""
+        chosen = _numbers(envs, axes.envs, "environment"), _numbers(steps, axes.steps, "step")
+        dropped = tuple(axis for axis, (_, single) in enumerate(chosen) if single)
+        return cls(chosen[0][0], chosen[1][0], dropped, envs is None and steps is None)
+
+    def rows(self, axes: Axes) -> NDArray[np.int64]:
+        """Return the numbers of the rows, environment by environment."""
+        return (self.envs[:, None] * axes.steps + self.steps).reshape(-1)
+
+
+def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool]:
+    """Return which of `count` are meant, and whether it was a single one, by its number."""
+    everything = np.arange(count)
+    if which is None or isinstance(which, slice):
+        return everything[slice(None) if which is None else which], False
+    try:
+        single = [operator.index(which)]
+    except TypeError:
+        single = []
+    chosen = np.asarray(single or which)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
+        raise RolloutError(f"{what}s are {which!r:.60}; expected a whole number, a slice, or a list of whole numbers")
+    chosen = chosen.astype(np.int64)
+    outside = chosen[(chosen < -count) | (chosen >= count)]
+    if outside.size:
+        raise RolloutError(f"{what} {outside[0]} is asked for; the rollout has {count}, counted from 0")
+    return everything[chosen], bool(single)
+
+
+class _Reading:
+    """One load: the arrays that were read, by their numbers."""
+
+    def __init__(self, container: Container, layout: StoredLayout, device: torch.device, envs: Any, steps: Any) -> None:
+        self._container, self._device, self._axes = container, device, layout.axes
+        self._by_rows = {container.index.arrays[number].name for number in layout.by_rows}
+        self.selection = Selection.of(self._axes, envs, steps)
+        self._outputs: dict[int, Bytes] = {}
+
+    def read(self, numbers: Sequence[int]) -> None:
+        """Read these arrays, as far as they were asked for."""
+        arrays = self._container.index.arrays
+        if any(number >= len(arrays) for number in numbers):
+            raise ContainerError(f"invalid state tree: it names array {max(numbers)} of {len(arrays)}")
+        entries = {number: arrays[number] for number in numbers}
+        partly = {number for number, entry in entries.items() if entry.rows and self._is_cut(entry)}
+        whole = [number for number in numbers if number not in partly]
+        for number in whole:
+            self._outputs[number] = np.empty(entries[number].size, np.uint8)
+        if whole:
+            few = sum(entries[number].size for number in whole) < _WORTH_THREADS
+            outputs = [self._outputs[number] for number in whole]
+            self._container.read([entries[number] for number in whole], outputs, workers=1 if few else None)
+        rows = self.selection.rows(self._axes) if partly else np.zeros(0, np.int64)
+        for number in partly:
+            self._outputs[number] = self._rows(entries[number], rows)
+
+    def _is_cut(self, entry: ArrayEntry) -> bool:
+        return not self.selection.everything and entry.name in self._by_rows
+
+    def _rows(self, entry: ArrayEntry, rows: NDArray[np.int64]) -> Bytes:
+        output = np.empty(len(rows) * entry.rows.row_bytes if entry.rows else 0, np.uint8)
+        self._container.read_rows(entry, rows, output, workers=1 if output.size < _WORTH_THREADS else None)
+        return output
+
+    def tensor(self, number: int) -> torch.Tensor:
+        """Return an array as a tensor."""
+        entry = self._container.index.arrays[number]
+        dtype = TORCH_DTYPES.get(entry.element)
+        if dtype is None:
+            raise ContainerError(f"{entry.name} is {entry.element}; this torch lacks it: upgrade torch")
+        output = self._outputs[number]
+        flat = torch.from_numpy(output).view(dtype) if output.size else torch.empty(0, dtype=dtype)
+        return self._shaped(entry, flat, torch.Tensor.contiguous).to(self._device)
+
+    def array(self, number: int) -> Any:
+        """Return an array as one of NumPy."""
+        entry = self._container.index.arrays[number]
+        if entry.element not in NUMPY_DTYPES:
+            raise ContainerError(f"{entry.name}: NumPy has no {entry.element}")
+        return self._shaped(entry, self._outputs[number].view(NUMPY_DTYPES[entry.element]), np.ascontiguousarray)
+
+    def _shaped(self, entry: ArrayEntry, flat: Any, contiguous: Any) -> Any:
+        """Give flat numbers the shape that was asked for."""
+        chosen, inner = self.selection, entry.shape[2:]
+        if entry.name not in self._by_rows:
+            return flat.reshape(entry.shape)
+        if entry.rows is None and self._is_cut(entry):  # too small to have been stored by rows
+            flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[chosen.rows(self._axes)]
+        shaped = flat.reshape(len(chosen.envs), len(chosen.steps), *inner)
+        for axis in reversed(chosen.dropped):
+            shaped = shaped.squeeze(axis)
+        return contiguous(shaped.swapaxes(0, 1)) if self._axes.time_first and not chosen.dropped else shaped
+
+
+def _chosen(tree: Any, keys: Sequence[Key] | Key) -> Any:
+    """Return the part of a tree that holds these keys; a tuple is a path, and so is a string with `/` in it.
+
+    Raises:
+        RolloutError: there is no such key; the nearest is named.
+    """
+    known = list(_paths(tree, ()))
+    paths = [resolve_key(key, known) for key in ([keys] if isinstance(keys, str | tuple) else keys)]
+
+    def kept(node: Any, place: tuple[str, ...]) -> Any:
+        if place in paths:
+            return node
+        below = [(name, inner, (*place, name)) for name, inner in _pairs(node)]
+        return {"dict": [[name, kept(inner, at)] for name, inner, at in below if any(path[: len(at)] == at for path in paths)]}
+
+    return kept(tree, ())
+
+
+def _paths(tree: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, node in _pairs(tree):
+        yield (*prefix, name)
+        yield from _paths(node, (*prefix, name))
+
+
+def _pairs(tree: Any) -> list[tuple[str, Any]]:
+    """Return the keys and values of a node of a tree, if it is one of a dict."""
+    pairs = tree.get("dict", []) if type(tree) is dict else []
+    if type(pairs) is not list or any(type(pair) is not list or len(pair) != 2 for pair in pairs):
+        raise ContainerError("invalid state tree: a dict that is no list of pairs")
+    return [(name, node) for name, node in pairs if type(name) is str]
+
+
+def _tensordict(state: Any, path: tuple[str, ...], batches: Mapping[tuple[str, ...], int], dropped: int) -> Any:
+    """Return nested dicts as the TensorDicts that they were, if the package is there."""
+    try:
+        from tensordict import TensorDict
+    except ImportError:
+        return state
+    values = {
+        key: _tensordict(value, (*path, key), batches, dropped) if isinstance(value, dict) else value
+        for key, value in state.items()
+    }
+    shapes = [tuple(value.shape) for value in values.values() if hasattr(value, "shape")]
+    common = 0
+    while shapes and all(len(shape) > common and shape[common] == shapes[0][common] for shape in shapes):
+        common += 1
+    batch = shapes[0][: min(common, max(0, batches.get(path, 0) - dropped))] if shapes else ()
+    return TensorDict(values, batch_size=batch)

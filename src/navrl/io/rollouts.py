@@ -1,0 +1,283 @@
+"""RolloutStorage: batches of experience on disk, written in the background, of which any part can be read alone."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+
+from navrl.errors import CheckpointError, ConfigError, RolloutError, UnsupportedStateError
+from navrl.io.container import Written, write_container
+from navrl.io.files import sync_folder
+from navrl.io.index import read_index
+from navrl.io.job import Job
+from navrl.io.rollout_file import (
+    KIND,
+    Axes,
+    Key,
+    RolloutInfo,
+    array_names,
+    checked_bounds,
+    find_axes,
+    plain_rollout,
+    rollout_info,
+    row_sources,
+)
+from navrl.io.rollout_reader import read_rollout
+from navrl.io.saver import AsyncCheckpointSaver
+from navrl.io.state import check_json
+
+__all__ = ["RolloutStorage"]
+
+_NAME = re.compile(r"rollout_(\d{9,})\.navrl")
+MAX_LEVEL = 16
+
+
+class RolloutStorage:
+    """A folder of rollouts, one file for each iteration; every file equals the data at the moment of the call.
+
+    A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element types. The first two
+    lengths that most of the arrays have are taken for environments and steps; arrays that begin otherwise are kept
+    too, but only ever read whole.
+
+    Args:
+        save_dir: the folder; it is made with the first rollout.
+        compression_level: how hard to try, 0 to 16: up to 9 in well under a tenth of a second for 27 MB, beyond that
+            slowly and for little. Reading takes the same time whatever the level.
+        error_bounds: keys of floats that may be rounded, and by how much at most; all others are lossless. A nested key
+            is a tuple, or its parts joined by `/`. The file says what was rounded; NaN and infinity stay.
+        time_first: the arrays are (steps, environments, ...), and are loaded as such.
+        keep_last_n: remove all but the so many files that were written last, whenever one was written; None keeps all.
+        max_queue_size: rollouts that may be on their way at once; each holds one copy of the data in memory.
+        on_error: `raise` a failed save at the next call and at the end, or `warn` and go on.
+        workers: threads that compress; None is one for each core.
+    """
+
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str],
+        compression_level: int = 9,
+        *,
+        error_bounds: Mapping[Key, float] | None = None,
+        time_first: bool = False,
+        keep_last_n: int | None = None,
+        max_queue_size: int = 2,
+        on_error: Literal["raise", "warn"] = "raise",
+        workers: int | None = None,
+    ) -> None:
+        if not 0 <= compression_level <= MAX_LEVEL:
+            raise ConfigError(f"compression_level is {compression_level}; expected 0 to {MAX_LEVEL}")
+        if keep_last_n is not None and keep_last_n < 1:
+            raise ConfigError(f"keep_last_n is {keep_last_n}; expected at least 1, or None to keep all")
+        self.folder = Path(save_dir)
+        self.error_bounds = dict(error_bounds or {})
+        self.time_first = time_first
+        self.keep_last_n = keep_last_n
+        self._options: dict[str, Any] = {
+            "max_queue_size": max_queue_size, "level": _zstd_level(compression_level), "on_error": on_error, "workers": workers,
+        }  # fmt: skip
+        self._writer: _RolloutWriter | None = None
+        self._closed = False
+
+    def save(
+        self, data: Any, iteration: int, *, metadata: Mapping[str, Any] | None = None, wait: bool = False
+    ) -> Path:  # fmt: skip
+        """Copy a rollout and return the path that it will have; a background thread writes it.
+
+        Args:
+            data: a TensorDict or a nested dict; numbers and strings may stand beside the arrays.
+            iteration: its number; an earlier rollout of that number is replaced when the new one is whole.
+            metadata: JSON values that can be read without reading the rollout.
+            wait: return when the file is on the disk.
+
+        Raises:
+            RolloutError: an earlier save failed (this one was not started; call again), or this is no rollout.
+            UnsupportedStateError: the data hold an object that cannot be stored; the message names its place.
+        """
+        path = self.path(iteration)
+        if self._closed:
+            raise RolloutError(f"{self.folder}: this RolloutStorage is closed; create a new one to save more")
+        plain, tensordicts = plain_rollout(data)
+        arrays = dict(array_names(plain))
+        axes = find_axes(arrays, time_first=self.time_first)
+        said = {
+            "iteration": int(iteration), "envs": axes.envs, "steps": axes.steps, "time_first": axes.time_first,
+            "error_bounds": checked_bounds(self.error_bounds, arrays), "tensordicts": tensordicts,
+        }  # fmt: skip
+        kept = check_json(dict(metadata), "metadata") if metadata else {}
+        document = {"kind": KIND, "created": time.time(), "metadata": kept, "rollout": said}
+        with _as_rollout_errors():
+            if self._writer is None:
+                self._writer = _RolloutWriter(**self._options)
+            self._writer.save(plain, path, document, self._prune)
+        if wait:
+            self.flush()
+        return path
+
+    def load(
+        self,
+        iteration: int,
+        device: str | torch.device = "cpu",
+        envs: int | slice | Sequence[int] | None = None,
+        keys: Sequence[Key] | Key | None = None,
+        steps: int | slice | Sequence[int] | None = None,
+    ) -> Any:
+        """Return a rollout, or a part of it; every byte that is read is verified, and only the needed ones are read.
+
+        It is a TensorDict if one was saved and tensordict is installed, else nested dicts; keys, shapes and element types
+        are those that were saved, but for the part that was not asked for.
+
+        Args:
+            iteration: its number.
+            device: where tensors go.
+            envs: environments: a number (the axis is dropped then), a slice, or numbers in any order.
+            keys: names of keys, tuples for nested ones (or joined by `/`); one with others below it means all of those.
+            steps: steps, as `envs`.
+
+        Raises:
+            RolloutError: there is no such rollout, key, environment or step.
+            ContainerError: the file is damaged; the message names the file and the array.
+        """
+        return read_rollout(self._existing(iteration), device, envs, keys, steps)
+
+    def info(self, iteration: int) -> RolloutInfo:
+        """Return what a rollout holds, from the index of its file alone.
+
+        Raises:
+            RolloutError: there is no such rollout.
+            ContainerError: the index is damaged, or none of a rollout.
+        """
+        return rollout_info(read_index(self._existing(iteration)))
+
+    def list(self) -> builtins.list[int]:
+        """Return the iterations of the rollouts that are on the disk, in order."""
+        self.flush()
+        return sorted(_stored(self.folder))
+
+    def size(self, iteration: int | None = None) -> int:
+        """Return the bytes on disk of one rollout, or of all."""
+        if iteration is not None:
+            return self._existing(iteration).stat().st_size
+        self.flush()
+        return sum(path.stat().st_size for path in _stored(self.folder).values())
+
+    def delete(self, iteration: int) -> None:
+        """Remove a rollout.
+
+        Raises:
+            RolloutError: there is no such rollout.
+        """
+        self._existing(iteration).unlink()
+        sync_folder(self.folder)
+
+    def path(self, iteration: int) -> Path:
+        """Return where the rollout of an iteration is, or would be."""
+        if isinstance(iteration, bool) or not isinstance(iteration, int) or iteration < 0:
+            raise RolloutError(f"iteration is {iteration!r}; expected a whole number of at least 0")
+        return self.folder / f"rollout_{iteration:09d}.navrl"
+
+    def flush(self) -> None:
+        """Return when everything saved so far is on the disk.
+
+        Raises:
+            RolloutError: a save failed.
+        """
+        if self._writer is not None:
+            with _as_rollout_errors():
+                self._writer.flush()
+
+    def close(self) -> None:
+        """Write everything that is pending, stop the threads, and raise what failed; what is stored can still be read."""
+        self._closed = True
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with _as_rollout_errors():
+                writer.shutdown()
+
+    def get_stats(self) -> dict[str, float]:
+        """Return counts, bytes, and how long the calls took, as `AsyncCheckpointSaver.get_stats`; empty before a save."""
+        return {} if self._writer is None else self._writer.get_stats()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except RolloutError as failed:
+            if error is None:
+                raise
+            error.add_note(f"and a rollout was not saved: {failed}")
+
+    def _existing(self, iteration: int) -> Path:
+        """Return the file of a rollout, once what was saved is there."""
+        path = self.path(iteration)
+        self.flush()
+        if not path.is_file():
+            known = sorted(_stored(self.folder))
+            shown = ", ".join(map(str, known[:3] + known[-3:] if len(known) > 6 else known)) or "none"
+            raise RolloutError(f"{self.folder}: no rollout of iteration {iteration}; there are {shown}")
+        return path
+
+    def _prune(self, written: Written) -> None:
+        """Remove the oldest files; in the background thread."""
+        if self.keep_last_n is None:
+            return
+        paths = sorted(_stored(self.folder).values(), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        for path in paths[: -self.keep_last_n]:
+            with suppress(FileNotFoundError):  # the user was quicker
+                path.unlink()
+        sync_folder(self.folder)
+
+
+class _RolloutWriter(AsyncCheckpointSaver):
+    """Keeps the saver's promises for rollouts: only what is written to the file differs."""
+
+    def save(self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]) -> None:
+        """Take a copy and return."""
+        self._take(data, path, lambda: document, self.codec, after)
+
+    def _write_file(self, job: Job) -> Written:
+        job.snapshot.check()
+        said = job.document["rollout"]
+        axes = Axes(said["envs"], said["steps"], said["time_first"])
+        sources, said["rows"] = row_sources(job.snapshot.sources(), axes, said["error_bounds"])
+        job.document["state"] = job.snapshot.packed.tree
+        write = partial(write_container, codec=self.codec, level=self.level, threads=self._encoders)
+        return write(job.path, sources, job.document)
+
+
+def _stored(folder: Path) -> dict[int, Path]:
+    """Return the files of rollouts in a folder by iteration."""
+    if not folder.is_dir():
+        return {}
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return {int(match[1]): path for match, path in found if match is not None}
+
+
+@contextmanager
+def _as_rollout_errors() -> Iterator[None]:
+    """Turn what the saver says into errors of this module."""
+    try:
+        yield
+    except UnsupportedStateError:
+        raise
+    except CheckpointError as error:
+        failed = RolloutError(str(error))
+        for note in getattr(error, "__notes__", ()):
+            failed.add_note(note)
+        raise failed from error
+
+
+def _zstd_level(compression_level: int) -> int:
+    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is gained by patience."""
+    return 1 if compression_level <= 3 else 3 if compression_level <= 9 else compression_level

@@ -1,0 +1,215 @@
+"""Codecs that know rows: an array whose first two axes are environments and steps, any of which can be read alone.
+
+A chunk holds whole rows, and its rows are coded in groups, each by itself: to read one environment of a chunk is to
+decode one group of it. `time-delta-zstd` stores what changes from step to step. Most of what a drone measures does not
+change at all (a ray that hits nothing, a goal that stays), and so each group has a map of the numbers that did, one bit
+each, and then only those numbers, byte plane by byte plane. `rows-zstd` stores the bytes as they are: pictures and
+grids, in which neighbours resemble each other more than moments do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from navrl.errors import ContainerError
+from navrl.io.coders import CODED, MAX_CHUNK_BYTES, ZSTD, Bytes, padding_for
+from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
+
+__all__ = ["RowCodec", "RowPlan", "Rows", "plan_rows"]
+
+_CHUNK_BYTES = 1 << 17  # of rows: what has to be read, and its checksum taken, for the least that can be asked for
+_GROUP_BYTES = 1 << 14  # of rows: what has to be decoded for it
+_LEVEL = 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How the bytes of a chunk fall into rows."""
+
+    row_bytes: int
+    steps: int  # rows that follow one another in time; then the next environment begins
+    group: int  # rows that are coded together
+    first: int = 0  # the number of the chunk's first row in the array
+
+    def at(self, position: int) -> Rows:
+        """Return the rows of the chunk that begins at a byte of the array."""
+        return replace(self, first=position // self.row_bytes)
+
+    def groups(self, size: int) -> int:
+        """Return how many groups a chunk of so many bytes has."""
+        return -(-size // (self.row_bytes * self.group))
+
+    def begins(self, count: int) -> Any:
+        """Return which of a chunk's rows hold no differences: the first of a group, and those of an episode's first step."""
+        numbers = np.arange(count)
+        return np.flatnonzero((numbers % self.group == 0) | ((numbers + self.first) % self.steps == 0))
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How an array is cut: the bytes of its chunks, and the rows in them."""
+
+    chunk_bytes: int
+    rows: Rows
+
+
+def plan_rows(shape: Sequence[int], element: str) -> RowPlan | None:
+    """Return how to cut an array of (environments, steps, ...) into chunks of rows; None if it has none, or huge ones."""
+    if len(shape) < 2 or 0 in shape:
+        return None
+    steps, row_bytes = shape[1], math.prod(shape[2:]) * ITEM_BYTES[element]
+    group = max(1, round(_GROUP_BYTES / row_bytes))
+    if group > steps // 2:
+        group = max(1, round(group / steps)) * steps  # whole environments
+    for rows in (group, 1):
+        unit = rows * row_bytes
+        unit *= 16 // math.gcd(16, unit)  # all chunks but the last are a multiple of 16 bytes
+        if unit <= MAX_CHUNK_BYTES:
+            return RowPlan(unit * max(1, _CHUNK_BYTES // unit), Rows(row_bytes, steps, rows))
+    return None
+
+
+@dataclass(frozen=True)
+class RowCodec:
+    """Stores the rows of a chunk in groups; with `differences`, what changes from one row to the next."""
+
+    name: str
+    differences: bool = False
+
+    def encode(
+        self, chunk: Bytes, element: str, level: int | None, scratch: Bytes, rows: Rows | None = None
+    ) -> list[Any]:  # fmt: skip
+        """Return buffers whose concatenation is the stored form of a chunk; some may be views of it."""
+        rows = rows or _numbers(chunk, element)
+        words: list[int] = []
+        buffers: list[Any] = []
+        for parts in self._split(chunk, element, rows):
+            for part in parts:
+                coded = ZSTD.compress(part, _LEVEL if level is None else level) if part.size else b""
+                pays = 0 < len(coded) < part.size
+                buffers.append(coded if pays else part)
+                words.append(CODED | len(coded) if pays else part.size)
+        stored = 4 * len(words) + sum(word & ~CODED for word in words)
+        return [np.array(words, "<u4"), *buffers, *padding_for(chunk.size, stored)]
+
+    def _split(self, chunk: Bytes, element: str, rows: Rows) -> Iterable[list[Bytes]]:
+        """Yield the parts of each group."""
+        group_bytes = rows.group * rows.row_bytes
+        if not self.differences:
+            yield from ([chunk[start : start + group_bytes]] for start in range(0, chunk.size, group_bytes))
+            return
+        width = _width(element)
+        numbers = chunk.view(f"<u{width}").reshape(-1, rows.row_bytes // width)  # (rows, numbers of a row)
+        changes = np.empty_like(numbers)
+        np.subtract(numbers[1:], numbers[:-1], out=changes[1:])
+        begins = rows.begins(len(numbers))
+        changes[begins] = numbers[begins]
+        for first, count, lines in _alike(len(numbers), rows.group):
+            some = changes[first * rows.group :][: count * lines].reshape(count, lines, -1)
+            some = np.ascontiguousarray(some.swapaxes(1, 2)).reshape(count, -1)  # what one number does in time, side by side
+            changed = some != 0
+            maps, ends = np.packbits(changed, axis=1), np.cumsum(np.count_nonzero(changed, axis=1))
+            planes = np.ascontiguousarray(some[changed].view(np.uint8).reshape(-1, width).T[::-1])
+            for number, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+                yield [maps[number], *planes[:, start:stop]]
+
+    def decode(
+        self, stored: Bytes, chunk: Bytes, element: str, rows: Rows | None = None, groups: Iterable[int] | None = None
+    ) -> None:  # fmt: skip
+        """Fill `chunk` from its stored form, or only these groups of its rows.
+
+        Raises:
+            ContainerError: the stored form is not one that `encode` could have made.
+        """
+        rows = rows or _numbers(chunk, element)
+        count = rows.groups(chunk.size)
+        parts = _Parts(stored, count * (_width(element) + 1 if self.differences else 1))
+        wanted = np.arange(count) if groups is None else np.fromiter(groups, np.int64)
+        if not self.differences:
+            for number in wanted.tolist():
+                output = chunk[number * rows.group * rows.row_bytes :][: rows.group * rows.row_bytes]
+                np.copyto(output, parts.read(number, output.size))
+            return
+        numbers = chunk.view(f"<u{_width(element)}").reshape(-1, rows.row_bytes // _width(element))
+        for first, number, lines in _alike(len(numbers), rows.group):
+            chosen = wanted[(wanted >= first) & (wanted < first + number)]
+            if len(chosen):
+                output = numbers[first * rows.group :][: number * lines].reshape(number, lines, -1)
+                _add_up(parts, chosen, output, chosen - first, rows)
+
+
+def _alike(count: int, group: int) -> Iterable[tuple[int, int, int]]:
+    """Yield the groups of `count` rows that are equally long, together: the first, how many, and their rows."""
+    whole, left = divmod(count, group)
+    if whole:
+        yield 0, whole, group
+    if left:
+        yield whole, 1, left
+
+
+def _add_up(parts: _Parts, groups: Any, output: Any, places: Any, rows: Rows) -> None:
+    """Fill places of the output, (groups, rows, numbers of a row), from the numbers of these groups that changed."""
+    (_, lines, length), unsigned = output.shape, output.dtype
+    width, count = unsigned.itemsize, lines * length
+    first = groups * (width + 1)
+    bits = np.stack([parts.read(part, -(-count // 8)) for part in first.tolist()])
+    changed = np.unpackbits(bits, axis=1, count=count).view(bool)
+    changes = np.zeros((len(groups), count), unsigned)
+    counts = np.count_nonzero(changed, axis=1).tolist()
+    values = np.empty((sum(counts), width), np.uint8)
+    for plane in range(width):
+        read = [parts.read(part, size) for part, size in zip((first + 1 + plane).tolist(), counts, strict=True)]
+        np.concatenate(read, out=values[:, width - 1 - plane])
+    changes[changed] = values.reshape(-1).view(unsigned)
+    if lines % rows.steps == 0 and rows.first % rows.steps == 0:  # whole environments, all at once
+        changes = changes.reshape(len(groups), length, -1, rows.steps)
+        np.add.accumulate(changes, axis=3, dtype=unsigned, out=changes)
+    else:
+        changes = changes.reshape(len(groups), length, lines)
+        for number, group in enumerate(groups.tolist()):
+            begins = [*replace(rows, first=rows.first + group * rows.group).begins(lines).tolist(), lines]
+            for start, stop in itertools.pairwise(begins):
+                part = changes[number, :, start:stop]
+                part[...] = np.add.accumulate(part, axis=1, dtype=unsigned)
+    output[places] = changes.reshape(len(groups), length, lines).swapaxes(1, 2)
+
+
+class _Parts:
+    """The parts of a stored chunk, each by its number."""
+
+    def __init__(self, stored: Bytes, count: int) -> None:
+        table = 4 * count
+        if stored.size < table:
+            raise ContainerError(f"{stored.size} bytes stored, expected at least {table}")
+        self._stored = stored
+        self._words = stored[:table].view("<u4")
+        self._ends = table + np.cumsum(self._words & np.uint32(CODED - 1), dtype=np.int64)
+        end = int(self._ends[-1])
+        if end > stored.size or stored[end:].any():
+            raise ContainerError(f"parts of {end} bytes and padding in {stored.size} bytes stored")
+
+    def read(self, number: int, size: int) -> Bytes:
+        """Return a part, which must have this size."""
+        word, end = int(self._words[number]), int(self._ends[number])
+        part = self._stored[end - (word & ~CODED) : end]
+        if word & CODED:
+            return ZSTD.decompress(part, size)
+        if part.size != size:
+            raise ContainerError(f"a part of {part.size} bytes where {size} were expected")
+        return part
+
+
+def _width(element: str) -> int:
+    return ITEM_BYTES[SCALAR_OF.get(element, element)]
+
+
+def _numbers(chunk: Bytes, element: str) -> Rows:
+    """Return the rows of a chunk of which nothing is known: every number is one, and they follow one another in time."""
+    width = _width(element)
+    return Rows(width, chunk.size // width, chunk.size // width)

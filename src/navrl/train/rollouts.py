@@ -1,0 +1,55 @@
+"""What training keeps of a batch of experience: every array by its name, so that a flight can be looked at later."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from navrl.errors import NavrlError
+from navrl.io.rollouts import RolloutStorage
+from navrl.rl.collect import Rollout
+from navrl.rl.experience import Transitions
+from navrl.train.trainers import AnyTrainer
+
+__all__ = ["keep_rollout", "rollout_data"]
+
+
+def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions) -> None:
+    """Store a batch in the background, under the number of the iteration that learns from it; a failure only warns."""
+    task = trainer.config.task
+    metadata = {
+        "frames": trainer.frames + trainer.frames_per_iteration,
+        "seed": trainer.config.seed,
+        "lidar_range": task.sensor.lidar_range,
+        "action_limit": task.env.action_limit,
+        "seconds_per_step": task.sim.dt * task.env.action_repeat,
+    }
+    try:
+        storage.save(rollout_data(batch, trainer.env.layout), trainer.iteration + 1, metadata=metadata)
+    except NavrlError as error:
+        warnings.warn(f"this rollout is not kept: {error}", RuntimeWarning, stacklevel=2)
+
+
+def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
+    """Return a batch by names: what was seen, done and earned, (T, N, ...), and what was seen last, (N, ...)."""
+    if isinstance(batch, Transitions):
+        after = layout.split(batch.next_rows)
+        return {
+            "observation": {name: rows.transpose(0, 1) for name, rows in layout.split(batch.rows).items()},
+            **{name: getattr(batch, name).transpose(0, 1) for name in ("action", "reward", "ended", "terminated")},
+            "last_observation": {name: rows[:, -1] for name, rows in after.items()},
+            "episodes": batch.episodes,
+        }
+    seen = layout.split(batch.rows)
+    return {
+        "observation": {name: rows[:-1] for name, rows in seen.items()},
+        "action": batch.action,
+        "reward": batch.reward,
+        "ended": batch.ended.bool(),
+        "value": batch.value[:-1],
+        "cut_value": batch.cut_value,
+        "log_density": batch.log_density,
+        "last_observation": {name: rows[-1] for name, rows in seen.items()},
+        "last_value": batch.value[-1],
+        "episodes": batch.episodes,
+    }

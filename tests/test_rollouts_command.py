@@ -1,0 +1,266 @@
+"""A training keeps its rollouts, and `navrl rollouts` lists them, draws them, and hands them to Minari and Arrow."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from navrl.cli import main
+from navrl.config import load_config
+from navrl.errors import ConfigError, RolloutError
+from navrl.io.checkpoint import load_checkpoint
+from navrl.io.rollout_export import export_minari, export_parquet, read_experience
+from navrl.io.rollouts import RolloutStorage
+from navrl.train import rollouts as train_rollouts
+from navrl.train.display import PlainDisplay
+from navrl.train.folder import RunFolder
+from navrl.train.loop import Order, lead
+from navrl.train.stopping import StopRequest
+from navrl.train.team import Team
+from navrl.train.trainer import Trainer
+from navrl.view.rollouts import read_flight
+
+SMALL = (
+    "preset=smoke", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
+    "algo.training_frame_num=32", "algo.num_minibatches=2", "max_frame_num=4096", "env.max_episode_length=40",
+    "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2", "eval_interval=0", "save_interval=10", "processes=1",
+)  # fmt: skip
+
+
+class Watched(PlainDisplay):
+    """Keeps the shares of the time that were shown last."""
+
+    def update(self, status):
+        (self.folder / "phases.json").write_text(json.dumps(status.phases))
+
+
+def train(folder, *overrides):
+    config = load_config([*SMALL, *overrides])
+    with RunFolder.create(folder, "", "navrl train") as run:
+        display = Watched(Console(file=io.StringIO()), "")
+        display.folder = folder
+        assert lead(Team(), Order(config), run, display, StopRequest())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("kept") / "run", "rollout_save_interval=1", "rollout_keep_last_n=3")
+
+
+@pytest.fixture(scope="module")
+def storage(run):
+    return RolloutStorage(run / "rollouts")
+
+
+# ------------------------------------------------------------------ training
+
+
+def test_a_training_leaves_its_last_rollouts(storage):
+    assert storage.list() == [2, 3, 4]
+    info = storage.info(4)
+    assert (info.envs, info.steps, info.time_first) == (32, 32, True)
+    assert info.keys["observation/lidar"].shape == (32, 32, 1, 36, 4)
+    assert {"observation/state", "observation/dynamic_obstacle", "action", "reward", "ended", "value"} <= set(info.keys)
+    assert info.metadata["lidar_range"] == 4.0
+    assert info.metadata["frames"] == 4096
+
+
+def test_what_is_kept_is_what_was_flown(storage):
+    config = load_config([*SMALL])
+    trainer = Trainer(config, Team())
+    for _ in range(2):
+        batch = trainer.collect()
+        kept = train_rollouts.rollout_data(batch, trainer.env.layout)
+        expected = {name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)}
+        lidar = kept["observation"]["lidar"].clone()
+        trainer.learn(batch)
+    found = storage.load(2)
+    assert torch.equal(found["observation"]["lidar"], lidar)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_keeping_rollouts_changes_no_bit_of_the_training(run, tmp_path):
+    other = train(tmp_path / "other")
+    assert not (other / "rollouts").exists()
+    kept, plain = (load_checkpoint(folder / "checkpoints" / "latest") for folder in (run, other))
+    for name, value in plain["network"].items():
+        assert torch.equal(kept["network"][name], value), name
+    assert torch.equal(kept["ranks"][0]["actions"], plain["ranks"][0]["actions"])
+
+
+def test_the_time_of_keeping_is_watched(run):
+    assert json.loads((run / "phases.json").read_text())["rollout_save"] > 0
+
+
+def test_a_rollout_that_cannot_be_kept_warns_and_training_goes_on(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    trainer = Trainer(load_config([*SMALL]), Team())
+    storage = RolloutStorage(tmp_path / "file", time_first=True, on_error="warn")
+    train_rollouts.keep_rollout(storage, trainer, trainer.collect())
+    with pytest.warns(RuntimeWarning, match="not saved"):
+        storage.close()
+    with pytest.warns(RuntimeWarning, match="this rollout is not kept.*closed"):
+        train_rollouts.keep_rollout(storage, trainer, trainer.collect())
+
+
+# ------------------------------------------------------------------ commands
+
+
+def test_ls_lists_the_rollouts_of_a_run(run, capsys):
+    assert main(["rollouts", "ls", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "3 rollouts" in told
+    assert " 4 │" in told
+
+
+def test_show_prints_the_keys_and_draws_the_flight(run, tmp_path, capsys):
+    assert main(["rollouts", "show", str(run / "rollouts"), "3", "--env", "5", "--png", str(tmp_path / "flight.png")]) == 0
+    told = capsys.readouterr().out
+    assert "rollout_000000003.navrl: 32 environments x 32 steps" in told
+    assert "observation/lidar" in told
+    assert "least clearance" in told
+    assert (tmp_path / "flight.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["ls", "{run}/checkpoints"], "holds no rollouts"),
+        (["ls", "{run}/nothing"], "holds no rollouts"),
+        (["show", "{run}", "99"], "no rollout of iteration 99; there are 2, 3, 4"),
+        (["show", "{run}", "--env", "32", "--png", "{tmp}/x.png"], "environment 32 is asked for"),
+        (["show", "{run}", "--png", "/proc/x.png"], "--png /proc/x.png cannot be written"),
+        (["export", "{run}", "--minari", "{tmp}", "--dataset-id", "../x"], "dataset_id is '../x'"),
+    ],
+)
+def test_a_mistake_exits_2_and_is_named(run, tmp_path, capsys, arguments, told):
+    assert main(["rollouts", *(word.format(run=run, tmp=tmp_path) for word in arguments)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_flight_is_where_the_simulator_says_it_was():
+    """The place seen from the goal, rebuilt from the observed state, has the true distance to the goal."""
+    trainer = Trainer(load_config([*SMALL]), Team())
+    from navrl.view.rollouts import _from_goal
+
+    state = trainer.env.observe()["state"].numpy()
+    away = (trainer.env.position - trainer.env.target).numpy()
+    found = _from_goal(state)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), np.linalg.norm(away, axis=1), rtol=1e-4)
+    np.testing.assert_allclose(found[:, 2], away[:, 2], atol=1e-4)
+
+
+def test_clearance_is_the_shortest_ray(storage):
+    flight = read_flight(storage, 4, 7)
+    scan = storage.load(4, envs=7, keys=["observation/lidar"])["observation"]["lidar"]
+    np.testing.assert_allclose(flight.clearance, 4.0 - scan.flatten(1).amax(1).numpy())
+    assert sum(part.stop - part.start for part in flight.parts) == 32
+
+
+# ------------------------------------------------------------------ export
+
+
+def episodes_of(storage, iteration):
+    """Return (environment, start, stop) of every episode, the slow way."""
+    ended = storage.load(iteration)["ended"].numpy()
+    found = []
+    for env in range(ended.shape[1]):
+        start = 0
+        for step in range(ended.shape[0]):
+            if ended[step, env] or step == ended.shape[0] - 1:
+                found.append((env, start, step + 1))
+                start = step + 1
+    return found
+
+
+def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch, capsys):
+    minari = pytest.importorskip("minari")
+    assert main(["rollouts", "export", str(run), "--minari", str(tmp_path), "--iterations", "3", "4"]) == 0
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = minari.load_dataset("navrl/rollouts-v0")
+    expected = [(iteration, *episode) for iteration in (3, 4) for episode in episodes_of(storage, iteration)]
+    assert dataset.total_episodes == len(expected) > 64  # some ended inside
+    assert dataset.total_steps == 2 * 32 * 32
+    loaded = {iteration: storage.load(iteration) for iteration in (3, 4)}
+    for number in (0, 5, len(expected) - 1):
+        iteration, env, start, stop = expected[number]
+        data, episode = loaded[iteration], dataset[number]
+        assert len(episode.observations["lidar"]) == stop - start + 1
+        np.testing.assert_array_equal(episode.observations["lidar"][:-1], data["observation"]["lidar"][start:stop, env].numpy())
+        np.testing.assert_array_equal(episode.actions, data["action"][start:stop, env].numpy())
+        np.testing.assert_array_equal(episode.rewards, data["reward"][start:stop, env].numpy())
+        assert episode.terminations[-1] != episode.truncations[-1]
+        assert not episode.terminations[:-1].any()
+        if stop == 32 and not data["ended"][31, env]:
+            np.testing.assert_array_equal(episode.observations["state"][-1], data["last_observation"]["state"][env].numpy())
+    with pytest.raises(ConfigError, match="is there already"):
+        export_minari(storage, tmp_path)
+
+
+def test_a_time_limit_is_a_truncation_and_a_collision_a_termination(storage):
+    experience = read_experience(storage, 4)
+    data = storage.load(4)
+    ended, cut = data["ended"].T.numpy(), data["cut_value"].T.numpy()
+    assert ended.any()
+    np.testing.assert_array_equal(experience.ended, ended)
+    np.testing.assert_array_equal(experience.truncated, ended & (cut != 0))
+
+
+def test_arrow_reads_the_export(run, storage, tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert main(["rollouts", "export", str(run), "--parquet", str(tmp_path / "deep" / "steps.parquet")]) == 0
+    table = parquet.read_table(tmp_path / "deep" / "steps.parquet")
+    assert table.num_rows == 3 * 32 * 32
+    shapes = json.loads(table.schema.metadata[b"navrl_shapes"])
+    assert shapes["observation/lidar"] == [1, 36, 4]
+    assert table["iteration"].to_numpy().tolist() == np.repeat([2, 3, 4], 1024).tolist()
+    data = storage.load(3)
+    lidar = table["observation/lidar"].combine_chunks().flatten().to_numpy().reshape(3, 32, 32, 1, 36, 4)[1]
+    np.testing.assert_array_equal(lidar, data["observation"]["lidar"].swapaxes(0, 1).numpy())
+    np.testing.assert_array_equal(table["reward"].to_numpy().reshape(3, 32, 32)[1], data["reward"].T.numpy())
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["steps.parquet"]
+
+
+def test_torchrl_names_are_understood(tmp_path):
+    from tensordict import TensorDict
+
+    done = torch.zeros(4, 6, 1, dtype=torch.bool)
+    done[2, 3] = True
+    data = TensorDict({
+        "observation": torch.rand(4, 6, 5), "action": torch.rand(4, 6, 2),
+        "next": {"observation": torch.rand(4, 6, 5), "reward": torch.rand(4, 6, 1), "done": done, "terminated": done,
+                 "truncated": torch.zeros_like(done)},
+    }, batch_size=[4, 6])  # fmt: skip
+    with RolloutStorage(tmp_path) as storage:
+        storage.save(data, 1)
+        experience = read_experience(storage, 1)
+        assert [*experience.episodes()] == [(0, 0, 6), (1, 0, 6), (2, 0, 4), (2, 4, 6), (3, 0, 6)]
+        np.testing.assert_array_equal(experience.after(2, 4), data["next", "observation"][2, 3].numpy())
+        storage.save({"reward": torch.rand(4, 6)}, 2)
+        with pytest.raises(RolloutError, match="rollout 2 has no observation"):
+            read_experience(storage, 2)
+        with pytest.raises(ConfigError, match="rollout 2 has other arrays"):
+            export_parquet(storage, tmp_path / "x.parquet")
+        assert not [*tmp_path.glob("*parquet*")]
+
+
+def test_a_folder_that_was_half_exported_does_not_appear(tmp_path, storage, monkeypatch):
+    pytest.importorskip("minari")
+    from navrl.io import rollout_export
+
+    def fail(experience):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rollout_export, "_minari_episodes", fail)
+    with pytest.raises(KeyboardInterrupt):
+        export_minari(storage, tmp_path)
+    assert [*(tmp_path / "navrl").iterdir()] == []
+    shutil.rmtree(tmp_path / "navrl")
