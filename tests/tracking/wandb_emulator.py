@@ -1,19 +1,16 @@
 """A small W&B server on loopback: enough GraphQL and file endpoints for the real client to log, upload, download and resume.
 
-Run as a program it prints its address and serves until it is killed; in a test, `Emulator()` serves from a thread. It can
-misbehave on purpose: `fault` is one of ok, hang (never answers), error (HTTP 500), slow, die (in the middle of an upload).
+Run as a program it prints its address and serves until it is killed; in a test, `Emulator()` serves from a thread.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import gzip
 import hashlib
 import http.server
 import json
 import threading
-import time
 import traceback
 from typing import Any
 
@@ -30,8 +27,6 @@ class Emulator:
         self.artifacts: dict[str, dict[str, Any]] = {}
         self.blobs: dict[str, bytes] = {}
         self.operations: dict[str, int] = {}
-        self.fault = "ok"
-        self.released = threading.Event()
         self.uploads = 0  # of artifacts, whole
         self.server = _Server(("127.0.0.1", 0), _Handler)
         self.server.emulator = self
@@ -39,7 +34,6 @@ class Emulator:
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
-        self.released.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -54,9 +48,10 @@ class Emulator:
 
     # ------------------------------------------------------------ GraphQL
 
-    def execute(self, text: str, variables: dict[str, Any]) -> dict[str, Any]:
+    def execute(self, text: str, variables: dict[str, Any], host: str) -> dict[str, Any]:
         query = Query(text)
         with self.lock:
+            self.url = f"http://{host}"  # files go the way that the question came, through a proxy or not
             self.operations[query.name] = self.operations.get(query.name, 0) + 1
             return query.answer(self._roots(), variables)
 
@@ -282,35 +277,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
 
-    def _misbehaves(self) -> bool:
-        fault, emulator = self.server.emulator.fault, self.server.emulator
-        if fault == "hang":
-            emulator.released.wait()
-            self.close_connection = True
-            return True
-        if fault == "error":
-            self._body()
-            self._answer(500, b"out of order")
-            return True
-        if fault == "slow":
-            time.sleep(0.2)
-        if fault == "die" and self.command == "PUT":
-            self.rfile.read(10)
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(2)
-            self.close_connection = True
-            return True
-        return False
-
     def do_POST(self) -> None:
-        if self._misbehaves():
-            return
         body = json.loads(self._body() or b"{}")
         if self.path != "/graphql":
             self._stream(body)
             return
         try:
-            answer = {"data": self.server.emulator.execute(body["query"], body.get("variables") or {})}
+            answer = {"data": self.server.emulator.execute(body["query"], body.get("variables") or {}, self.headers["Host"])}
         except Exception as error:
             traceback.print_exc()
             answer = {"errors": [{"message": f"{type(error).__name__}: {error}"}], "data": None}
@@ -331,8 +304,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200, b'{"exitcode": null, "limits": {}}')
 
     def do_PUT(self) -> None:
-        if self._misbehaves():
-            return
         body, key = self._body(), self.path.removeprefix("/upload/")
         with self.server.emulator.lock:
             self.server.emulator.blobs[key] = body
@@ -340,8 +311,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200)
 
     def do_GET(self) -> None:
-        if self._misbehaves():
-            return
         body = self.server.emulator.blobs.get(self.path.removeprefix("/blob/"))
         self._answer(404 if body is None else 200, body or b"", "application/octet-stream")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from navrl.registry.names import check_name
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
 from navrl.tracking.spool import Journal, Lines, Spool, Undeliverable
 
@@ -100,8 +102,8 @@ class Courier:
         elif kind == "summary":
             mirror.summary(record["values"])
         elif kind == "artifact":
-            file = self._spool.file(record["sha256"])
-            return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=record["metadata"])
+            with _named(self._spool.file(record["sha256"]), record["file"]) as file:
+                return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=record["metadata"])
         elif kind == "alias":
             mirror.set_alias(record["name"], record["alias"], self._version(record["of"]))
         elif kind == "delete":
@@ -114,7 +116,7 @@ class Courier:
             mirror.log(record["step"], record["values"], **place)
             return
         take = mirror.image if record["kind"] == "image" else mirror.video
-        with tempfile_named(self._spool.file(record["sha256"]), record["suffix"]) as file:
+        with _named(self._spool.file(record["sha256"]), record["file"]) as file:
             take(record["step"], record["name"], file, **place)
 
     def _version(self, number: int) -> str:
@@ -135,15 +137,16 @@ class Courier:
 
 
 @contextlib.contextmanager
-def tempfile_named(file: Path, suffix: str) -> Iterator[Path]:
-    """Give a kept file a name with its suffix for the block: trackers tell formats by it."""
-    named = file.with_name(f".{os.getpid()}{suffix}")
-    named.unlink(missing_ok=True)
-    os.symlink(file.name, named)
+def _named(file: Path, name: str) -> Iterator[Path]:
+    """Give a kept file the name that it had, for the block: trackers show it, and tell formats by it."""
+    folder = file.with_name(f".{os.getpid()}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a courier that was killed, long ago
+    folder.mkdir()
     try:
-        yield named
+        os.link(file, folder / check_name(name, "file"))
+        yield folder / name
     finally:
-        named.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Watch:

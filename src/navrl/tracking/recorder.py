@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import os
 import queue
+import re
 import secrets
 import stat
 import subprocess
@@ -97,10 +98,9 @@ class Tracking:
         """
         check_name(name)
         labels = [check_alias(alias) for alias in dict.fromkeys(aliases)]
-        plain = plain_value({"file": Path(file).name, **(metadata or {})}, "metadata")
-        self._with_file(
-            Path(file), lambda digest, spool: spool.append("artifact", name=name, aliases=labels, metadata=plain, sha256=digest)
-        )
+        plain, path = plain_value(metadata or {}, "metadata"), Path(file)
+        record = {"name": name, "file": _file_name(path), "aliases": labels, "metadata": plain}
+        self._with_file(path, lambda digest, spool: spool.append("artifact", **record, sha256=digest))
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Take what sums the run up; it replaces what was said before."""
@@ -153,10 +153,8 @@ class Tracking:
     def _media(self, kind: str, step: int, name: str, path: Path) -> None:
         for part in name.split("/"):
             check_name(part, kind)
-        self._with_file(
-            path,
-            lambda digest, spool: spool.append(kind, step=int(step), name=name, suffix=path.suffix.lower(), sha256=digest),
-        )
+        record = {"step": int(step), "name": name, "file": _file_name(path)}
+        self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
 
     def _with_file(self, path: Path, record: Callable[[str, Spool], object]) -> None:
         """Open the file now, so that nobody can take it away, and keep it later."""
@@ -250,6 +248,11 @@ class Tracking:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _file_name(path: Path) -> str:
+    """Return a file's name with the characters that every tracker takes."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", path.name).strip(".-") or "file"
 
 
 def _wanted(settings: TrackingSettings) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class Spool:
         temporary = self.files / f".{secrets.token_hex(8)}.tmp"
         try:
             try:
-                os.link(f"/proc/self/fd/{descriptor}", temporary)
+                _link(descriptor, temporary)
                 digest = digest_of(temporary)
             except OSError:  # another disk, or nobody else has the file any more
                 digest = _copy(descriptor, temporary)
@@ -189,6 +189,16 @@ def digest_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _link(descriptor: int, target: Path) -> None:
+    """Give an open file another name."""
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With a folder the system is asked to follow the link in /proc to the file; without one Python does not ask.
+        os.link(f"/proc/self/fd/{descriptor}", target.name, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _copy(descriptor: int, target: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from navrl.errors import TrackingError
-from navrl.registry.names import Reference, parse_reference
+from navrl.registry.names import Reference, check_name, parse_reference
 from navrl.tracking.spool import digest_of
 
 
@@ -70,7 +70,7 @@ class Mirror(Protocol):
 
 def described(file: Path, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the metadata of an upload, with what is needed to recognise and verify the file."""
-    return {**(metadata or {}), "sha256": digest_of(file), "file": (metadata or {}).get("file", file.name)}
+    return {**(metadata or {}), "sha256": digest_of(file), "file": check_name(file.name, "file")}
 
 
 def verified(file: Path, sha256: str, reference: str) -> Path:

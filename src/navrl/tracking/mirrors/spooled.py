@@ -71,7 +71,7 @@ class SpooledMirror:
                 for alias in ("latest", *labels):
                     self.set_alias(name, alias, version)
                 return version
-        self._spool.append("artifact", name=name, aliases=labels, metadata=known, sha256=digest)
+        self._spool.append("artifact", name=name, file=file.name, aliases=labels, metadata=known, sha256=digest)
         return [*self._state(name)[0]][-1]
 
     def download(self, reference: str, folder: Path) -> Path:
@@ -103,7 +103,7 @@ class SpooledMirror:
         self._spool.append("delete", name=name, of=self._state(name)[0][version].number)
 
     def _media(self, kind: str, step: int, name: str, file: Path) -> None:
-        self._spool.append(kind, step=step, name=name, suffix=file.suffix.lower(), sha256=self._keep(file))
+        self._spool.append(kind, step=step, name=name, file=file.name, sha256=self._keep(file))
 
     def _keep(self, file: Path) -> str:
         with open(file, "rb") as opened:
@@ -118,8 +118,7 @@ class SpooledMirror:
             if record.get("name") != name:
                 continue
             if record["kind"] == "artifact":
-                file = Path(record["metadata"].get("file", "model")).name
-                versions[f"v{count}"] = _Version(record["number"], record["sha256"], file)
+                versions[f"v{count}"] = _Version(record["number"], record["sha256"], record["file"])
                 aliases |= dict.fromkeys(("latest", *record["aliases"]), record["number"])
                 count += 1
             elif record["kind"] == "alias":
