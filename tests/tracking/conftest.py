@@ -50,8 +50,10 @@ def mlflow_server(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]  # fmt: skip
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files"),
+    ]  # fmt: skip
     with open(folder / "output", "wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, cwd=folder)
     url = f"http://127.0.0.1:{port}"
@@ -107,7 +109,7 @@ def processes_of(folder):
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                words = open(f"/proc/{entry}/cmdline", "rb").read().split(b"\0")
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
             if b"navrl.tracking.courier" in words and str(folder).encode() in words:

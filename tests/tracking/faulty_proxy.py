@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import socket
@@ -52,18 +53,16 @@ class FaultyProxy:
             self._server.shutdown()
             self._server.server_close()
             for connection in list(self._server.connections):
-                with_shutdown(connection)
+                hang_up(connection)
             self._server = None
 
     def close(self) -> None:
         self.fault = "refused"
 
 
-def with_shutdown(connection: socket.socket) -> None:
-    try:
+def hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -103,7 +102,7 @@ class _Forward(http.server.BaseHTTPRequestHandler):
         if fault == "die" and self.command == "PUT":
             self.rfile.read(size // 2)
             proxy.seen["died"] = proxy.seen.get("died", 0) + 1
-            with_shutdown(self.connection)
+            hang_up(self.connection)
             self.close_connection = True
             return
         body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(size)

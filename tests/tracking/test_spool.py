@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.tracking.spool import Journal, Lines, Spool, Undeliverable, digest_of
+from navrl.tracking.spool import CONTAINER, Journal, Lines, Spool, Undeliverable, digest_of
 
 VALUES = st.dictionaries(st.text(max_size=8), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text())
 
@@ -94,34 +94,58 @@ def test_every_record_that_append_returned_from_survives_kill_9(tmp_path):
     assert steps[: told + 1] == [*range(told + 1)]
 
 
-@pytest.mark.parametrize("linked", [True, False])
-def test_a_kept_file_outlives_its_name(tmp_path, monkeypatch, linked):
-    if not linked:
-        monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EXDEV, "another disk")))
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_kept_file_outlives_its_name(tmp_path, ours):
     file = tmp_path / "model.pt"
-    file.write_bytes(os.urandom(5000))
+    file.write_bytes((CONTAINER if ours else b"") + os.urandom(5000))
     content, spool = file.read_bytes(), Spool(tmp_path / "run")
     with open(file, "rb") as opened:
-        file.unlink() if not linked else None
         digest = spool.keep(opened.fileno())
-    file.unlink(missing_ok=True)
+    assert spool.file(digest).samefile(file) is ours  # one of ours costs no room while it is there
+    file.unlink()
     assert spool.file(digest).read_bytes() == content
     assert digest_of(spool.file(digest)) == digest
     assert [path.name for path in spool.files.iterdir()] == [digest]
 
 
-def test_a_kept_file_that_was_changed_or_lost_is_never_delivered(tmp_path):
+@pytest.mark.parametrize("begin", [CONTAINER, b""])
+def test_a_file_that_was_removed_meanwhile_is_kept_by_its_descriptor(tmp_path, begin):
+    file = tmp_path / "model.pt"
+    file.write_bytes(begin + b"weights")
+    spool = Spool(tmp_path / "run")
+    with open(file, "rb") as opened:
+        file.unlink()
+        digest = spool.keep(opened.fileno())
+    assert spool.file(digest).read_bytes() == begin + b"weights"
+
+
+def test_a_file_that_is_written_again_in_place_is_kept_as_it_was(tmp_path):
+    file, spool = tmp_path / "model.pt", Spool(tmp_path / "run")
+    file.write_bytes(b"weights")
+    with open(file, "rb") as opened:
+        digest = spool.keep(opened.fileno())
+    file.write_bytes(b"others")  # the same inode, as torch.save does it
+    assert spool.file(digest).read_bytes() == b"weights"
+
+
+def test_a_kept_file_that_was_damaged_or_lost_is_never_delivered(tmp_path):
     file = tmp_path / "model.pt"
     file.write_bytes(b"weights")
     spool = Spool(tmp_path / "run")
     with open(file, "rb") as opened:
         digest = spool.keep(opened.fileno())
-    file.write_bytes(b"other")  # the same inode
+    (spool.files / digest).write_bytes(b"other")
     with pytest.raises(Undeliverable, match="changed"):
         spool.file(digest)
     (spool.files / digest).unlink()
     with pytest.raises(Undeliverable, match="gone"):
         spool.file(digest)
+
+
+def test_the_queue_knows_how_our_files_begin():
+    from navrl.io.index import MAGIC
+
+    assert CONTAINER == MAGIC
 
 
 def test_a_journal_tells_what_is_missing_and_who_may_write_it(tmp_path):

@@ -32,6 +32,7 @@ from navrl.tracking.settings import TrackingSettings
 from navrl.tracking.spool import Journal, Spool
 
 WAIT = 0.03  # s that a caller waits for the disk at most
+FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
 HELD = 10_000  # records that are kept in memory while the disk takes none
 RETRY = 0.5  # s after the disk has failed
 Work = Callable[[Spool], object]
@@ -66,8 +67,9 @@ class Tracking:
         spool = Spool(self.folder)
         begun = self._begin(spool, config)
         self._couriers = self._start_couriers()
-        self._thread = threading.Thread(target=self._write, args=(spool, begun), name="navrl-tracking", daemon=True)
+        self._thread = threading.Thread(target=self._write, args=(spool,), name="navrl-tracking", daemon=True)
         self._thread.start()
+        self._hand_over(begun, FIRST_WAIT)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Take the metrics of a step. Those that this run has logged before it was resumed are not logged again."""
@@ -176,7 +178,7 @@ class Tracking:
 
         self._hand_over(work)
 
-    def _hand_over(self, work: Work) -> None:
+    def _hand_over(self, work: Work, seconds: float = WAIT) -> None:
         """Give the thread something to write and wait a moment for it, unless it is behind already."""
         if self._thread is None:
             return
@@ -189,13 +191,11 @@ class Tracking:
         written = threading.Event()
         self._queue.put((work, written))
         if not behind:
-            written.wait(WAIT)
+            written.wait(seconds)
 
-    def _write(self, spool: Spool, begin: Work) -> None:
+    def _write(self, spool: Spool) -> None:
         """Write what comes, in order, and look after the couriers; the disk may fail and come back."""
-        held: deque[Work] = deque([begin])
-        with self._lock:
-            self._waiting += 1
+        held: deque[Work] = deque()
         try:
             item: tuple[Work, threading.Event] | None
             while True:

@@ -1,7 +1,7 @@
 """The durable queue of a run: records that survive kill -9, files that survive pruning, and what each tracker has of them.
 
 `RUN/tracking/records.log` holds a record a line, numbered from 1, with a checksum in front of it; only ever appended to, by
-the one process that trains. A file of a record is kept under its SHA-256 in `files/`, as a hard link where the disk allows it.
+the one process that trains. A file of a record is kept under its SHA-256 in `files/`, as a hard link where that is safe.
 `RUN/tracking/TRACKER.log` has the same form; the tracker's courier notes there what was delivered, refused or has failed.
 """
 
@@ -23,6 +23,7 @@ from typing import Any, Self
 from navrl.errors import TrackingError
 
 FOLDER = "tracking"
+CONTAINER = b"\x89NavRL\r\n"  # how navrl.io's files begin; a courier does not load navrl.io for it
 _PIECE = 1 << 20
 
 
@@ -153,11 +154,7 @@ class Spool:
         self.files.mkdir(parents=True, exist_ok=True)
         temporary = self.files / f".{secrets.token_hex(8)}.tmp"
         try:
-            try:
-                _link(descriptor, temporary)
-                digest = digest_of(temporary)
-            except OSError:  # another disk, or nobody else has the file any more
-                digest = _copy(descriptor, temporary)
+            digest = _link(descriptor, temporary) or _copy(descriptor, temporary)
             os.replace(temporary, self.files / digest)
         finally:
             temporary.unlink(missing_ok=True)
@@ -191,14 +188,22 @@ def digest_of(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _link(descriptor: int, target: Path) -> None:
-    """Give an open file another name."""
+def _link(descriptor: int, target: Path) -> str | None:
+    """Give an open file another name and return its digest; None where only a copy will do.
+
+    Our own files are replaced, never written again; any other may be, and a link would change with it.
+    """
+    if os.pread(descriptor, len(CONTAINER), 0) != CONTAINER:
+        return None
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # With a folder the system is asked to follow the link in /proc to the file; without one Python does not ask.
         os.link(f"/proc/self/fd/{descriptor}", target.name, dst_dir_fd=folder)
+    except OSError:  # another disk, or nobody else has the file any more
+        return None
     finally:
         os.close(folder)
+    return digest_of(target)
 
 
 def _copy(descriptor: int, target: Path) -> str:
@@ -209,8 +214,6 @@ def _copy(descriptor: int, target: Path) -> str:
             file.write(piece)
             digest.update(piece)
             place += len(piece)
-        file.flush()
-        os.fsync(file.fileno())
     return digest.hexdigest()
 
 
