@@ -1,7 +1,11 @@
-"""Throw stale compiled kernels away: numba watches the file of the entry point only, not those that it calls."""
+"""Before the tests: no stale compiled kernels, and no registry of the user's."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import navrl
@@ -10,6 +14,13 @@ PACKAGE = Path(navrl.__file__).parent
 
 
 def pytest_sessionstart() -> None:
+    throw_stale_kernels_away()
+    os.environ["NAVRL_REGISTRY"] = tempfile.mkdtemp(prefix="navrl-registry-")  # also of the processes that tests start
+    atexit.register(shutil.rmtree, os.environ["NAVRL_REGISTRY"], ignore_errors=True)
+
+
+def throw_stale_kernels_away() -> None:
+    """Numba watches the file of the entry point only, not those that it calls."""
     compiled = [*PACKAGE.rglob("__pycache__/*.nb[ic]")]
     sources = [PACKAGE / "simd.py", *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")]
     edited = max(source.stat().st_mtime for source in sources)

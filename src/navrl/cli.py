@@ -16,6 +16,7 @@ EPILOG = """examples:
   navrl eval pretrained                              fly the policy in the package over unseen worlds
   navrl world --png world.png                        look at a world from above
   navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
+  navrl models register policy runs/mine             keep a model under a name: navrl eval policy
   navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
 """
 

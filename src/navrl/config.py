@@ -78,7 +78,7 @@ class Config(NavigationSettings):
     async_checkpoint_queue_size: int = 3
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
-    resume_checkpoint: str = ""  # go on from this one
+    resume_checkpoint: str = ""  # go on from this one: a path, or NAME:ALIAS of the registry
     tracker: Any = ""  # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
     tracker_patience: float = 8.0  # s that the end of a run waits for its trackers
     tracker_deadline: float = 60.0  # s that a tracker has to answer

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from navrl.config import FlightSettings
-from navrl.errors import ConfigError, nearest_name
+from navrl.errors import ConfigError, RegistryError, nearest_name
 from navrl.model import load_model
+from navrl.registry.find import find_model
 from navrl.rl.policy import NetworkPilot
 from navrl.rl.scripted import scripted_pilot
 from navrl.sim.env import NavigationEnv
@@ -55,7 +56,7 @@ class Policy:
 
 
 def load_policy(reference: str | Path, task: NavigationSettings | None = None) -> Policy:
-    """Return a policy by name (`scripted`, `pretrained`), by its model file, or by the folder of its run.
+    """Return a policy by name (`scripted`, `pretrained`), by its model file or the folder of its run, or from the registry.
 
     Raises:
         ConfigError: there is no such policy, or the file holds none.
@@ -64,13 +65,23 @@ def load_policy(reference: str | Path, task: NavigationSettings | None = None) -
     if str(reference) == "scripted":
         return _scripted(task or NavigationSettings())
     path = PRETRAINED if str(reference) == "pretrained" else Path(reference)
-    path = path / "model.pt" if path.is_dir() else path
-    if not path.is_file():
-        near = nearest_name(str(reference), ("scripted", "pretrained"))
-        raise ConfigError(f"no policy {str(reference)!r}; expected a model file, a run's folder, pretrained or scripted.{near}")
+    if path != PRETRAINED:
+        path = _found(str(reference))
     network, trained, card = load_model(path)
     name = "the policy of the package" if path == PRETRAINED else str(reference)
     return Policy(name, NetworkPilot(network, trained.env.action_limit), trained, card)
+
+
+def _found(reference: str) -> Path:
+    """Return the file of a model, by its path, its run, or its name in the registry."""
+    try:
+        return find_model(reference)
+    except RegistryError as error:
+        near = nearest_name(reference, ("scripted", "pretrained"))
+        raise ConfigError(
+            f"no policy {reference!a:.200}; expected a model file, a run's folder, pretrained, scripted, or a name in the "
+            f"registry ({error}).{near}"
+        ) from error
 
 
 def _scripted(task: NavigationSettings) -> Policy:

@@ -19,6 +19,7 @@ FINAL_SEED = 1 << 40  # random streams that neither training nor the evaluations
 EPILOG = """examples:
   navrl eval scripted                                the scripted pilot: 1024 episodes over 16 unseen worlds, twice
   navrl eval runs/mine                               the model of a run
+  navrl eval policy:best                             a model of the registry, by its name (navrl models)
   navrl eval pretrained env.num_obstacles=500        the policy in the package, among more obstacles
   navrl eval scripted --episodes 64 --worlds 4 --no-animation --json
 """
@@ -35,7 +36,9 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="a model file, a run's folder, `pretrained`, `scripted`, or a checkpoint of the original"
+        "model",
+        metavar="MODEL",
+        help="a model file, a run's folder, NAME:ALIAS, `pretrained`, `scripted`, or a checkpoint of the original",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
     parser.add_argument("--out", type=Path, default=Path("runs/eval"), help="folder for the results (default: %(default)s)")

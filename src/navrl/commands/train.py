@@ -24,6 +24,7 @@ examples:
   navrl train preset=best seed=3 run_folder=runs/mine
   navrl train resume=auto                              go on with the newest run, bit for bit
   navrl train resume_checkpoint=runs/mine/checkpoints/latest
+  navrl train resume_checkpoint=policy:stable          from a checkpoint in the registry (navrl models)
   navrl train network=vit algo.actor.learning_rate=5e-4
   navrl train --cfg job                                print every setting and its value
 """

@@ -1,1 +1,22 @@
-"""The local registry of models: versions, aliases, stages and where each model came from."""
+"""The local registry of models: versions, aliases, stages, and where each model came from."""
+
+from navrl.registry.find import find_model
+from navrl.registry.names import Reference, check_alias, check_name, parse_reference
+from navrl.registry.schema import STAGES, AliasMove, ModelSummary, ModelVersion
+from navrl.registry.store import Damage, Garbage, Registry, default_root
+
+__all__ = [
+    "STAGES",
+    "AliasMove",
+    "Damage",
+    "Garbage",
+    "ModelSummary",
+    "ModelVersion",
+    "Reference",
+    "Registry",
+    "check_alias",
+    "check_name",
+    "default_root",
+    "find_model",
+    "parse_reference",
+]

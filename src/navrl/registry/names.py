@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from navrl.errors import RegistryError
 
-__all__ = ["MAX_LENGTH", "Reference", "check_alias", "check_name", "parse_reference"]
+__all__ = ["MAX_LENGTH", "Reference", "check_alias", "check_name", "parse_reference", "shown"]
 
 MAX_LENGTH = 128  # what the strictest of the mirrors takes
 
@@ -54,10 +54,10 @@ def check_name(name: str, what: str = "model") -> str:
         RegistryError: it is not a string, empty, too long, reserved, or has a character outside the alphabet.
     """
     if not isinstance(name, str):
-        raise RegistryError(f"{what} name is {_shown(name)}, a {type(name).__name__}; expected text: {_RULE}")
+        raise RegistryError(f"{what} name is {shown(name)}, a {type(name).__name__}; expected text: {_RULE}")
     if _LEGAL.fullmatch(name) and len(name) <= MAX_LENGTH and name.split(".")[0].lower() not in _DEVICES:
         return name
-    raise RegistryError(f"{what} name {_shown(name)} {_fault(name)}; legal are {_RULE}")
+    raise RegistryError(f"{what} name {shown(name)} {_fault(name)}; legal are {_RULE}")
 
 
 def check_alias(alias: str) -> str:
@@ -81,11 +81,11 @@ def parse_reference(text: str) -> Reference:
         RegistryError: the text has another form, or one of its parts is no legal name.
     """
     if not isinstance(text, str):
-        raise RegistryError(f"model reference is {_shown(text)}, a {type(text).__name__}; expected {_FORMS}")
+        raise RegistryError(f"model reference is {shown(text)}, a {type(text).__name__}; expected {_FORMS}")
     place, colon, label = text.partition(":")
     parts = place.split("/")
     if len(parts) > 3 or ":" in label:
-        raise RegistryError(f"model reference {_shown(text)} has too many parts; expected {_FORMS}")
+        raise RegistryError(f"model reference {shown(text)} has too many parts; expected {_FORMS}")
     try:
         name = check_name(parts[-1])
         project = check_name(parts[-2], "project") if len(parts) > 1 else None
@@ -93,7 +93,7 @@ def parse_reference(text: str) -> Reference:
         if colon:
             _check_label(label)
     except RegistryError as error:
-        raise RegistryError(f"model reference {_shown(text)}: {error} (a reference is {_FORMS})") from None
+        raise RegistryError(f"model reference {shown(text)}: {error} (a reference is {_FORMS})") from None
     return Reference(entity, project, name, label if colon else None)
 
 
@@ -102,7 +102,7 @@ _FORMS = "NAME, NAME:ALIAS, NAME:v3 or USER/PROJECT/NAME:ALIAS"
 
 def _check_label(label: str) -> None:
     if _VERSION.fullmatch(label) and not _CANONICAL_VERSION.fullmatch(label):
-        raise RegistryError(f"version {_shown(label)} is not written as versions are: v1, v2, up to v999999999")
+        raise RegistryError(f"version {shown(label)} is not written as versions are: v1, v2, up to v999999999")
     if not _VERSION.fullmatch(label):
         check_alias(label)
 
@@ -123,7 +123,7 @@ def _fault(name: str) -> str:
     return f"begins with {name[0]!r}" if name[0] in ".-" else "ends with '.'"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value as one short line of plain characters, whatever is in it."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -18,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from navrl.registry.names import check_name
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
+from navrl.tracking.mirrors.interface import named_file
 from navrl.tracking.spool import Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
@@ -102,8 +101,8 @@ class Courier:
         elif kind == "summary":
             mirror.summary(record["values"])
         elif kind == "artifact":
-            with _named(self._spool.file(record["sha256"]), record["file"]) as file:
-                return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=record["metadata"])
+            file, metadata = self._spool.file(record["sha256"]), {**record["metadata"], "file": record["file"]}
+            return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=metadata)
         elif kind == "alias":
             mirror.set_alias(record["name"], record["alias"], self._version(record["of"]))
         elif kind == "delete":
@@ -116,7 +115,7 @@ class Courier:
             mirror.log(record["step"], record["values"], **place)
             return
         take = mirror.image if record["kind"] == "image" else mirror.video
-        with _named(self._spool.file(record["sha256"]), record["file"]) as file:
+        with named_file(self._spool.file(record["sha256"]), record["file"]) as file:
             take(record["step"], record["name"], file, **place)
 
     def _version(self, number: int) -> str:
@@ -134,19 +133,6 @@ class Courier:
             self._last = mirror.start(run)
             self._mirror = mirror
         return self._mirror
-
-
-@contextlib.contextmanager
-def _named(file: Path, name: str) -> Iterator[Path]:
-    """Give a kept file the name that it had, for the block: trackers show it, and tell formats by it."""
-    folder = file.with_name(f".{os.getpid()}")
-    shutil.rmtree(folder, ignore_errors=True)  # of a courier that was killed, long ago
-    folder.mkdir()
-    try:
-        os.link(file, folder / check_name(name, "file"))
-        yield folder / name
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Watch:

@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import os
 import queue
-import re
 import secrets
 import stat
 import subprocess
@@ -28,6 +27,7 @@ from navrl.errors import MissingExtraError
 from navrl.monitor import plain_value
 from navrl.registry.names import check_alias, check_name
 from navrl.tracking.couriers import end_couriers, start_couriers
+from navrl.tracking.mirrors.interface import legal_file_name
 from navrl.tracking.settings import TrackingSettings
 from navrl.tracking.spool import Journal, Spool
 
@@ -101,7 +101,7 @@ class Tracking:
         check_name(name)
         labels = [check_alias(alias) for alias in dict.fromkeys(aliases)]
         plain, path = plain_value(metadata or {}, "metadata"), Path(file)
-        record = {"name": name, "file": _file_name(path), "aliases": labels, "metadata": plain}
+        record = {"name": name, "file": legal_file_name(path.name), "aliases": labels, "metadata": plain}
         self._with_file(path, lambda digest, spool: spool.append("artifact", **record, sha256=digest))
 
     def summary(self, values: Mapping[str, Any]) -> None:
@@ -155,7 +155,7 @@ class Tracking:
     def _media(self, kind: str, step: int, name: str, path: Path) -> None:
         for part in name.split("/"):
             check_name(part, kind)
-        record = {"step": int(step), "name": name, "file": _file_name(path)}
+        record = {"step": int(step), "name": name, "file": legal_file_name(path.name)}
         self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
 
     def _with_file(self, path: Path, record: Callable[[str, Spool], object]) -> None:
@@ -248,11 +248,6 @@ class Tracking:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _file_name(path: Path) -> str:
-    """Return a file's name with the characters that every tracker takes."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", path.name).strip(".-") or "file"
 
 
 def _wanted(settings: TrackingSettings) -> tuple[str, ...]:

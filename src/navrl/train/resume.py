@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from navrl.config import GROUPS, Config, as_dict, from_dict, load_config
-from navrl.errors import ConfigError
-from navrl.io.checkpoint import load_checkpoint
+from navrl.errors import CheckpointError, ConfigError, RegistryError
+from navrl.io.checkpoint import find_checkpoint, load_checkpoint
 from navrl.io.directory import CheckpointDirectory
+from navrl.model import KIND
+from navrl.registry.find import find_model
+from navrl.train.folder import default_name
 
 # How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
 CHANGEABLE = (
@@ -42,12 +45,24 @@ def find_run(config: Config) -> Path:
     path = Path(config.resume_checkpoint)
     if path.is_dir():
         return _run(path)
+    if _is_registered(config.resume_checkpoint):
+        return _new_run(config)
     own = path.resolve().parent.parent
     if not config.run_folder:
         return _run(own)
     folder = Path(config.run_folder)
     if (folder / "run.json").exists() and folder.resolve() != own:
         raise ConfigError(f"run_folder {folder} holds another run than {path}; name a new folder, or leave run_folder out")
+    return folder
+
+
+def _new_run(config: Config) -> Path:
+    """Return the folder of a run that begins with a checkpoint of the registry: a new one, not that of the old run."""
+    folder = Path(config.run_folder) if config.run_folder else default_name()
+    if (folder / "run.json").exists():
+        raise ConfigError(
+            f"run_folder {folder} holds a run; name a new folder for {config.resume_checkpoint}, or leave run_folder out"
+        )
     return folder
 
 
@@ -65,13 +80,40 @@ def load_state(config: Config, folder: Path) -> dict[str, Any]:
         CheckpointError: the run has no whole checkpoint.
     """
     path = Path(config.resume_checkpoint)
+    if config.resume_checkpoint and _is_registered(config.resume_checkpoint):
+        return _checked(config.resume_checkpoint, load_checkpoint(find_model(config.resume_checkpoint)))
     if config.resume_checkpoint and not path.is_dir():
         return _checked(path, load_checkpoint(path))
     with CheckpointDirectory(folder / "checkpoints") as checkpoints:
         return _checked(folder, checkpoints.load())
 
 
-def _checked(path: Path, state: Any) -> dict[str, Any]:
+def _is_registered(reference: str) -> bool:
+    """Return whether this is a name in the registry: no file by that name, with or without a suffix of compression.
+
+    Raises:
+        RegistryError: it looks like one (it has a colon), but is none.
+    """
+    try:
+        find_checkpoint(reference)
+        return False
+    except CheckpointError:
+        pass
+    try:
+        find_model(reference)
+        return True
+    except RegistryError:
+        if ":" in reference:
+            raise
+        return False
+
+
+def _checked(path: Path | str, state: Any) -> dict[str, Any]:
+    if isinstance(state, dict) and state.get("kind") == KIND:
+        raise ConfigError(
+            f"{path} is a model: weights, without the optimiser, the random generators and the drones that a training goes on "
+            "from; expected a checkpoint, as in RUN/checkpoints (`navrl models register NAME RUN/checkpoints/latest` keeps one)"
+        )
     if not isinstance(state, dict) or "config" not in state or "ranks" not in state:
         raise ConfigError(f"{path} holds no training state; expected a checkpoint that `navrl train` wrote")
     return state

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+import re
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from navrl.errors import TrackingError
-from navrl.registry.names import Reference, check_name, parse_reference
+from navrl.registry.names import MAX_LENGTH, Reference, check_name, parse_reference
 from navrl.tracking.spool import digest_of
 
 
@@ -70,7 +73,22 @@ class Mirror(Protocol):
 
 def described(file: Path, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the metadata of an upload, with what is needed to recognise and verify the file."""
-    return {**(metadata or {}), "sha256": digest_of(file), "file": check_name(file.name, "file")}
+    given = dict(metadata or {})
+    return {**given, "sha256": digest_of(file), "file": legal_file_name(str(given.get("file") or file.name))}
+
+
+def legal_file_name(name: str) -> str:
+    """Return the name of a file with the characters that every tracker takes."""
+    return check_name(re.sub(r"[^A-Za-z0-9_.-]", "_", Path(name).name).strip(".-")[-MAX_LENGTH:] or "file", "file")
+
+
+@contextlib.contextmanager
+def named_file(file: Path, name: str) -> Iterator[Path]:
+    """Give a file another name for the block: trackers show it, and tell formats by it."""
+    with tempfile.TemporaryDirectory(prefix="navrl-named-") as folder:
+        named = Path(folder) / check_name(name, "file")
+        named.symlink_to(file.resolve())
+        yield named
 
 
 def verified(file: Path, sha256: str, reference: str) -> Path:

@@ -20,7 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from navrl.registry.names import check_alias, check_name, parse_reference
-from navrl.tracking.mirrors.interface import RunInfo, described, verified, wanted_version
+from navrl.tracking.mirrors.interface import RunInfo, described, named_file, verified, wanted_version
 
 RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata"
 _PARAMETERS_AT_ONCE = 100  # what MLflow takes
@@ -96,7 +96,8 @@ class MlflowMirror:
     def _register(self, file: Path, name: str, known: Mapping[str, Any]) -> Any:
         run = self._client.get_run(self._run or self._run_of_models())
         place = f"models/{name}/{known['sha256']}"
-        self._client.log_artifact(run.info.run_id, str(file), place)
+        with named_file(file, known["file"]) as named:
+            self._client.log_artifact(run.info.run_id, str(named), place)
         try:
             self._client.create_registered_model(name)
         except MlflowException as error:

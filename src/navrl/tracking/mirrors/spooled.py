@@ -71,7 +71,7 @@ class SpooledMirror:
                 for alias in ("latest", *labels):
                     self.set_alias(name, alias, version)
                 return version
-        self._spool.append("artifact", name=name, file=file.name, aliases=labels, metadata=known, sha256=digest)
+        self._spool.append("artifact", name=name, file=known["file"], aliases=labels, metadata=known, sha256=digest)
         return [*self._state(name)[0]][-1]
 
     def download(self, reference: str, folder: Path) -> Path:

@@ -62,7 +62,7 @@ class TrackioMirror:
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
         known = described(file, metadata)
         artifact = trackio.Artifact(check_name(name), KIND, metadata=known)
-        artifact.add_file(str(file), name=file.name)
+        artifact.add_file(str(file), name=known["file"])
         manifest = artifact._build_manifest(self._project)
         run = self._run
         record = Store.commit_artifact_version(

@@ -74,7 +74,7 @@ class WandbMirror:
         check_name(name)
         known = described(file, metadata)
         artifact = wandb.Artifact(name, KIND, metadata=known)
-        artifact.add_file(str(file), name=file.name, policy="immutable", skip_cache=True)
+        artifact.add_file(str(file), name=known["file"], policy="immutable", skip_cache=True)
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
         if self._run is not None:
             self._run.log_artifact(artifact, aliases=labels)

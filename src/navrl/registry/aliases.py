@@ -1,0 +1,69 @@
+"""Aliases inside a transaction: every move is written down, and production has one version at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Sequence
+
+from navrl.registry.schema import PRODUCTION_ALIAS, AliasMove, instant
+
+
+def current(connection: sqlite3.Connection, name: str) -> dict[str, int]:
+    """Return the version behind each alias of a model."""
+    rows = connection.execute("SELECT alias, version FROM aliases WHERE name = ? ORDER BY alias", (name,))
+    return {row["alias"]: row["version"] for row in rows}
+
+
+def move(connection: sqlite3.Connection, name: str, alias: str, version: int | None, reason: str) -> bool:
+    """Point an alias at a version, or at none; return whether that changed anything.
+
+    The alias of production takes the stage with it: who loses it is archived, who gets it is in production.
+    """
+    row = connection.execute("SELECT version FROM aliases WHERE name = ? AND alias = ?", (name, alias)).fetchone()
+    old = row["version"] if row else None
+    if old == version:
+        return False
+    if version is None:
+        connection.execute("DELETE FROM aliases WHERE name = ? AND alias = ?", (name, alias))
+    else:
+        connection.execute(
+            "INSERT INTO aliases VALUES (?, ?, ?) ON CONFLICT (name, alias) DO UPDATE SET version = excluded.version",
+            (name, alias, version),
+        )
+    connection.execute(
+        "INSERT INTO moves (name, alias, old, new, moved, reason) VALUES (?, ?, ?, ?, ?, ?)",
+        (name, alias, old, version, time.time(), reason),
+    )
+    if alias == PRODUCTION_ALIAS:
+        set_stage(connection, name, old, "archived")
+        set_stage(connection, name, version, "production")
+    return True
+
+
+def set_stage(connection: sqlite3.Connection, name: str, version: int | None, stage: str) -> None:
+    """Put a version into a stage."""
+    connection.execute("UPDATE versions SET stage = ? WHERE name = ? AND version = ?", (stage, name, version))
+
+
+def history(connection: sqlite3.Connection, name: str, alias: str) -> list[AliasMove]:
+    """Return every move of an alias, the oldest first."""
+    rows = connection.execute("SELECT * FROM moves WHERE name = ? AND alias = ? ORDER BY number", (name, alias))
+    return [AliasMove(row["alias"], row["old"], row["new"], instant(row["moved"]), row["reason"]) for row in rows]
+
+
+def before(moves: Sequence[AliasMove], existing: Collection[int]) -> int | None:
+    """Return the version that an alias pointed at before, among those that still exist, or None.
+
+    Each rollback goes one step further back: it takes a move off the pile, it does not put one on.
+    """
+    pile: list[int | None] = []
+    for made in moves:
+        if made.reason == "rollback":
+            pile.pop()
+            while pile[-1] != made.new:
+                pile.pop()
+        else:
+            pile.append(made.new)
+    now = pile.pop() if pile else None
+    return next((version for version in reversed(pile) if version in existing and version != now), None)

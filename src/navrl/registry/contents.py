@@ -1,0 +1,91 @@
+"""What is in a file that is to be registered: a model, a checkpoint of a training, or something else; every byte checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from navrl.errors import ContainerError, RegistryError
+
+__all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "read_contents"]
+
+MODEL, CHECKPOINT, FILE = "model", "checkpoint", "file"
+MODEL_KIND = "navrl.policy"  # navrl.model.KIND, without loading the networks
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file tells about itself."""
+
+    kind: str
+    facts: dict[str, Any] = field(default_factory=dict)  # iteration, frames, seed
+    config: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    parameters: int = 0  # numbers in the tensors of a model
+
+
+def read_contents(path: Path, shown: str) -> Contents:
+    """Return what a file holds; `shown` names it in errors. No tensor is loaded, but every byte is compared with its checksum.
+
+    Raises:
+        RegistryError: the file is a damaged container, or holds only differences to another file.
+    """
+    from navrl.io.checkpoint import verify_checkpoint
+    from navrl.io.index import MAGIC, read_index
+
+    with open(path, "rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return Contents(FILE)
+    try:
+        index = read_index(path)
+        if index.document.get("base"):
+            raise RegistryError(f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` makes it whole")
+        verify_checkpoint(path, workers=1)
+        return _told(_state(index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
+    except ContainerError as error:
+        raise RegistryError(f"{shown} is damaged: {str(error).replace(str(path), shown)}") from error
+
+
+def _state(tree: Any) -> Any:
+    """Return the state around the tensors of a checkpoint, with nothing where they are."""
+    from navrl.io.state import unpack_state
+
+    return unpack_state(tree, lambda number: None, lambda number: None)
+
+
+def _told(state: Any, parameters: int) -> Contents:
+    if not isinstance(state, Mapping):
+        return Contents(FILE)
+    if state.get("kind") == MODEL_KIND:
+        card = state["card"] if isinstance(state.get("card"), Mapping) else {}
+        config = {"network": state.get("network"), **(state["task"] if isinstance(state.get("task"), Mapping) else {})}
+        return Contents(MODEL, _facts(card), config, _metrics(card.get("evaluation")), parameters)
+    if isinstance(state.get("config"), Mapping) and "ranks" in state:
+        config = dict(state["config"])
+        return Contents(CHECKPOINT, _facts(state) | _facts(config), config)
+    return Contents(FILE)
+
+
+def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: values[key] for key in ("iteration", "frames", "seed") if isinstance(values.get(key), int)}
+
+
+def _metrics(evaluation: Any) -> dict[str, float]:
+    """Return the numbers of the hardest condition of an evaluation, which is its last: shares by name, means, clearance."""
+    if not isinstance(evaluation, Mapping) or not evaluation:
+        return {}
+    row = list(evaluation.values())[-1]
+    if not isinstance(row, Mapping):
+        return {}
+    found = {key: row.get(key) for key in ("mean_return", "mean_length")}
+    for name, value in _mapping(row.get("outcomes")).items():
+        found[name] = _mapping(value).get("share")
+    found |= _mapping(row.get("of_successes"))
+    return {str(name): value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,134 @@
+"""What the registry knows: the tables, and the records that come out of them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PRODUCTION_ALIAS", "STAGES", "AliasMove", "ModelSummary", "ModelVersion"]
+
+STAGES = ("none", "staging", "production", "archived")
+PRODUCTION_ALIAS = "prod"  # points at the version in stage production, and at no other
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE models (
+    name TEXT PRIMARY KEY,
+    created REAL NOT NULL,
+    last_version INTEGER NOT NULL  -- of all that ever were: the number of a deleted version is not given again
+);
+CREATE TABLE versions (
+    name TEXT NOT NULL REFERENCES models (name),
+    version INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    created REAL NOT NULL,
+    stage TEXT NOT NULL,
+    notes TEXT NOT NULL,
+    metrics TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    lineage TEXT NOT NULL,
+    PRIMARY KEY (name, version)
+);
+CREATE INDEX versions_by_digest ON versions (digest);
+CREATE TABLE aliases (
+    name TEXT NOT NULL,
+    alias TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (name, alias),
+    FOREIGN KEY (name, version) REFERENCES versions (name, version)
+);
+CREATE TABLE moves (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    alias TEXT NOT NULL,
+    old INTEGER,  -- null: the alias was not there
+    new INTEGER,  -- null: it was removed
+    moved REAL NOT NULL,
+    reason TEXT NOT NULL
+);
+CREATE INDEX moves_by_alias ON moves (name, alias, number);
+"""
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version of a model: its file, and all that is known about it."""
+
+    name: str
+    version: int
+    path: Path  # the file; never write to it
+    digest: str  # SHA-256 of the file
+    size: int  # bytes
+    kind: str  # model, checkpoint, or file
+    created: datetime
+    stage: str
+    notes: str
+    aliases: tuple[str, ...]
+    metrics: dict[str, float | None]  # None: was not finite
+    tags: dict[str, str]
+    lineage: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The reference that always means this version: `name:v3`."""
+        return f"{self.name}:v{self.version}"
+
+    @property
+    def parent(self) -> str | None:
+        """The version that this one was made from, as `name:v2`."""
+        return self.lineage.get("parent")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as values that JSON can hold."""
+        values = asdict(self) | {"path": str(self.path), "created": self.created.isoformat(), "parent": self.parent}
+        return values | {"aliases": list(self.aliases), "label": self.label}
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """A model in a list."""
+
+    name: str
+    versions: int
+    last_version: int
+    aliases: dict[str, int]
+    size: int  # bytes of all versions
+    updated: datetime
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as values that JSON can hold."""
+        return asdict(self) | {"updated": self.updated.isoformat()}
+
+
+@dataclass(frozen=True)
+class AliasMove:
+    """One line of an alias's history."""
+
+    alias: str
+    old: int | None
+    new: int | None
+    moved: datetime
+    reason: str  # set, remove, rollback, register, promote, delete
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as values that JSON can hold."""
+        return asdict(self) | {"moved": self.moved.isoformat()}
+
+
+def instant(seconds: float) -> datetime:
+    """Return the time that a column holds."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def version_of(row: sqlite3.Row, path: Path, aliases: tuple[str, ...]) -> ModelVersion:
+    """Return the record of a row of `versions`."""
+    return ModelVersion(
+        row["name"], row["version"], path, row["digest"], row["size"], row["kind"], instant(row["created"]), row["stage"],
+        row["notes"], aliases, json.loads(row["metrics"]), json.loads(row["tags"]), json.loads(row["lineage"]),
+    )  # fmt: skip

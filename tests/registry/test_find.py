@@ -1,0 +1,116 @@
+"""A name is as good as a path: in `find_model`, `navrl eval` and `resume_checkpoint=`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from navrl.config import Config, as_dict, load_config
+from navrl.errors import ConfigError, NavrlError, RegistryError
+from navrl.evaluate import PRETRAINED, load_policy
+from navrl.io import save_checkpoint
+from navrl.registry import Registry, find_model
+from navrl.train.resume import find_run, load_state
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The registry that everybody finds without being told."""
+    monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path)
+    with Registry() as registry:
+        yield registry
+
+
+def test_a_path_wins_over_a_name(own, tmp_path):
+    version = own.register("policy", PRETRAINED)
+    assert find_model("policy") == version.path
+    (tmp_path / "policy").write_text("a file")
+    assert find_model("policy") == Path("policy")
+
+
+def test_the_folder_of_a_run_is_its_model(own, tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(RegistryError, match=r"folder without model\.pt"):
+        find_model("run")
+    (tmp_path / "run" / "model.pt").touch()
+    assert find_model(tmp_path / "run") == tmp_path / "run" / "model.pt"
+
+
+def test_the_user_and_project_of_a_reference_are_not_asked_for_here(own):
+    version = own.register("policy", PRETRAINED, aliases=["best"])
+    assert find_model("ada/drones/policy:best", own) == version.path
+
+
+def test_what_is_nowhere_is_told_with_the_way_to_fetch_it(own):
+    with pytest.raises(RegistryError, match="navrl models pull ada/drones/policy:best"):
+        find_model("ada/drones/policy:best")
+
+
+def test_a_file_that_is_gone_is_told_with_its_version(own):
+    own.register("policy", PRETRAINED).path.unlink()
+    with pytest.raises(RegistryError, match=r"policy:v1: its file .* is gone"):
+        find_model("policy")
+
+
+def test_looking_for_a_model_makes_no_registry(own, tmp_path):
+    with pytest.raises(RegistryError):
+        find_model("policy")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_policy_is_loaded_by_its_name(own):
+    own.register("policy", PRETRAINED, aliases=["best"])
+    policy, same = load_policy("policy:best"), load_policy("pretrained")
+    assert policy.name == "policy:best"
+    assert policy.card == same.card
+    assert policy.task == same.task
+
+
+@pytest.mark.parametrize("name", ["pretraind", "policy:bst", "m" * 300, "a\0b", "../x", "runs/nothing"])
+def test_a_policy_that_is_not_there_is_told_in_one_line(own, name):
+    own.register("policy", PRETRAINED, aliases=["best"])
+    with pytest.raises(ConfigError, match="no policy") as caught:
+        load_policy(name)
+    assert str(caught.value).isprintable()
+
+
+def checkpoint(path: Path) -> Path:
+    config = as_dict(Config(seed=3))
+    save_checkpoint({"iteration": 7, "frames": 70, "network": {"w": torch.ones(4)}, "ranks": [{}], "config": config}, path)
+    return path
+
+
+def test_a_registered_checkpoint_is_what_a_training_goes_on_from_in_a_new_folder(own, tmp_path):
+    version = own.register("policy", checkpoint(tmp_path / "any.pt"), aliases=["stable"])
+    assert (version.kind, version.lineage["iteration"], version.lineage["seed"]) == ("checkpoint", 7, 3)
+    config = load_config(["resume_checkpoint=policy:stable"])
+    folder = find_run(config)
+    assert folder.parent == Path("runs")
+    assert not folder.exists()
+    assert load_state(config, folder)["iteration"] == 7
+    assert find_run(Config(resume_checkpoint="ada/drones/policy:stable", run_folder="runs/new")) == Path("runs/new")
+
+
+def test_a_registered_checkpoint_does_not_go_on_in_the_folder_of_another_run(own, tmp_path):
+    own.register("policy", checkpoint(tmp_path / "any.pt"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="name a new folder"):
+        find_run(Config(resume_checkpoint="policy:latest", run_folder="run"))
+
+
+@pytest.mark.parametrize("reference", ["policy:best", str(PRETRAINED)])
+def test_a_model_is_no_checkpoint_to_go_on_from_and_the_error_says_what_is(own, reference):
+    own.register("policy", PRETRAINED, aliases=["best"])
+    config = Config(resume_checkpoint=reference)
+    with pytest.raises(ConfigError, match="is a model: weights"):
+        load_state(config, Path("unused"))
+
+
+def test_a_checkpoint_that_is_nowhere_is_told_by_what_was_typed(own):
+    for reference in ("policy:stable", "ada/drones/policy:stable", "runs/x/checkpoints/latest"):
+        with pytest.raises(NavrlError, match=reference.removesuffix("/checkpoints/latest")):
+            find_run(Config(resume_checkpoint=reference))
