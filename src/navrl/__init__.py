@@ -23,6 +23,10 @@ _PUBLIC = {
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
     "load_policy": "navrl.evaluate",
+    "create_navrl_model": "navrl.navrl_model",
+    "download_model_from_wandb": "navrl.tracking.wandb_models",
+    "save_and_upload_best_model": "navrl.tracking.wandb_models",
+    "upload_model_to_wandb": "navrl.tracking.wandb_models",
 }
 
 if TYPE_CHECKING:
@@ -35,8 +39,12 @@ if TYPE_CHECKING:
     from navrl.io.models import print_model_info as print_model_info
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
+    from navrl.navrl_model import create_navrl_model as create_navrl_model
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
+    from navrl.tracking.wandb_models import download_model_from_wandb as download_model_from_wandb
+    from navrl.tracking.wandb_models import save_and_upload_best_model as save_and_upload_best_model
+    from navrl.tracking.wandb_models import upload_model_to_wandb as upload_model_to_wandb
 
 __all__ = ["__version__", *_PUBLIC]
 

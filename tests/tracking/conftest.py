@@ -103,8 +103,8 @@ def result_of(trainer):
     return json.loads(output.splitlines()[-1])
 
 
-def processes_of(folder):
-    """Return the process ids of the couriers of a run."""
+def processes_of(folder, tracker=None):
+    """Return the process ids of the couriers of a run, or of the one to a tracker."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -112,7 +112,8 @@ def processes_of(folder):
                 words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"navrl.tracking.courier" in words and str(folder).encode() in words:
+            ours = b"navrl.tracking.courier" in words and str(folder).encode() in words
+            if ours and (tracker is None or tracker.encode() in words):
                 found.append(int(entry))
     return found
 

@@ -14,6 +14,7 @@ import queue
 import secrets
 import stat
 import subprocess
+import tempfile
 import threading
 import time
 import warnings
@@ -36,6 +37,12 @@ FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
 HELD = 10_000  # records that are kept in memory while the disk takes none
 RETRY = 0.5  # s after the disk has failed
 Work = Callable[[Spool], object]
+_open: list[Tracking] = []  # those that are not closed yet, oldest first
+
+
+def current_tracking() -> Tracking | None:
+    """Return the tracking that was opened last and is not closed yet, if there is one."""
+    return _open[-1] if _open else None
 
 
 class Tracking:
@@ -70,6 +77,12 @@ class Tracking:
         self._thread = threading.Thread(target=self._write, args=(spool,), name="navrl-tracking", daemon=True)
         self._thread.start()
         self._hand_over(begun, FIRST_WAIT)
+        _open.append(self)
+
+    @property
+    def wandb_mode(self) -> str:
+        """Online, offline or disabled."""
+        return self._settings.wandb.mode
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Take the metrics of a step. Those that this run has logged before it was resumed are not logged again."""
@@ -98,11 +111,34 @@ class Tracking:
         Raises:
             RegistryError: the name or an alias is illegal.
         """
-        check_name(name)
-        labels = [check_alias(alias) for alias in dict.fromkeys(aliases)]
-        plain, path = plain_value(metadata or {}, "metadata"), Path(file)
-        record = {"name": name, "file": legal_file_name(path.name), "aliases": labels, "metadata": plain}
+        path = Path(file)
+        record = _artifact_record(name, path.name, aliases, metadata)
         self._with_file(path, lambda digest, spool: spool.append("artifact", **record, sha256=digest))
+
+    def written_artifact(
+        self,
+        write: Callable[[Path], object],
+        file_name: str,
+        name: str,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take a model whose file has yet to be written: `write(path)` is called by the thread, some time later.
+
+        Raises:
+            RegistryError: the name or an alias is illegal.
+        """
+        record = _artifact_record(name, file_name, aliases, metadata)
+
+        def work(spool: Spool) -> None:
+            with tempfile.TemporaryDirectory(prefix=".", dir=spool.folder) as folder:
+                path = Path(folder) / record["file"]
+                write(path)
+                with open(path, "rb") as file:
+                    digest = spool.keep(file.fileno())
+                spool.append("artifact", **record, sha256=digest)
+
+        self._hand_over(work)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Take what sums the run up; it replaces what was said before."""
@@ -114,6 +150,7 @@ class Tracking:
         thread, self._thread = self._thread, None
         if thread is None:
             return
+        _open.remove(self)
         until = time.monotonic() + self._settings.patience
         self._queue.put(None)
         thread.join(until - time.monotonic())
@@ -194,27 +231,24 @@ class Tracking:
             written.wait(seconds)
 
     def _write(self, spool: Spool) -> None:
-        """Write what comes, in order, and look after the couriers; the disk may fail and come back."""
+        """Write what comes, in order; the disk may fail and come back."""
         held: deque[Work] = deque()
-        try:
-            item: tuple[Work, threading.Event] | None
-            while True:
-                self._empty(held, spool)
-                with contextlib.suppress(queue.Empty):
-                    if (item := self._queue.get(timeout=RETRY if held else None)) is None:
-                        break
-                    held.append(item[0])
-                    self._empty(held, spool)
-                    item[1].set()
-            with self._lock:
-                self._waiting += 1
-            held.append(lambda spool: spool.append("end"))
+        item: tuple[Work, threading.Event] | None = None
+        while True:
+            with contextlib.suppress(queue.Empty):
+                if (item := self._queue.get(timeout=RETRY if held else None)) is None:
+                    break
+                held.append(item[0])
             self._empty(held, spool)
+            if item is not None:
+                item[1].set()
+        with self._lock:
+            self._waiting += 1
+        held.append(lambda spool: spool.append("end"))
+        self._empty(held, spool)
+        with contextlib.suppress(OSError):
             spool.sync()
-        except Exception as error:  # of the queue itself: none of it is worth a training
-            self._warn("queue", f"the queue for the trackers has failed: {error}; training goes on without them")
-        finally:
-            spool.close()
+        spool.close()
 
     def _empty(self, held: deque[Work], spool: Spool) -> None:
         while held:
@@ -223,6 +257,8 @@ class Tracking:
             except OSError as error:
                 self._warn("disk", f"{spool.folder} cannot be written: {error.strerror}; records wait in memory")
                 return
+            except Exception as error:  # of what was to be written: not worth a training
+                self._warn("record", f"something could not be queued for the trackers: {error}")
             held.popleft()
             with self._lock:
                 self._waiting -= 1
@@ -248,6 +284,12 @@ class Tracking:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _artifact_record(name: str, file_name: str, aliases: Collection[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    labels = [check_alias(alias) for alias in dict.fromkeys(aliases)]
+    plain = plain_value(metadata or {}, "metadata")
+    return {"name": check_name(name), "file": legal_file_name(file_name), "aliases": labels, "metadata": plain}
 
 
 def _wanted(settings: TrackingSettings) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import wandb
 
 from navrl.errors import TrackingError
-from navrl.registry.names import check_alias, check_name, parse_reference
+from navrl.registry.names import Reference, check_alias, check_name, parse_reference
 from navrl.tracking.mirrors.interface import RunInfo, described, verified
 
 STEP = "iteration"  # the axis of every chart; W&B's own steps are the numbers of our records
@@ -89,18 +89,17 @@ class WandbMirror:
 
     def download(self, reference: str, folder: Path) -> Path:
         """Fetch `[entity/project/]name:label`, verified."""
-        parsed = parse_reference(reference)
-        label = parsed.label or "latest"
-        try:
-            artifact = self._api().artifact(self._path(parsed.name, parsed.project, parsed.entity) + f":{label}")
-        except (wandb.errors.CommError, ValueError) as error:
-            raise TrackingError(f"{reference}: W&B has no such model: {error}") from error
+        parsed, artifact = self._find(reference)
         known = artifact.metadata
         files = [entry.path for entry in artifact.manifest.entries.values()]
         if len(files) != 1:
             raise TrackingError(f"{reference}: holds {len(files)} files, expected one, as navrl uploads it")
         root = Path(artifact.download(root=str(Path(folder) / parsed.name / str(artifact.version)), skip_cache=True))
         return verified(root / files[0], str(known.get("sha256", "")), reference)
+
+    def version_of(self, reference: str) -> str:
+        """Return the version that a reference means now."""
+        return str(self._find(reference)[1].version)
 
     def versions(self, name: str) -> list[str]:
         """Return the versions, oldest first."""
@@ -121,6 +120,16 @@ class WandbMirror:
     def delete(self, name: str, version: str) -> None:
         """Remove a version with its aliases."""
         self._api().artifact(f"{self._path(name)}:{version}").delete(delete_aliases=True)
+
+    def _find(self, reference: str) -> tuple[Reference, Any]:
+        parsed = parse_reference(reference)
+        path = self._path(parsed.name, parsed.project, parsed.entity)
+        try:
+            return parsed, self._api().artifact(f"{path}:{parsed.label or 'latest'}")
+        except (wandb.errors.CommError, ValueError) as error:
+            if "not found" not in str(error):
+                raise
+            raise TrackingError(f"{reference}: W&B has no such model: {error}") from error
 
     def _all(self, name: str) -> list[Any]:
         api = self._api()
