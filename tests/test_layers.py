@@ -14,8 +14,8 @@ ROOT = Path(navrl.__file__).parent
 # A module may import what is listed here for its part, and its own part; nothing else of navrl.
 BOTTOM = {"errors", "simd"}
 ISLANDS = {"io", "sim", "rl"}
-MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "model"}
-UPPER = {"bench", "train", "evaluate", "view", "export", "shield"}
+MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "model", "tracking"}
+UPPER = {"bench", "train", "evaluate", "view", "export", "shield", "navrl_model"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "simd": set(),

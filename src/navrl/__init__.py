@@ -37,6 +37,10 @@ _PUBLIC = {
     "load_policy": "navrl.evaluate",
     "Registry": "navrl.registry.store",
     "find_model": "navrl.registry.find",
+    "create_navrl_model": "navrl.navrl_model",
+    "download_model_from_wandb": "navrl.tracking.wandb_models",
+    "save_and_upload_best_model": "navrl.tracking.wandb_models",
+    "upload_model_to_wandb": "navrl.tracking.wandb_models",
 }
 
 if TYPE_CHECKING:
@@ -61,10 +65,14 @@ if TYPE_CHECKING:
     from navrl.io.rollouts import RolloutStorage as RolloutStorage
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
+    from navrl.navrl_model import create_navrl_model as create_navrl_model
     from navrl.registry.find import find_model as find_model
     from navrl.registry.store import Registry as Registry
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
+    from navrl.tracking.wandb_models import download_model_from_wandb as download_model_from_wandb
+    from navrl.tracking.wandb_models import save_and_upload_best_model as save_and_upload_best_model
+    from navrl.tracking.wandb_models import upload_model_to_wandb as upload_model_to_wandb
 
 __all__ = ["__version__", *_PUBLIC]
 

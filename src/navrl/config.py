@@ -13,9 +13,9 @@ from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings
+from navrl.tracking.settings import MlflowSettings, TrackingSettings, WandbSettings, tracker_names
 
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actions that each needs
-TRACKER_MODES = ("disabled", "offline", "online")
 INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
 PARTS = {  # that come with a preset
@@ -67,22 +67,6 @@ class CurriculumSettings:
 
 
 @dataclass
-class WandbSettings:
-    """Keys `wandb.*`: where the metrics are mirrored to. The run's folder has them all in any case."""
-
-    mode: str = "disabled"  # or offline (sent later with `wandb sync`), or online
-    project: str = "NavRL"
-    name: str = ""
-    entity: str = ""
-    run_id: str = ""  # go on with this run
-
-    def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
-        if self.mode not in TRACKER_MODES:
-            raise ConfigError(f"wandb.mode is {self.mode!r}; expected one of {', '.join(TRACKER_MODES)}")
-
-
-@dataclass
 class Config(NavigationSettings):
     """All settings: those of the task, those of the learner, and those of the run."""
 
@@ -103,12 +87,22 @@ class Config(NavigationSettings):
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
     resume_checkpoint: str = ""  # go on from this one: a path, or NAME:ALIAS of the registry
+    tracker: Any = ""  # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
+    tracker_patience: float = 8.0  # s that the end of a run waits for its trackers
+    tracker_deadline: float = 60.0  # s that a tracker has to answer
     algo: PPOSettings = field(default_factory=PPOSettings)
     sac: SACSettings = field(default_factory=SACSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
     flight: FlightSettings = field(default_factory=FlightSettings)
     wandb: WandbSettings = field(default_factory=WandbSettings)
+    mlflow: MlflowSettings = field(default_factory=MlflowSettings)
+
+    @property
+    def tracking(self) -> TrackingSettings:
+        """The settings of the trackers alone."""
+        names = tracker_names(self.tracker)
+        return TrackingSettings(names, self.wandb, self.mlflow, self.tracker_patience, self.tracker_deadline)
 
     @property
     def task(self) -> NavigationSettings:
@@ -118,7 +112,7 @@ class Config(NavigationSettings):
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         self.task.check()
-        for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.wandb):
+        for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.tracking):
             group.check()
         limits = {
             "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),

@@ -58,6 +58,10 @@ class RegistryError(NavrlError, ValueError):
     """A model, version or alias has an illegal name, does not exist, or is still needed; the registry is unchanged."""
 
 
+class TrackingError(NavrlError, RuntimeError):
+    """Something could not be handed to a tracker, or fetched from one; what is queued stays queued."""
+
+
 class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that installs it."""
 

@@ -18,12 +18,12 @@ from navrl.monitor import MetricsLog
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
+from navrl.tracking.recorder import Tracking
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
 from navrl.train.loop import _Record
 from navrl.train.share import share_of
 from navrl.train.team import Team
-from navrl.train.tracker import Tracker
 from navrl.train.trainer import Trainer
 
 SMALL = (
@@ -179,7 +179,7 @@ def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstac
     with (
         RunFolder.create(tmp_path / "run", "", "navrl train") as folder,
         MetricsLog(folder.metrics) as metrics,
-        Tracker(trainer.config.wandb, as_dict(trainer.config), folder.path) as tracker,
+        Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
     ):
         record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, tracker)
         for trainer.iteration, (success, clearance) in enumerate(scores, 1):
@@ -195,7 +195,7 @@ def test_the_newest_of_models_that_never_succeed_is_kept_and_any_success_is_bett
     with (
         RunFolder.create(tmp_path / "run", "", "navrl train") as folder,
         MetricsLog(folder.metrics) as metrics,
-        Tracker(trainer.config.wandb, as_dict(trainer.config), folder.path) as tracker,
+        Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
     ):
         record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, tracker)
         for trainer.iteration, success in enumerate((0.0, 0.0, 0.1), 1):

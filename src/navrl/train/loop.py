@@ -15,13 +15,13 @@ from navrl.io.directory import CheckpointDirectory
 from navrl.io.rollouts import RolloutStorage
 from navrl.model import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.tracking.recorder import Tracking
 from navrl.train.display import Display, Status
 from navrl.train.folder import RunFolder
 from navrl.train.report import summary
 from navrl.train.rollouts import keep_rollout
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
-from navrl.train.tracker import Tracker
 from navrl.train.trainers import AnyTrainer, make_trainer
 
 SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
@@ -64,7 +64,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         trainer.best = None  # it is of another folder's model
     with (
         MetricsLog(folder.metrics) as metrics,
-        Tracker(config.wandb, as_dict(config), folder.path) as tracker,
+        Tracking(config.tracking, as_dict(config), folder.path) as tracker,
         CheckpointDirectory(
             folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=trainer.optimizers,
             max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
@@ -135,7 +135,7 @@ class _Record:
     """What the leader tells the user, and the best model so far."""
 
     def __init__(
-        self, trainer: AnyTrainer, folder: RunFolder, display: Display, metrics: MetricsLog, tracker: Tracker
+        self, trainer: AnyTrainer, folder: RunFolder, display: Display, metrics: MetricsLog, tracker: Tracking
     ) -> None:  # fmt: skip
         self.trainer, self.folder, self.display = trainer, folder, display
         self.metrics, self.tracker = metrics, tracker

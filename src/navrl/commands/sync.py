@@ -1,0 +1,100 @@
+"""`navrl sync [RUN...]`: deliver to the trackers what a run could not."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  navrl sync                          all runs below runs/
+  navrl sync runs/a runs/b            these
+  navrl sync runs/a --tracker mlflow  one tracker only
+  navrl sync --dry-run                only say what waits
+"""
+DESCRIPTION = (
+    "Deliver what waits in the queue of a run: metrics, pictures and models of a training whose tracker was offline, slow "
+    "or dead. Nothing is delivered twice; what fails again stays in the queue. Exit code 0: all delivered, 1: something waits."
+)
+SHOWN_EVERY = 2.0  # s between lines of progress
+
+
+def register(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "sync", help="deliver to the trackers what a run could not", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs; default: all below runs/")
+    parser.add_argument("--tracker", help="only this one")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="how long a tracker may take to answer")
+    parser.add_argument("--dry-run", action="store_true", help="only say what waits")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Deliver, and say what became of it."""
+    from navrl.errors import TrackingError
+    from navrl.tracking.spool import FOLDER, Spool
+
+    folders = arguments.runs or sorted(path.parent for path in Path("runs").glob(f"*/{FOLDER}"))
+    spools = [Spool(folder) for folder in folders]
+    for spool in spools:
+        if not spool.exists():
+            raise TrackingError(f"{spool.run} has no queue for trackers; expected the folder of a run that was tracked")
+    if not spools:
+        print("no run below runs/ has a queue for trackers")
+    waits = 0
+    for spool in spools:
+        infos = [record for record in spool.read() if record["kind"] == "run"]
+        names = dict.fromkeys(name for info in infos for name in info["trackers"])
+        for tracker in names if arguments.tracker is None else [arguments.tracker]:
+            if tracker not in names:
+                raise TrackingError(f"{spool.run} is not tracked by {tracker}, but by {', '.join(names) or 'nobody'}")
+            waits += _sync(spool, tracker, arguments)
+        if spool.damaged:
+            print(f"{spool.run}: {spool.damaged} damaged records in {spool.folder / 'records.log'} were left out")
+    return 1 if waits else 0
+
+
+def _sync(spool: Any, tracker: str, arguments: argparse.Namespace) -> int:
+    """Deliver to one tracker; return how many records still wait or were refused."""
+    from navrl.tracking.spool import Journal
+
+    journal = Journal(spool, tracker).read()
+    total, before = len(spool.records), len(journal.missing(spool.records))
+    if before and not arguments.dry_run:
+        code = _run_courier(spool, tracker, journal, arguments.deadline)
+        if code is not None:
+            print(f"{spool.run}: {tracker}: {code}")
+    left = journal.read().missing(spool.records)
+    done = "would deliver" if arguments.dry_run else "delivered"
+    count = before if arguments.dry_run else before - len(left)
+    print(f"{spool.run}: {tracker}: {done} {count} records; {total - len(left) - len(journal.refused)} of {total} are there")
+    for number, reason in journal.refused.items():
+        print(f"{spool.run}: {tracker}: record {number} cannot be delivered: {reason}")
+    if left and not arguments.dry_run:
+        print(
+            f"{spool.run}: {tracker}: {len(left)} wait: {journal.failure or 'no reason is known'}; run `navrl sync` again later"
+        )
+    return len(left) + len(journal.refused)
+
+
+def _run_courier(spool: Any, tracker: str, journal: Any, deadline: float | None) -> str | None:
+    """Send a courier, show how far it is, and return what is to be said about its end."""
+    from navrl.tracking.courier import BUSY
+    from navrl.tracking.couriers import end_couriers, start_courier
+
+    options = ["--deadline", str(deadline)] if deadline is not None else []
+    process = start_courier(spool, tracker, *options)
+    shown = time.monotonic()
+    try:
+        while process.poll() is None:
+            time.sleep(0.05)
+            if time.monotonic() - shown > SHOWN_EVERY:
+                shown = time.monotonic()
+                print(f"{spool.run}: {tracker}: {len(journal.read().missing(spool.records))} records wait", flush=True)
+    finally:
+        end_couriers(process, time.monotonic())
+    return "another process delivers just now" if process.returncode == BUSY else None

@@ -1,0 +1,1 @@
+"""Trackers that may be slow or die while training goes on: a durable queue in the run's folder, and couriers that empty it."""

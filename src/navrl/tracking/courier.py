@@ -1,0 +1,261 @@
+"""A process that carries the records of one run to one tracker: `python -m navrl.tracking.courier RUN TRACKER`.
+
+It may be killed at any moment, and kills itself when the tracker does not answer in time; what it has not noted as
+delivered, the next one delivers. It loads neither torch nor the simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
+from navrl.tracking.mirrors.interface import named_file
+from navrl.tracking.spool import Journal, Lines, Spool, Undeliverable
+
+DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
+POLL = 0.1  # s between looks at the queue
+BACK_OFF = (0.5, 30.0)  # s after the first failure, and at most
+ATTEMPTS = 3  # of a courier that no training waits for
+ROWS = ("metrics", "image", "video")
+STORED = ("artifact", "alias", "delete")
+
+
+class Courier:
+    """Carries what a tracker lacks, in two lanes: a model that cannot be delivered does not hold the metrics up."""
+
+    def __init__(self, spool: Spool, journal: Journal, limit: Callable[[str], contextlib.AbstractContextManager[None]]) -> None:
+        self._spool, self._journal, self._limit = spool, journal, limit
+        self._mirror: Mirror | None = None
+        self._sent: list[int] = []  # rows that the tracker took and has not confirmed
+        self._last = 0  # row that it certainly has
+
+    def missing(self) -> list[dict[str, Any]]:
+        """Return what is still to be delivered, besides what the tracker only has to confirm."""
+        sent = set(self._sent)
+        return [record for record in self._journal.missing(self._spool.read()) if record["number"] not in sent]
+
+    def round(self) -> bool:
+        """Deliver what there is; return whether nothing failed."""
+        missing = self.missing()
+        if missing:
+            self._spool.sync()
+        lanes = ([record for record in missing if (record["kind"] in STORED) is stored] for stored in (False, True))
+        whole = [self._lane(lane) for lane in lanes]  # the second lane runs whatever the first one does
+        return all(whole)
+
+    def finish(self) -> bool:
+        """End the run at the tracker; return whether it confirmed everything."""
+        if self._mirror is None:
+            return True
+        try:
+            with self._limit("finish"):
+                self._mirror.finish()
+        except Exception as error:  # whatever a tracker can think of
+            self._journal.fail(f"finish: {_short(error)}")
+            return False
+        finally:
+            self._mirror = None
+            sent, self._sent = self._sent, []
+        for first, last in _ranges(sent):
+            self._journal.deliver(first, last)
+        return True
+
+    def _lane(self, records: list[dict[str, Any]]) -> bool:
+        for record in records:
+            what = f"record {record['number']} ({record['kind']})"
+            try:
+                with self._limit(what):
+                    label = self._carry(record)
+            except Undeliverable as error:
+                self._journal.refuse(record["number"], _short(error))
+            except Exception as error:  # whatever a tracker can think of
+                self._journal.fail(f"{what}: {_short(error)}")
+                return False
+            else:
+                if label is not None:
+                    self._journal.deliver(record["number"], record["number"], label)
+        return True
+
+    def _carry(self, record: dict[str, Any]) -> str | None:
+        """Deliver a record and return what the tracker calls it, or None where it has yet to confirm it."""
+        kind, number = record["kind"], record["number"]
+        if kind in ("run", "end"):
+            return ""
+        mirror = self._open()
+        if kind in ROWS:
+            if number <= self._last:
+                return ""
+            self._row(mirror, record)
+            if not mirror.confirms:
+                self._sent.append(number)
+                return None
+        elif kind == "summary":
+            mirror.summary(record["values"])
+        elif kind == "artifact":
+            file, metadata = self._spool.file(record["sha256"]), {**record["metadata"], "file": record["file"]}
+            return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=metadata)
+        elif kind == "alias":
+            mirror.set_alias(record["name"], record["alias"], self._version(record["of"]))
+        elif kind == "delete":
+            mirror.delete(record["name"], self._version(record["of"]))
+        return ""
+
+    def _row(self, mirror: Mirror, record: dict[str, Any]) -> None:
+        place = {"number": record["number"], "moment": record["time"]}
+        if record["kind"] == "metrics":
+            mirror.log(record["step"], record["values"], **place)
+            return
+        take = mirror.image if record["kind"] == "image" else mirror.video
+        with named_file(self._spool.file(record["sha256"]), record["file"]) as file:
+            take(record["step"], record["name"], file, **place)
+
+    def _version(self, number: int) -> str:
+        """Return what the tracker calls the model of a record."""
+        if number in self._journal.refused:
+            raise Undeliverable(f"the model of record {number} was refused: {self._journal.refused[number]}")
+        return self._journal.done[number]
+
+    def _open(self) -> Mirror:
+        if self._mirror is None:
+            info = next(record for record in reversed(self._spool.records) if record["kind"] == "run")
+            options = info["options"].get(self._journal.tracker, {})
+            mirror = open_mirror(self._journal.tracker, folder=self._spool.run, **options)
+            run = RunInfo(id=info["id"], name=info["name"], folder=self._spool.run, config=info["config"])
+            self._last = mirror.start(run)
+            self._mirror = mirror
+        return self._mirror
+
+
+class Watch:
+    """Ends the process, with all that it has started, when a call takes too long or the patience is over."""
+
+    def __init__(self, journal: Path, deadline: float, stop: Callable[[], None]) -> None:
+        self._journal, self._deadline, self._stop = journal, deadline, stop
+        self._call: tuple[float, str] | None = None
+        self.end: float | None = None  # when the patience is over
+        threading.Thread(target=self._look, name="navrl-watch", daemon=True).start()
+
+    @contextlib.contextmanager
+    def limit(self, what: str) -> Iterator[None]:
+        """Give the block so long, and no longer."""
+        self._call = (time.monotonic() + self._deadline, what)
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(0.05)
+            now, call, end = time.monotonic(), self._call, self.end
+            if call is not None and now > call[0]:
+                self._fail(f"{call[1]}: no answer in {self._deadline:g} s")
+            elif end is not None and now > end:
+                self._fail(f"{call[1] if call else 'waiting'}: the patience was over")
+
+    def _fail(self, reason: str) -> None:
+        lines = Lines(self._journal)
+        with contextlib.suppress(OSError), lines.locked():
+            lines.append({"failed": reason})
+        self._stop()
+
+
+def _stop_all() -> None:
+    """Kill this process and its children; W&B's own process is of another group and ends when this one is gone."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(OVERDUE)
+
+
+def deliver(run: Path, tracker: str, *, parent: int | None = None, deadline: float | None = None) -> int:
+    """Carry records until there are no more: with a parent, until its run has ended; return the exit code."""
+    spool = Spool(run)
+    with Journal(spool, tracker) as journal:
+        if not journal.lock():
+            return BUSY
+        journal.read()
+        while not (infos := [record for record in spool.read() if record["kind"] == "run"]):
+            if parent is None or os.getppid() != parent:
+                return DELIVERED
+            time.sleep(POLL)
+        watch = Watch(spool.folder / f"{tracker}.log", deadline or infos[-1]["deadline"], _stop_all)
+        courier = Courier(spool, journal, watch.limit)
+        return _serve(courier, spool, watch, parent) if parent else _empty(courier)
+
+
+def _serve(courier: Courier, spool: Spool, watch: Watch, parent: int) -> int:
+    """Live with a training: deliver as records come, finish when it has ended, or has died."""
+    pause, resting = BACK_OFF[0], 0.0
+    while True:
+        ended = os.getppid() != parent or has_ended(spool)
+        if ended and watch.end is None:
+            watch.end = time.monotonic() + next(r["patience"] for r in reversed(spool.records) if r["kind"] == "run")
+            resting = 0.0
+        if time.monotonic() >= resting:
+            whole = courier.round()
+            if whole and ended and not courier.missing():
+                return DELIVERED if courier.finish() else LEFT
+            if not whole:
+                resting, pause = time.monotonic() + pause, min(2 * pause, BACK_OFF[1])
+            else:
+                pause = BACK_OFF[0]
+        time.sleep(POLL)
+
+
+def _empty(courier: Courier) -> int:
+    """Deliver all there is, with a few attempts."""
+    for attempt in range(ATTEMPTS):
+        whole = courier.round()
+        if courier.finish() and whole:
+            return DELIVERED
+        if attempt < ATTEMPTS - 1:
+            time.sleep(BACK_OFF[0] * 2**attempt)
+    return LEFT
+
+
+def has_ended(spool: Spool) -> bool:
+    """Tell whether the last session of a run has come to its end."""
+    marks = [record["kind"] for record in spool.read() if record["kind"] in ("run", "end")]
+    return bool(marks) and marks[-1] == "end"
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return growing numbers as ranges without gaps: [1, 2, 5] -> [(1, 2), (5, 5)]."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def _short(error: BaseException) -> str:
+    told = " ".join(str(error).split()) or type(error).__name__
+    return told if len(told) <= 300 else f"{told[:300]}..."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as a process."""
+    parser = argparse.ArgumentParser(prog="python -m navrl.tracking.courier", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("tracker")
+    parser.add_argument("--parent", type=int, help="the process of the training, to end with")
+    parser.add_argument("--deadline", type=float, help="seconds that the tracker has to answer")
+    parsed = parser.parse_args(arguments)
+    with contextlib.suppress(OSError):
+        os.nice(5)  # training comes first
+    return deliver(parsed.run, parsed.tracker, parent=parsed.parent, deadline=parsed.deadline)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

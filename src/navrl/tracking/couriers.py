@@ -1,0 +1,100 @@
+"""Keeps the courier processes of a run alive: `python -m navrl.tracking.couriers RUN TRACKER... --parent PID`.
+
+A process of its own, started once: to start a process stops all threads of the one that starts it, for milliseconds on a
+good day, and training is not to wait for couriers that die and are sent again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from navrl.tracking.courier import has_ended
+from navrl.tracking.spool import Spool
+
+RESTART = (1.0, 60.0)  # s after the first death, and at most
+_OUTPUT_LIMIT = 1 << 20  # bytes of what couriers have printed that are kept when another one starts
+
+
+def start_couriers(run: Path, trackers: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the process that sends a courier to each tracker, for as long as this process lives and the run goes on."""
+    return _start(Spool(run), "couriers", "navrl.tracking.couriers", *trackers, "--parent", str(os.getpid()))
+
+
+def start_courier(spool: Spool, tracker: str, *options: str, own_session: bool = True) -> subprocess.Popen[bytes]:
+    """Start a process that carries the records of a run to a tracker; what it prints goes to `TRACKER.output`."""
+    return _start(spool, tracker, "navrl.tracking.courier", tracker, *options, own_session=own_session)
+
+
+def end_couriers(process: subprocess.Popen[bytes], until: float) -> None:
+    """Wait for a process and those that it has started, until a moment of `time.monotonic`; then kill them."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, until - time.monotonic()))
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+
+
+def _start(spool: Spool, name: str, module: str, *words: str, own_session: bool = True) -> subprocess.Popen[bytes]:
+    spool.folder.mkdir(parents=True, exist_ok=True)
+    output = spool.folder / f"{name}.output"
+    with contextlib.suppress(FileNotFoundError):
+        if output.stat().st_size > _OUTPUT_LIMIT:
+            output.unlink()
+    command = [sys.executable, "-m", module, str(spool.run.resolve()), *words]
+    with open(output, "ab") as file:
+        # A session of its own: Ctrl+C is for the training, which ends it in good time.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=own_session)
+
+
+class Couriers:
+    """One process for each tracker, so that one that hangs does not hold another up."""
+
+    def __init__(self, spool: Spool, trackers: Sequence[str]) -> None:
+        self._spool = spool
+        self._processes: dict[str, subprocess.Popen[bytes] | None] = dict.fromkeys(trackers)
+        self._next = dict.fromkeys(self._processes, 0.0)  # when to start it again
+        self._pause = dict.fromkeys(self._processes, RESTART[0])
+
+    def tend(self, ended: bool) -> bool:
+        """Start those that do not run, with some rest after a death, but none after the end; return whether any runs."""
+        now = time.monotonic()
+        for tracker, process in self._processes.items():
+            if process is not None and process.poll() is not None:
+                self._processes[tracker] = None
+                self._next[tracker] = now + self._pause[tracker]
+                self._pause[tracker] = min(2 * self._pause[tracker], RESTART[1])
+            elif process is None and now >= self._next[tracker] and not ended:
+                options = ("--parent", str(os.getpid()))
+                self._processes[tracker] = start_courier(self._spool, tracker, *options, own_session=False)
+        return any(process is not None for process in self._processes.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run as a process, until the run has ended or its process is dead; the couriers notice both by themselves."""
+    parser = argparse.ArgumentParser(prog="python -m navrl.tracking.couriers", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("trackers", nargs="+")
+    parser.add_argument("--parent", type=int, required=True)
+    parsed = parser.parse_args(arguments)
+    spool = Spool(parsed.run)
+    couriers = Couriers(spool, parsed.trackers)
+    ended = False
+    while couriers.tend(ended) or not ended:
+        time.sleep(0.1)
+        if os.getppid() != parsed.parent:
+            return 1
+        ended = has_ended(spool)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""A mirror without network: models go into the queue of a folder, can be read back, and are delivered by `navrl sync`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from navrl.registry.names import check_alias, check_name, parse_reference
+from navrl.tracking.mirrors.interface import RunInfo, described, verified, wanted_version
+from navrl.tracking.spool import Spool
+
+
+@dataclass
+class _Version:
+    number: int  # of the record
+    sha256: str
+    file: str
+
+
+class SpooledMirror:
+    """The queue of a run, seen as a tracker; a version is `v0`, `v1`, ... in the order of the queue."""
+
+    confirms = True
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        self._spool = Spool(folder)
+        self._options = options
+
+    def start(self, run: RunInfo) -> int:
+        """Begin a run."""
+        self._spool.append(
+            "run", id=run.id, name=run.name, trackers=["wandb"], options={"wandb": self._options}, config=dict(run.config),
+            patience=8.0, deadline=60.0,
+        )  # fmt: skip
+        return 0
+
+    def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
+        """Take the metrics of a step."""
+        self._spool.append("metrics", step=step, values=dict(values))
+
+    def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
+        """Take a picture of a step."""
+        self._media("image", step, name, file)
+
+    def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
+        """Take a video of a step."""
+        self._media("video", step, name, file)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Take what sums the run up."""
+        self._spool.append("summary", values=dict(values))
+
+    def finish(self) -> None:
+        """Close the session."""
+        self._spool.append("end")
+        self._spool.sync()
+
+    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
+        """Queue a file as the newest version."""
+        check_name(name)
+        labels = [check_alias(alias) for alias in aliases]
+        if not any(record["kind"] == "run" for record in self._spool.read()):
+            self.start(RunInfo(os.urandom(4).hex(), self._spool.run.resolve().name, self._spool.run))
+        known, digest = described(file, metadata), self._keep(file)
+        for version, entry in self._state(name)[0].items():
+            if entry.sha256 == digest:
+                for alias in ("latest", *labels):
+                    self.set_alias(name, alias, version)
+                return version
+        self._spool.append("artifact", name=name, file=known["file"], aliases=labels, metadata=known, sha256=digest)
+        return [*self._state(name)[0]][-1]
+
+    def download(self, reference: str, folder: Path) -> Path:
+        """Copy a queued file out of the queue, verified."""
+        versions, aliases = self._state(parse_reference(reference).name)
+        parsed, version = wanted_version(reference, versions, aliases)
+        entry = versions[version]
+        target = Path(folder) / parsed.name / version / entry.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self._spool.file(entry.sha256), target)
+        return verified(target, entry.sha256, reference)
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions, oldest first."""
+        return [*self._state(name)[0]]
+
+    def aliases(self, name: str) -> dict[str, str]:
+        """Return the version of each alias."""
+        return self._state(name)[1]
+
+    def set_alias(self, name: str, alias: str, version: str) -> None:
+        """Move an alias."""
+        _, version = wanted_version(f"{check_name(name)}:{version}", *self._state(name))
+        self._spool.append("alias", name=name, alias=check_alias(alias), of=self._state(name)[0][version].number)
+
+    def delete(self, name: str, version: str) -> None:
+        """Remove a version; its file stays in the queue until it is no longer needed to deliver the version."""
+        _, version = wanted_version(f"{check_name(name)}:{version}", *self._state(name))
+        self._spool.append("delete", name=name, of=self._state(name)[0][version].number)
+
+    def _media(self, kind: str, step: int, name: str, file: Path) -> None:
+        self._spool.append(kind, step=step, name=name, file=file.name, sha256=self._keep(file))
+
+    def _keep(self, file: Path) -> str:
+        with open(file, "rb") as opened:
+            return self._spool.keep(opened.fileno())
+
+    def _state(self, name: str) -> tuple[dict[str, _Version], dict[str, str]]:
+        """Return versions and aliases of a name as the records leave them."""
+        versions: dict[str, _Version] = {}
+        aliases: dict[str, int] = {}
+        count = 0
+        for record in self._spool.read():
+            if record.get("name") != name:
+                continue
+            if record["kind"] == "artifact":
+                versions[f"v{count}"] = _Version(record["number"], record["sha256"], record["file"])
+                aliases |= dict.fromkeys(("latest", *record["aliases"]), record["number"])
+                count += 1
+            elif record["kind"] == "alias":
+                aliases[record["alias"]] = record["of"]
+            elif record["kind"] == "delete":
+                versions = {label: entry for label, entry in versions.items() if entry.number != record["of"]}
+                aliases = {alias: number for alias, number in aliases.items() if number != record["of"]}
+        labels = {entry.number: label for label, entry in versions.items()}
+        return versions, {alias: labels[number] for alias, number in aliases.items() if number in labels}

@@ -1,0 +1,304 @@
+"""What a training uses: `Tracking` takes metrics, pictures and models, and returns at once whatever the trackers do.
+
+A thread writes what it is given to the queue in the run's folder; courier processes carry it from there. The caller waits
+until the record is safe from a kill, which takes a fraction of a millisecond, and never longer than `WAIT`: a disk that is
+slower than that is waited for by the thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import queue
+import secrets
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from navrl.errors import MissingExtraError
+from navrl.monitor import plain_value
+from navrl.registry.names import check_alias, check_name
+from navrl.tracking.couriers import end_couriers, start_couriers
+from navrl.tracking.mirrors.interface import legal_file_name
+from navrl.tracking.settings import TrackingSettings
+from navrl.tracking.spool import Journal, Spool
+
+WAIT = 0.03  # s that a caller waits for the disk at most
+FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
+HELD = 10_000  # records that are kept in memory while the disk takes none
+RETRY = 0.5  # s after the disk has failed
+Work = Callable[[Spool], object]
+_open: list[Tracking] = []  # those that are not closed yet, oldest first
+
+
+def current_tracking() -> Tracking | None:
+    """Return the tracking that was opened last and is not closed yet, if there is one."""
+    return _open[-1] if _open else None
+
+
+class Tracking:
+    """Takes what a run wants to show, for any number of trackers. What goes wrong there is one warning, never more.
+
+    >>> with Tracking(TrackingSettings(), {"seed": 0}, Path("runs/a")) as tracking:
+    ...     tracking.log(1, {"train/kl": 0.1})
+
+    Raises:
+        ConfigError: the settings name an unknown tracker.
+        MissingExtraError: they name one that is not installed.
+    """
+
+    def __init__(self, settings: TrackingSettings, config: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
+        settings.check()
+        self.folder = Path(folder)
+        self._settings = settings
+        self._trackers = _wanted(settings)
+        self._live = [name for name in self._trackers if name != "wandb" or settings.wandb.mode == "online"]
+        self._before: dict[str, int] = {}  # the last step of each metric that an earlier session has logged
+        self._queue: queue.SimpleQueue[tuple[Work, threading.Event] | None] = queue.SimpleQueue()
+        self._waiting = 0  # records that are not on the disk yet
+        self._lock = threading.Lock()
+        self._warned: set[str] = set()
+        self._thread: threading.Thread | None = None
+        if not self._trackers:
+            return
+        _check_installed(self._live)
+        spool = Spool(self.folder)
+        begun = self._begin(spool, config)
+        self._couriers = self._start_couriers()
+        self._thread = threading.Thread(target=self._write, args=(spool,), name="navrl-tracking", daemon=True)
+        self._thread.start()
+        self._hand_over(begun, FIRST_WAIT)
+        _open.append(self)
+
+    @property
+    def wandb_mode(self) -> str:
+        """Online, offline or disabled."""
+        return self._settings.wandb.mode
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Take the metrics of a step. Those that this run has logged before it was resumed are not logged again."""
+        if self._thread is not None:
+            fresh = {key: plain_value(value, key) for key, value in values.items() if step > self._before.get(key, -1)}
+            if fresh:
+                self._hand_over(lambda spool: spool.append("metrics", step=int(step), values=fresh))
+
+    def image(self, step: int, name: str, path: str | os.PathLike[str]) -> None:
+        """Take a picture, by its file."""
+        self._media("image", step, name, Path(path))
+
+    def video(self, step: int, name: str, path: str | os.PathLike[str]) -> None:
+        """Take a video, by its file."""
+        self._media("video", step, name, Path(path))
+
+    def artifact(
+        self,
+        file: str | os.PathLike[str],
+        name: str,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take a model, by its file, which may be removed as soon as this returns.
+
+        Raises:
+            RegistryError: the name or an alias is illegal.
+        """
+        path = Path(file)
+        record = _artifact_record(name, path.name, aliases, metadata)
+        self._with_file(path, lambda digest, spool: spool.append("artifact", **record, sha256=digest))
+
+    def written_artifact(
+        self,
+        write: Callable[[Path], object],
+        file_name: str,
+        name: str,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take a model whose file has yet to be written: `write(path)` is called by the thread, some time later.
+
+        Raises:
+            RegistryError: the name or an alias is illegal.
+        """
+        record = _artifact_record(name, file_name, aliases, metadata)
+
+        def work(spool: Spool) -> None:
+            with tempfile.TemporaryDirectory(prefix=".", dir=spool.folder) as folder:
+                path = Path(folder) / record["file"]
+                write(path)
+                with open(path, "rb") as file:
+                    digest = spool.keep(file.fileno())
+                spool.append("artifact", **record, sha256=digest)
+
+        self._hand_over(work)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Take what sums the run up; it replaces what was said before."""
+        plain = plain_value(values, "summary")
+        self._hand_over(lambda spool: spool.append("summary", values=plain))
+
+    def close(self) -> None:
+        """Give the trackers a last while to take what is queued; the rest waits for `navrl sync`."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        _open.remove(self)
+        until = time.monotonic() + self._settings.patience
+        self._queue.put(None)
+        thread.join(until - time.monotonic())
+        if self._couriers is not None:
+            end_couriers(self._couriers, until)
+        if thread.is_alive() or self._waiting:
+            self._warn("lost", f"{self._waiting} records could not be written to {self.folder} and are lost to the trackers")
+        self._report()
+
+    def _begin(self, spool: Spool, config: Mapping[str, Any]) -> Work:
+        """Return what writes the record that begins a session; the run keeps its identity over many of them."""
+        settings, runs = self._settings, []
+        for record in spool.read():
+            if record["kind"] == "run":
+                runs.append(record)
+            for key in record["values"] if record["kind"] == "metrics" else ():
+                self._before[key] = max(record["step"], self._before.get(key, -1))
+        wandb = settings.wandb
+        identity = wandb.run_id or (runs[-1]["id"] if runs else secrets.token_hex(4))
+        options = {
+            "wandb": {"project": wandb.project, "entity": wandb.entity},
+            "trackio": {"project": wandb.project},
+            "mlflow": {"project": wandb.project, "uri": settings.mlflow.uri},
+        }
+        plain = plain_value(config, "config")
+        name = wandb.name or self.folder.resolve().name
+        return lambda spool: spool.append(
+            "run", id=identity, name=name, trackers=[*self._trackers], options=options, config=plain,
+            patience=settings.patience, deadline=settings.deadline,
+        )  # fmt: skip
+
+    def _start_couriers(self) -> subprocess.Popen[bytes] | None:
+        try:
+            return start_couriers(self.folder, self._live) if self._live else None
+        except OSError as error:
+            self._warn("couriers", f"nothing will be delivered to {', '.join(self._live)} during this run: {error}")
+            return None
+
+    def _media(self, kind: str, step: int, name: str, path: Path) -> None:
+        for part in name.split("/"):
+            check_name(part, kind)
+        record = {"step": int(step), "name": name, "file": legal_file_name(path.name)}
+        self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
+
+    def _with_file(self, path: Path, record: Callable[[str, Spool], object]) -> None:
+        """Open the file now, so that nobody can take it away, and keep it later."""
+        if self._thread is None:
+            return
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            self._warn("file", f"{path} cannot be queued for the trackers: {error.strerror}")
+            return
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            self._warn("file", f"{path} cannot be queued for the trackers: it is no regular file")
+            return
+
+        def work(spool: Spool) -> None:
+            record(spool.keep(descriptor), spool)
+            os.close(descriptor)
+
+        self._hand_over(work)
+
+    def _hand_over(self, work: Work, seconds: float = WAIT) -> None:
+        """Give the thread something to write and wait a moment for it, unless it is behind already."""
+        if self._thread is None:
+            return
+        with self._lock:
+            behind, full = self._waiting > 0, self._waiting >= HELD
+            self._waiting += not full
+        if full:
+            self._warn("full", f"the disk of {self.folder} takes nothing; records for the trackers are dropped")
+            return
+        written = threading.Event()
+        self._queue.put((work, written))
+        if not behind:
+            written.wait(seconds)
+
+    def _write(self, spool: Spool) -> None:
+        """Write what comes, in order; the disk may fail and come back."""
+        held: deque[Work] = deque()
+        item: tuple[Work, threading.Event] | None = None
+        while True:
+            with contextlib.suppress(queue.Empty):
+                if (item := self._queue.get(timeout=RETRY if held else None)) is None:
+                    break
+                held.append(item[0])
+            self._empty(held, spool)
+            if item is not None:
+                item[1].set()
+        with self._lock:
+            self._waiting += 1
+        held.append(lambda spool: spool.append("end"))
+        self._empty(held, spool)
+        with contextlib.suppress(OSError):
+            spool.sync()
+        spool.close()
+
+    def _empty(self, held: deque[Work], spool: Spool) -> None:
+        while held:
+            try:
+                held[0](spool)
+            except OSError as error:
+                self._warn("disk", f"{spool.folder} cannot be written: {error.strerror}; records wait in memory")
+                return
+            except Exception as error:  # of what was to be written: not worth a training
+                self._warn("record", f"something could not be queued for the trackers: {error}")
+            held.popleft()
+            with self._lock:
+                self._waiting -= 1
+
+    def _report(self) -> None:
+        """Say what no tracker has taken yet."""
+        spool = Spool(self.folder)
+        with contextlib.suppress(OSError):
+            for tracker in self._live:
+                journal = Journal(spool, tracker).read()
+                if left := len(journal.missing(spool.read())):
+                    reason = f" ({journal.failure})" if journal.failure else ""
+                    told = f"{left} records have not reached {tracker}{reason}; `navrl sync {self.folder}` delivers them"
+                    self._warn(tracker, told)
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _artifact_record(name: str, file_name: str, aliases: Collection[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    labels = [check_alias(alias) for alias in dict.fromkeys(aliases)]
+    plain = plain_value(metadata or {}, "metadata")
+    return {"name": check_name(name), "file": legal_file_name(file_name), "aliases": labels, "metadata": plain}
+
+
+def _wanted(settings: TrackingSettings) -> tuple[str, ...]:
+    """Return the trackers; `wandb.mode` alone asks for W&B too."""
+    extra = ("wandb",) if settings.wandb.mode != "disabled" else ()
+    return tuple(dict.fromkeys((*settings.trackers, *extra)))
+
+
+def _check_installed(trackers: Collection[str]) -> None:
+    for name in trackers:
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtraError(f"the tracker {name} is not installed: pip install 'navrl[{name}]', or leave it out")

@@ -1,0 +1,289 @@
+"""The durable queue of a run: records that survive kill -9, files that survive pruning, and what each tracker has of them.
+
+`RUN/tracking/records.log` holds a record a line, numbered from 1, with a checksum in front of it; only ever appended to, by
+the one process that trains. A file of a record is kept under its SHA-256 in `files/`, as a hard link where that is safe.
+`RUN/tracking/TRACKER.log` has the same form; the tracker's courier notes there what was delivered, refused or has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from navrl.errors import TrackingError
+
+FOLDER = "tracking"
+CONTAINER = b"\x89NavRL\r\n"  # how navrl.io's files begin; a courier does not load navrl.io for it
+_PIECE = 1 << 20
+
+
+class Undeliverable(TrackingError):
+    """A record can never be delivered: its file is gone, or what it refers to is."""
+
+
+class Lines:
+    """A file of checked lines, one JSON object each. A torn tail is cut off by whoever appends, and ignored by who reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._read = 0
+        self.damaged = 0  # lines in the middle that nobody can read any more
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers out for the block; what one that died has left of a line is cut off."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            size = os.fstat(self._descriptor).st_size
+            if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+                os.ftruncate(self._descriptor, self.path.read_bytes().rfind(b"\n") + 1)
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write a record, in a block of `locked`: whole for every reader, or cut off again."""
+        line = _line(record)
+        size = os.fstat(self._descriptor).st_size
+        try:
+            while line:  # the system may take a part only
+                line = line[os.write(self._descriptor, line) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, size)  # a full disk: half a line would spoil the next one
+            raise
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Yield the records that were appended since the last call; nothing where there is no file."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._read)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        for line in content.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                return  # still being written, or torn
+            self._read += len(line)
+            record = _record(line)
+            if record is None:
+                self.damaged += 1
+            else:
+                yield record
+
+    def sync(self) -> None:
+        """Put everything on the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close the file; another `append` opens it again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    body = json.dumps(record, allow_nan=False, ensure_ascii=True, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line, or None where it is damaged."""
+    checksum, _, body = line[:-1].partition(b" ")
+    try:
+        record = json.loads(body) if int(checksum, 16) == zlib.crc32(body) else None
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+class Spool:
+    """The queue of one run: `append` for its only writer, `read` for everybody."""
+
+    def __init__(self, run: str | os.PathLike[str]) -> None:
+        self.run = Path(run)
+        self.folder = self.run / FOLDER
+        self.files = self.folder / "files"
+        self.records: list[dict[str, Any]] = []
+        self._lines = Lines(self.folder / "records.log")
+
+    def exists(self) -> bool:
+        """Tell whether the run has a queue at all."""
+        return self._lines.path.exists()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all records, those included that were appended since the last call."""
+        self.records.extend(self._lines.new())
+        return self.records
+
+    @property
+    def damaged(self) -> int:
+        """How many records cannot be read any more."""
+        return self._lines.damaged
+
+    def append(self, kind: str, **values: Any) -> dict[str, Any]:
+        """Write a record and return it with its number; when this returns, no kill can lose it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._lines.locked():
+            records = self.read()
+            number = (records[-1]["number"] if records else 0) + 1 + self.damaged  # a damaged one had a number too
+            record = {"number": number, "kind": kind, "time": time.time(), **values}
+            self._lines.append(record)
+        return record
+
+    def keep(self, descriptor: int) -> str:
+        """Keep the file that is open at `descriptor` whatever becomes of its name, and return its SHA-256."""
+        self.files.mkdir(parents=True, exist_ok=True)
+        temporary = self.files / f".{secrets.token_hex(8)}.tmp"
+        try:
+            digest = _link(descriptor, temporary) or _copy(descriptor, temporary)
+            os.replace(temporary, self.files / digest)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return digest
+
+    def file(self, digest: str) -> Path:
+        """Return the path of a kept file.
+
+        Raises:
+            Undeliverable: it is gone, or no longer what it was.
+        """
+        path = self.files / digest
+        if not path.is_file():
+            raise Undeliverable(f"{path}: the file of a record is gone; it cannot be delivered any more")
+        if digest_of(path) != digest:
+            raise Undeliverable(f"{path}: the file was changed after it was queued; it cannot be delivered any more")
+        return path
+
+    def sync(self) -> None:
+        """Put the records on the disk."""
+        self._lines.sync()
+
+    def close(self) -> None:
+        """Close the file of records."""
+        self._lines.close()
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _link(descriptor: int, target: Path) -> str | None:
+    """Give an open file another name and return its digest; None where only a copy will do.
+
+    Our own files are replaced, never written again; any other may be, and a link would change with it.
+    """
+    if os.pread(descriptor, len(CONTAINER), 0) != CONTAINER:
+        return None
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With a folder the system is asked to follow the link in /proc to the file; without one Python does not ask.
+        os.link(f"/proc/self/fd/{descriptor}", target.name, dst_dir_fd=folder)
+    except OSError:  # another disk, or nobody else has the file any more
+        return None
+    finally:
+        os.close(folder)
+    return digest_of(target)
+
+
+def _copy(descriptor: int, target: Path) -> str:
+    digest = hashlib.sha256()
+    with open(target, "xb") as file:
+        place = 0
+        while piece := os.pread(descriptor, _PIECE, place):
+            file.write(piece)
+            digest.update(piece)
+            place += len(piece)
+    return digest.hexdigest()
+
+
+class Journal:
+    """What a tracker has of a run's records; one courier at a time writes it."""
+
+    def __init__(self, spool: Spool, tracker: str) -> None:
+        self.tracker = tracker
+        self.done: dict[int, str] = {}  # record number -> what the tracker calls it
+        self.refused: dict[int, str] = {}  # record number -> why nobody will try again
+        self.failure = ""  # why the last attempt failed; empty after a success
+        self._folder = spool.folder
+        self._lines = Lines(spool.folder / f"{tracker}.log")
+        self._lock = -1
+
+    def read(self) -> Self:
+        """Take in what a courier has noted since the last call."""
+        for line in self._lines.new():
+            if "failed" in line:
+                self.failure = line["failed"]
+            elif "refused" in line:
+                self.refused[line["number"]] = line["refused"]
+            else:
+                self.done |= dict.fromkeys(range(line["first"], line["number"] + 1), line.get("label", ""))
+                self.failure = ""
+        return self
+
+    def deliver(self, first: int, last: int, label: str = "") -> None:
+        """Note that the records `first` to `last` are delivered."""
+        self._note({"first": first, "number": last, **({"label": label} if label else {})})
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Note that a record can never be delivered."""
+        self._note({"number": number, "refused": reason})
+
+    def fail(self, reason: str) -> None:
+        """Note that an attempt has failed."""
+        self._note({"failed": reason})
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._lines.locked():
+            self._lines.append(line)
+        self.read()
+
+    def missing(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the records that the tracker has not got and may still get."""
+        return [record for record in records if record["number"] not in self.done and record["number"] not in self.refused]
+
+    def lock(self) -> bool:
+        """Become the tracker's only courier, until `close`; False where another one is."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / f"{self.tracker}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
+
+    def close(self) -> None:
+        """Let another courier take over."""
+        self._lines.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

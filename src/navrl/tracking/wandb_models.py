@@ -1,0 +1,220 @@
+"""Models to and from Weights & Biases in one call each, for any script that has torch and wandb.
+
+Uploads go through the durable queue of the open `Tracking`, or of one that these functions open by themselves beside the
+script's own W&B run: a call returns at once, and what W&B cannot take now is delivered later, by `navrl sync`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from navrl.errors import ConfigError, TrackingError, nearest_name
+from navrl.io.checkpoint import save_checkpoint
+from navrl.registry.names import Reference, check_name, parse_reference
+from navrl.tracking.mirrors import open_mirror
+from navrl.tracking.recorder import Tracking, current_tracking
+from navrl.tracking.settings import MODES, TrackingSettings, WandbSettings
+from navrl.tracking.spool import Spool, digest_of
+
+__all__ = ["download_model_from_wandb", "save_and_upload_best_model", "upload_model_to_wandb"]
+
+BEST = "best_value"  # where a tracker of the best value keeps it
+_best: dict[str, dict[str, float]] = {}  # by metric, where the caller keeps none
+
+
+def upload_model_to_wandb(
+    model_state_dict: Mapping[str, Any],
+    step: int,
+    eval_metrics: Mapping[str, Any] | None = None,
+    model_alias: str = "latest",
+    model_type: str = "checkpoint",
+    *,
+    name: str = "model",
+) -> str:
+    """Queue a model for W&B and return the reference that it will have; tensors are copied, so training may go on at once.
+
+    Raises:
+        RegistryError: the alias or the name is illegal.
+    """
+    tracking = current_tracking() or _beside_the_script()
+    copy = {key: _copied(value) for key, value in model_state_dict.items()}
+    tensors = [value for value in copy.values() if isinstance(value, torch.Tensor)]
+    parameters = sum(tensor.numel() for tensor in tensors)
+    metrics = dict(eval_metrics or {})
+    metadata = {"step": int(step), "model_type": model_type, "metrics": metrics, "total_parameters": parameters}
+    tracking.written_artifact(lambda path: save_checkpoint(copy, path), f"{name}.pt", name, [model_alias], metadata)
+    size = sum(tensor.nbytes for tensor in tensors)
+    tracking.log(step, {"model/total_parameters": parameters, "model/file_size_mb": size / 1e6})
+    return f"{name}:{model_alias}"
+
+
+def save_and_upload_best_model(
+    model_state_dict: Mapping[str, Any],
+    step: int,
+    eval_metrics: Mapping[str, Any],
+    threshold_metric: str = "mean_reward",
+    best_value_tracker: MutableMapping[str, float] | None = None,
+    *,
+    name: str = "model",
+) -> bool:
+    """Upload a model as `best` if its metric is higher than ever; return whether it is.
+
+    `best_value_tracker["best_value"]` is the highest so far and is updated; without one, it is kept for the process.
+
+    Raises:
+        ConfigError: `eval_metrics` lacks the metric; the nearest one is named.
+    """
+    if threshold_metric not in eval_metrics:
+        near = nearest_name(threshold_metric, eval_metrics)
+        raise ConfigError(f"eval_metrics has no {threshold_metric!r}; there are {', '.join(eval_metrics) or 'none'}.{near}")
+    value = float(eval_metrics[threshold_metric])
+    tracker = _best.setdefault(threshold_metric, {}) if best_value_tracker is None else best_value_tracker
+    if not value > tracker.get(BEST, float("-inf")):
+        return False
+    upload_model_to_wandb(model_state_dict, step, eval_metrics, "best", "best_model", name=name)
+    tracker[BEST] = value
+    tracking = current_tracking()
+    if tracking is not None:
+        tracking.log(step, {f"best_model/{threshold_metric}": value, "best_model/step": step})
+    return True
+
+
+def download_model_from_wandb(
+    reference: str, download_dir: str | os.PathLike[str] = "models", *, timeout: float = 60.0
+) -> Path:
+    """Return the file of `user/project/model:best`, fetched once for each version and verified each time.
+
+    Without W&B in reach, the version that the alias meant when it was last asked for is returned, with a warning; or one
+    that waits in the queue of this script.
+
+    Raises:
+        RegistryError: the reference is malformed.
+        TrackingError: there is no such model, or nothing can be reached and nothing is kept.
+    """
+    parsed, cache = parse_reference(reference), Path(download_dir)
+    place = cache.joinpath(*(part for part in (parsed.entity, parsed.project) if part), parsed.name)
+    if parsed.version is not None and (kept := _kept(place, f"v{parsed.version}")):
+        return kept
+    if _mode() != "online":
+        return _without_network(parsed, place, cache, "wandb is offline")
+    try:
+        return _within(timeout, lambda: _fetch(parsed, place, cache))
+    except TrackingError:
+        raise
+    except Exception as error:  # whatever W&B's client can think of
+        return _without_network(parsed, place, cache, " ".join(str(error).split())[:200] or type(error).__name__)
+
+
+def _fetch(parsed: Reference, place: Path, cache: Path) -> Path:
+    options = {"entity": parsed.entity or "", "folder": cache} | ({"project": parsed.project} if parsed.project else {})
+    mirror: Any = open_mirror("wandb", **options)
+    version = mirror.version_of(str(parsed))
+    file = _kept(place, version)
+    if file is None:
+        file = mirror.download(str(parsed._replace(label=version)), place.parent)
+        _write(place / version / ".digest.json", {"file": file.name, "sha256": digest_of(file)})
+    aliases = _read(place / ".aliases.json")
+    _write(place / ".aliases.json", aliases | {parsed.label or "latest": version})
+    return file
+
+
+def _kept(place: Path, version: str) -> Path | None:
+    """Return the file of a version that was fetched before, if it is still what it was."""
+    known = _read(place / version / ".digest.json")
+    if not known:
+        return None
+    file = place / version / check_name(str(known["file"]), "file")
+    return file if file.is_file() and digest_of(file) == known["sha256"] else None
+
+
+def _without_network(parsed: Reference, place: Path, cache: Path, reason: str) -> Path:
+    version = _read(place / ".aliases.json").get(parsed.label or "latest", parsed.label or "")
+    kept = _kept(place, str(version)) if version else None
+    if kept is not None:
+        told = f"{parsed}: {reason}; using {version}, which it meant when it was last asked for"
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+        return kept
+    tracking = current_tracking()
+    folder = tracking.folder if tracking is not None else _folder()
+    if Spool(folder).exists():
+        try:
+            return open_mirror("spooled", folder=folder).download(str(parsed), cache)
+        except TrackingError:
+            reason += f", and the queue in {folder} has none"
+    raise TrackingError(f"{parsed}: W&B cannot be reached ({reason}), and {cache} has no copy; try again with a network")
+
+
+def _within(seconds: float, call: Callable[[], Path]) -> Path:
+    """Return what a call gives, or raise what it raises, within so many seconds: W&B's client may wait for ever."""
+    found: list[Path] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="navrl-download", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError(f"no answer in {seconds:g} s")
+    return found[0]
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _beside_the_script() -> Tracking:
+    """Open a tracking in the project of the script's own W&B run, and close it when the script ends."""
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    project = getattr(run, "project", None) or os.environ.get("WANDB_PROJECT", "") or WandbSettings.project
+    entity = getattr(run, "entity", None) or os.environ.get("WANDB_ENTITY", "")
+    name = f"models of {run.name or run.id}" if run is not None else "models"
+    settings = TrackingSettings(wandb=WandbSettings(_mode(), project, name, entity))
+    tracking = Tracking(settings, {"run": getattr(run, "id", None)}, _folder())
+    if settings.wandb.mode != "disabled":
+        atexit.register(tracking.close)
+    return tracking
+
+
+def _mode() -> str:
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    own = "offline" if getattr(run, "offline", False) else None
+    tracking = current_tracking()
+    mode = own or (tracking.wandb_mode if tracking is not None else "") or os.environ.get("WANDB_MODE", "online")
+    return mode if mode in MODES else "online"
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("WANDB_DIR", ".")) / "wandb" / "navrl-models"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    from navrl.io.files import AtomicFile
+
+    with AtomicFile(path) as file:
+        file.write([json.dumps(values).encode()])
+        file.commit()

@@ -1,0 +1,125 @@
+"""Real trackers for the tests: one server each for the whole session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from faulty_proxy import FaultyProxy
+from wandb_emulator import Emulator
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def emulator():
+    emulator = Emulator()
+    yield emulator
+    emulator.close()
+
+
+@pytest.fixture(scope="session")
+def wandb_environment(emulator):
+    """Have this process and its children talk to the emulator."""
+    values = {
+        "WANDB_BASE_URL": emulator.url,
+        "WANDB_API_KEY": "a" * 40,
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_SILENT": "true",
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    yield values
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory):
+    """A real `mlflow server`; it takes seconds to start, so there is one for all."""
+    pytest.importorskip("mlflow")
+    folder = tmp_path_factory.mktemp("mlflow_server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files"),
+    ]  # fmt: skip
+    with open(folder / "output", "wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, cwd=folder)
+    url = f"http://127.0.0.1:{port}"
+    wait_for(lambda: answers(url), 90)
+    yield url
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def answers(url):
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=1) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def trackio_folder(tmp_path_factory):
+    """Have trackio, here and in child processes, keep its files in a folder of the test."""
+    folder = tmp_path_factory.mktemp("trackio")
+    before = os.environ.get("TRACKIO_DIR")
+    os.environ["TRACKIO_DIR"] = str(folder)
+    pytest.importorskip("trackio")
+    yield folder
+    os.environ.pop("TRACKIO_DIR") if before is None else os.environ.update(TRACKIO_DIR=before)
+
+
+@pytest.fixture
+def proxy(emulator):
+    proxy = FaultyProxy(emulator.url)
+    yield proxy
+    proxy.close()
+
+
+def start_trainer(folder, settings, **order):
+    """Start a training in a process of its own."""
+    order = {"folder": str(folder), "settings": settings, "steps": 20, "every": 5} | order
+    command = [sys.executable, str(HERE / "trainer.py"), json.dumps(order)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def result_of(trainer):
+    """Wait for a training and return what it has measured."""
+    output, _ = trainer.communicate(timeout=60)
+    assert trainer.returncode == 0
+    return json.loads(output.splitlines()[-1])
+
+
+def processes_of(folder, tracker=None):
+    """Return the process ids of the couriers of a run, or of the one to a tracker."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            ours = b"navrl.tracking.courier" in words and str(folder).encode() in words
+            if ours and (tracker is None or tracker.encode() in words):
+                found.append(int(entry))
+    return found
+
+
+def wait_for(condition, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.05)

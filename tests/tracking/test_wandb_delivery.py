@@ -1,0 +1,118 @@
+"""A training tracked by the real W&B client: whatever happens to the server or to a process, everything arrives, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from faulty_proxy import FAULTS
+from trainer import model_of
+
+from conftest import processes_of, result_of, start_trainer, wait_for
+from navrl.cli import main
+from navrl.tracking.spool import Journal, Spool
+
+pytestmark = pytest.mark.usefixtures("wandb_environment")
+SETTINGS = {"wandb": {"mode": "online", "project": "P"}, "patience": 6.0, "deadline": 3.0}
+
+
+def run_id(folder):
+    return Spool(folder).read()[0]["id"]
+
+
+def check_arrived(emulator, folder, steps, every):
+    """All rows once and in order; all models once, the last one with the alias."""
+    rows = emulator.history(run_id(folder))
+    assert [row["iteration"] for row in rows] == [*range(1, steps + 1)]
+    assert [row["train/kl"] for row in rows] == [1 / step for step in range(1, steps + 1)]
+    models = [artifact for artifact in emulator.collection("model") if artifact["project"] == "P"]
+    contents = [emulator.blobs[key] for artifact in models for key in artifact["files"].values()]
+    assert contents == [model_of(step) for step in range(every, steps + 1, every)]
+    assert models[-1]["aliases"] == {"latest", "best"}
+
+
+@pytest.fixture(autouse=True)
+def _forget(emulator):
+    """Begin each test without models."""
+    emulator.artifacts.clear()
+
+
+@pytest.mark.slow
+def test_a_training_with_a_good_server_ends_with_everything_delivered(emulator, tmp_path):
+    measured = result_of(start_trainer(tmp_path / "run", SETTINGS, pause=0.05))
+    assert measured["warnings"] == []
+    check_arrived(emulator, tmp_path / "run", 20, 5)
+    assert main(["sync", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.slow
+def test_every_fault_of_a_server_costs_training_nothing_and_loses_nothing(emulator, proxy, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_BASE_URL", proxy.url)
+    folder = tmp_path / "run"
+    trainer = start_trainer(folder, SETTINGS | {"patience": 2.0, "deadline": 1.5}, steps=len(FAULTS), every=1, paced=True)
+    for fault in FAULTS:
+        trainer.stdout.readline()
+        proxy.fault = fault
+        time.sleep(1.5 if fault != "slow" else 0.5)
+        trainer.stdin.write("\n")
+        trainer.stdin.flush()
+    measured = result_of(trainer)
+    assert sorted(measured["stalls"])[len(FAULTS)] < 0.05  # the median; each is at most the time that the disk is waited for
+    assert max(measured["stalls"]) < 0.5
+    assert measured["exit"] < 4
+    assert ["navrl sync" in told for told in measured["warnings"]] == [True]
+    assert main(["sync", str(folder), "--deadline", "1"]) == 1
+    assert "wait" in capsys.readouterr().out
+    proxy.fault = "ok"
+    assert main(["sync", str(folder)]) == 0
+    check_arrived(emulator, folder, len(FAULTS), 1)
+    assert {"hang", "error"} & {*proxy.seen}
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_in_the_middle_of_an_upload_gets_the_whole_file_later(emulator, proxy, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_BASE_URL", proxy.url)
+    proxy.fault = "die"
+    settings = SETTINGS | {"patience": 0.5, "deadline": 20.0}
+    trainer = start_trainer(tmp_path / "run", settings, steps=1, every=1, paced=True)
+    wait_for(lambda: proxy.seen.get("died"))
+    result_of(trainer)
+    assert emulator.collection("model") == []
+    proxy.fault = "ok"
+    assert main(["sync", str(tmp_path / "run")]) == 0
+    check_arrived(emulator, tmp_path / "run", 1, 1)
+
+
+@pytest.mark.slow
+def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_twice(emulator, tmp_path):
+    folder = tmp_path / "run"
+    trainer = start_trainer(folder, SETTINGS | {"patience": 0.5}, steps=6, every=2, paced=True)
+    for step in range(1, 7):
+        assert trainer.stdout.readline().strip() == str(step)
+        if step == 2:
+            wait_for(lambda: emulator.collection("model"))  # a courier is at work
+            for process in processes_of(folder):
+                os.kill(process, signal.SIGKILL)
+        if step < 6:
+            trainer.stdin.write("\n")
+            trainer.stdin.flush()
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    wait_for(lambda: not processes_of(folder))  # they do not outlive their patience
+    assert main(["sync", str(folder)]) == 0
+    check_arrived(emulator, folder, 6, 2)
+    journal, spool = Journal(Spool(folder), "wandb").read(), Spool(folder)
+    assert journal.missing(spool.read()) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_was_offline_is_delivered_by_sync_and_a_resumed_one_repeats_nothing(emulator, tmp_path):
+    folder = tmp_path / "run"
+    offline = SETTINGS | {"wandb": {"mode": "offline", "project": "P"}}
+    result_of(start_trainer(folder, offline, steps=8, every=4))
+    result_of(start_trainer(folder, offline, first=5, steps=12, every=4))  # resumed from a checkpoint of step 4
+    assert run_id(folder) not in emulator.runs
+    assert main(["sync", str(folder)]) == 0
+    check_arrived(emulator, folder, 12, 4)

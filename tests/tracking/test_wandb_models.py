@@ -1,0 +1,151 @@
+"""Models to and from W&B in one call, from a script that knows nothing of navrl's training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from trainer import settings_of
+
+from navrl import create_navrl_model, load_checkpoint, load_policy, save_and_upload_best_model, upload_model_to_wandb
+from navrl.config import load_config
+from navrl.errors import ConfigError, RegistryError, StateError, TrackingError
+from navrl.tracking.recorder import Tracking
+from navrl.tracking.spool import Spool
+from navrl.tracking.wandb_models import download_model_from_wandb
+
+OFFLINE = {"wandb": {"mode": "offline", "project": "P"}}
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Tracking(settings_of(OFFLINE), {}, tmp_path / "run") as tracking:
+        yield tracking
+
+
+def kinds(folder, kind):
+    return [record for record in Spool(folder).read() if record["kind"] == kind]
+
+
+def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(offline, tmp_path):
+    weight = torch.ones(1000)
+    upload_model_to_wandb({"weight": weight}, 7, {"mean_reward": 1.5}, "best")
+    weight.zero_()
+    path = download_model_from_wandb("P/model:best", tmp_path / "models")
+    assert load_checkpoint(path)["weight"].sum() == 1000
+    [record] = kinds(offline.folder, "artifact")
+    assert record["metadata"] | {"step": 7, "total_parameters": 1000, "metrics": {"mean_reward": 1.5}} == record["metadata"]
+    assert kinds(offline.folder, "metrics")[0]["values"]["model/total_parameters"] == 1000
+
+
+def test_only_a_better_model_is_uploaded(offline):
+    tracker = {"best_value": 1.0}
+    rewards = [0.5, 1.0, 2.0, float("nan"), 1.5, 2.5]
+    uploaded = []
+    for step, reward in enumerate(rewards):
+        state, metrics = {"weight": torch.full((2,), reward)}, {"mean_reward": reward}
+        uploaded.append(save_and_upload_best_model(state, step, metrics, best_value_tracker=tracker))
+    offline.close()
+    assert uploaded == [False, False, True, False, False, True]
+    assert tracker == {"best_value": 2.5}
+    assert [record["aliases"] for record in kinds(offline.folder, "artifact")] == [["best"], ["best"]]
+
+
+def test_a_metric_that_is_not_there_names_the_nearest(offline):
+    with pytest.raises(ConfigError, match="mean_reward"):
+        save_and_upload_best_model({}, 1, {"mean_reward": 1.0}, "mean_rewards")
+
+
+@pytest.mark.parametrize("hostile", ["../up:best", "a/../b:best", "a/b/c/d:best", "model:", "", "model:a/b"])
+def test_hostile_references_are_refused(hostile, tmp_path):
+    with pytest.raises(RegistryError):
+        download_model_from_wandb(hostile, tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+def test_what_nobody_has_is_said_so(offline, tmp_path):
+    with pytest.raises(TrackingError, match="nothing:best"):
+        download_model_from_wandb("P/nothing:best", tmp_path / "models")
+
+
+@pytest.mark.filterwarnings("ignore:something could not be queued")
+def test_a_state_that_cannot_be_stored_is_a_warning(offline):
+    upload_model_to_wandb({"weight": object()}, 1)
+    offline.close()
+    assert "record" in offline._warned
+    assert kinds(offline.folder, "artifact") == []
+    assert kinds(offline.folder, "end")
+
+
+SCRIPT = """
+import sys, json
+for name in ("numba", "hydra", "omegaconf", "rich", "torchrl", "tensordict", "mlflow", "trackio"):
+    sys.modules[name] = None  # importing it fails
+import torch, wandb
+from navrl import download_model_from_wandb, save_and_upload_best_model, upload_model_to_wandb
+run = wandb.init(project="foreign", settings=wandb.Settings(console="off", silent=True))
+run.log({"loss": 1.0})
+upload_model_to_wandb({"weight": torch.full((500,), 1.0)}, step=1, model_alias="stable")
+assert save_and_upload_best_model({"weight": torch.full((500,), 2.0)}, 2, {"mean_reward": 3.0}, best_value_tracker={})
+run.finish()
+from navrl.tracking.recorder import current_tracking
+current_tracking().close()
+for label, value in (("stable", 1.0), ("best", 2.0), ("best", 2.0)):
+    path = download_model_from_wandb(f"tester/foreign/model:{label}", "models")
+    from navrl import load_checkpoint
+    assert load_checkpoint(path)["weight"].mean() == value, label
+print(json.dumps([str(path), "navrl.sim" in sys.modules]))
+"""
+
+
+@pytest.mark.slow
+def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb_environment, tmp_path, monkeypatch):
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    path, simulator = json.loads(done.stdout.splitlines()[-1])
+    assert not simulator
+    assert sum(operation == "GetArtifactMembershipFileUrls" for operation in emulator.operations) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens
+    with pytest.warns(RuntimeWarning, match="last asked for"):
+        kept = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)
+    assert str(kept) == path
+    kept.write_bytes(b"damaged")
+    queued = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)  # from the queue of the script
+    assert load_checkpoint(queued)["weight"].mean() == 2.0
+
+
+def spec(*shape):
+    return torch.empty(shape)
+
+
+PARTS = {"lidar": spec(4, 1, 36, 4), "dynamic_obstacle": spec(4, 1, 5, 10), "state": spec(4, 8)}
+OBSERVATION = {"agents": {"observation": PARTS}}
+
+
+def test_a_model_made_from_specs_saves_a_file_that_flies_and_loads_it_again(offline, tmp_path):
+    model = create_navrl_model(load_config(), OBSERVATION, spec(4, 3), "cpu")
+    path = model.save_checkpoint(tmp_path / "deep" / "model.pt", 12, upload_to_wandb=True, wandb_alias="best")
+    assert load_policy(path).card["iteration"] == 12
+    other = create_navrl_model(None, OBSERVATION, spec(4, 3))
+    assert other.load_checkpoint(path)["card"]["iteration"] == 12
+    fetched = create_navrl_model(None, OBSERVATION)
+    fetched.load_from_wandb("P/model:best", tmp_path / "models")
+    for restored in (other, fetched):
+        assert all(torch.equal(a, b) for a, b in zip(model.network.parameters(), restored.network.parameters(), strict=True))
+
+
+def test_specs_and_weights_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="act_spec"):
+        create_navrl_model(None, OBSERVATION, spec(4, 2))
+    with pytest.raises(ConfigError, match="lidar"):
+        create_navrl_model(None, {"state": spec(8)})
+    with pytest.raises(ConfigError, match="extractor"):
+        create_navrl_model({"network": {"extracter": "cnn"}})
+    path = create_navrl_model().save_checkpoint(tmp_path / "model.pt", 1)
+    with pytest.raises(StateError, match="differs"):
+        create_navrl_model({"network": {"extractor": "vit"}}).load_checkpoint(path)
