@@ -11,7 +11,7 @@ PACKAGE = Path(navrl.__file__).parent
 
 def pytest_sessionstart() -> None:
     compiled = [*PACKAGE.rglob("__pycache__/*.nb[ic]")]
-    sources = [PACKAGE / "simd.py", *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")]
+    sources = [PACKAGE / "simd.py", *PACKAGE.glob("io/replay*.py"), *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")]
     edited = max(source.stat().st_mtime for source in sources)
     if compiled and edited > min(file.stat().st_mtime for file in compiled):
         for file in compiled:

@@ -78,7 +78,11 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
             data = data.unsqueeze(0)
         if len(data) != len(indices) and len(indices):
             data = data.expand(len(indices), *data.shape[1:])
-        self.store.set(indices, {_joined(key): data.get(key) for key in _tensor_keys(data)})
+        frames = {_joined(key): data.get(key) for key in _tensor_keys(data)}
+        if set_cursor or (len(indices) and indices.max() >= len(self)):
+            self.store.set(indices, frames)
+        else:
+            self.store.update(indices, frames)
         self._bump_mutation_revision()
 
     def get(self, index: Any) -> Any:
@@ -188,6 +192,26 @@ class _Frames:
         if not held:
             raise KeyError(item)
         return self._frames.read(self._indices, held).get(item)
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.set_(key, value)
+
+    def set_at_(self, key: Key, value: Any, index: Any) -> None:
+        """Rewrite a key of some of the frames."""
+        chosen = self._indices[index]
+        tensor = torch.as_tensor(value)
+        self._frames.store.update(chosen, {_joined(key): tensor.expand(len(chosen), *tensor.shape[1:])})
+
+    def set_(self, key: Key, value: Any) -> None:
+        """Rewrite a key of all of the frames."""
+        self.set_at_(key, value, slice(None))
+
+    def update_(self, other: Any, clone: bool = False, *, keys_to_update: Any = None) -> None:
+        """Rewrite some keys of all of the frames."""
+        data = other if isinstance(other, TensorDictBase) else TensorDict(other, batch_size=[len(self)])
+        for key in _tensor_keys(data):
+            if keys_to_update is None or key in keys_to_update:
+                self.set_(key, data.get(key))
 
     def __iter__(self) -> Iterator[Any]:
         return (self._frames.get(int(index)) for index in self._indices)
