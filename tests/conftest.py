@@ -22,7 +22,7 @@ def pytest_sessionstart() -> None:
 def throw_stale_kernels_away() -> None:
     """Numba watches the file of the entry point only, not those that it calls."""
     compiled = [*PACKAGE.rglob("__pycache__/*.nb[ic]")]
-    sources = [PACKAGE / "simd.py", *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")]
+    sources = [PACKAGE / "simd.py", *PACKAGE.glob("io/replay*.py"), *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")]
     edited = max(source.stat().st_mtime for source in sources)
     if compiled and edited > min(file.stat().st_mtime for file in compiled):
         for file in compiled:

@@ -124,7 +124,8 @@ def _put_together(what: int, element: str, shape: tuple[int, ...], mode: str, ra
     if what == TENSOR:
         if element not in TORCH_DTYPES:
             raise ContainerError(f"a tensor of {element}, which this version of torch does not have")
-        return torch.from_numpy(raw).view(TORCH_DTYPES[element]).view(shape)
+        dtype = TORCH_DTYPES[element]
+        return torch.from_numpy(raw).view(dtype).view(shape) if raw.size else torch.empty(shape, dtype=dtype)
     if element not in NUMPY_DTYPES:
         raise ContainerError(f"an array of {element}, which NumPy does not have")
     array = raw.view(NUMPY_DTYPES[element]).reshape(shape)

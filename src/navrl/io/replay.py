@@ -10,7 +10,8 @@ Lossless unless a key is given to `Rounded`. `next/X` costs nothing where it is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from navrl.errors import ConfigError, ReplayError, ReplayIndexError
 from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec
 from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
 from navrl.io.replay_input import Workers, as_indices, as_tensor, as_words, check_count, length_of, told
-from navrl.io.replay_links import Link
-from navrl.io.replay_state import VERSION, pack_column, read_parts
-from navrl.io.threads import usable_cores
+from navrl.io.replay_links import Link, alike
+from navrl.io.replay_state import pack_parts, read_parts
+from navrl.io.threads import TaskThreads, usable_cores
 
 __all__ = ["FrameStore", "Rounded"]
 
@@ -96,8 +97,6 @@ class FrameStore:
             parts = [*self.columns.values(), *self.links.values()]
             return sum(part.nbytes() for part in parts) + sum(w.nbytes for frames in self.first for w in frames.values())
 
-    # ------------------------------------------------------------------ writing
-
     def extend(self, frames: Mapping[str, Any]) -> Tensor:
         """Write frames behind the last; return their indices.
 
@@ -107,11 +106,15 @@ class FrameStore:
         with self._writing:
             words, count = self._words(frames)
             indices = (self.cursor + np.arange(count)) % self.capacity
-            if count and not self.columns:
-                self._begin(words)
-            elif count:
-                self._append(words, count)
+            if count:
+                self._add(words, count)
         return torch.from_numpy(indices)
+
+    def _add(self, words: dict[str, Array], count: int) -> None:
+        if self.columns:
+            self._append(words, count)
+        else:
+            self._begin(words)
 
     def set(self, indices: Any, frames: Mapping[str, Any]) -> None:
         """Write frames at indices: where the next would go, as `extend` does, or over frames that are held.
@@ -123,33 +126,59 @@ class FrameStore:
             slots = as_indices(indices)
             if len(slots) != count:
                 raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
-            if not count or np.array_equal(slots, (self.cursor + np.arange(count)) % self.capacity):
-                self.extend(frames)
+            while count:
+                ahead = slots == (self.cursor + np.arange(count)) % self.capacity
+                appended = bool(ahead[0])
+                taken = int(np.argmin(ahead)) or count if appended else int(np.argmax(slots == self.cursor)) or count
+                part = {key: rows[:taken] for key, rows in words.items()}
+                self._add(part, taken) if appended else self._change(slots[:taken], part)
+                slots, words, count = slots[taken:], {key: rows[taken:] for key, rows in words.items()}, count - taken
+
+    def update(self, indices: Any, frames: Mapping[str, Any]) -> None:
+        """Rewrite some keys of frames that are held; as fast as writing for keys that are kept `raw`.
+
+        Raises:
+            ReplayError: a key, its element type or its shape is not that of the frames; nothing was changed.
+            ReplayIndexError: an index is not that of a frame that is held.
+        """
+        with self._writing:
+            words, count = self._words(frames, some=True)
+            slots = as_indices(indices)
+            if len(slots) != count:
+                raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
+            self._change(slots, words)
+
+    def _change(self, slots: Array, words: dict[str, Array]) -> None:
+        self._check_held(slots)
+        _, last = np.unique(slots[::-1], return_index=True)  # of frames for one index the last counts
+        chosen = len(slots) - 1 - last
+        slots, words = slots[chosen], {key: rows[chosen] for key, rows in words.items()}
+        with self._lock:
+            if self.columns:
+                self._rewrite(slots, words)
                 return
-            self._check_held(slots)
-            if not self.columns:
-                for begin, part in zip(np.cumsum([0, *map(length_of, self.first)]), list(self.first), strict=False):
-                    chosen = (slots >= begin) & (slots < begin + length_of(part))
-                    for key, rows in part.items():
-                        rows[slots[chosen] - begin] = words[key][chosen]
-                return
-            _, last = np.unique(slots[::-1], return_index=True)  # of frames for one index the last counts
-            chosen = len(slots) - 1 - last
-            with self._lock:
-                self._rewrite(slots[chosen], {key: rows[chosen] for key, rows in words.items()})
+            begins = np.cumsum([0, *map(length_of, self.first)])
+            for part, begin, end in zip(self.first, begins, begins[1:], strict=False):
+                here = (slots >= begin) & (slots < end)
+                for key, rows in words.items():
+                    part[key][slots[here] - begin] = rows[here]
 
     def _rewrite(self, slots: Array, words: dict[str, Array]) -> None:
         ring = self.ring
-        before = np.setdiff1d((slots - ring.streams) % ring.capacity, slots)
-        before = before[before < ring.length]
-        known = self._read(before)
         for name, link in self.links.items():
-            link.rewrite(slots, words[f"next/{name}"], before, known[f"next/{name}"])
-        for key, column in self.columns.items():
-            column.write(slots, words[key])
+            nexts = words.get(f"next/{name}")
+            if name in words:  # the frames before lose the frame that told their next
+                before = (slots - ring.streams) % ring.capacity
+                before = before[before < ring.length]
+                before = before if nexts is None else np.setdiff1d(before, slots)
+                link.rewrite(before, self._read(before, {f"next/{name}"})[f"next/{name}"])
+            if nexts is not None:
+                link.rewrite(slots, nexts)
+        for key in self.columns.keys() & words.keys():
+            self.columns[key].write(slots, words[key])
 
-    def _words(self, frames: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return frames as rows of whole numbers by key, and how many there are."""
+    def _words(self, frames: Mapping[str, Any], *, some: bool = False) -> tuple[dict[str, Array], int]:
+        """Return frames as rows of whole numbers by key, and how many there are; of some keys, or of all."""
         if not frames:
             raise ReplayError("no keys given; expected a mapping of names to arrays")
         kinds, words = {}, {}
@@ -158,20 +187,22 @@ class FrameStore:
         counts = {key: len(rows) for key, rows in words.items()}
         if len(set(counts.values())) > 1:
             raise ReplayError(f"keys have different numbers of frames: {counts}; expected one number for all")
-        known = self.kinds or kinds
-        if kinds != known:
+        known = {key: kind for key, kind in self.kinds.items() if not some or key in kinds} or kinds
+        if kinds != known or (some and not self.kinds):
             wrong = [f"{key}: {told(kinds.get(key))}, expected {told(known.get(key))}" for key in {**known, **kinds}
                      if kinds.get(key) != known.get(key)]  # fmt: skip
             raise ReplayError(f"frames are not like the first ones: {'; '.join(wrong)}")
         if not self.kinds:
-            self.rounded = self._find_rounded(kinds)
-        for key, rounded in self.rounded.items():
-            words[key] = rounded.to_whole(key, words[key].view(kinds[key].element))
-        if next(iter(counts.values())):
+            self.rounded = self._check_codecs(kinds)
+        for key in self.rounded.keys() & words.keys():
+            words[key] = self.rounded[key].to_whole(key, words[key].view(kinds[key].element))
+        count = next(iter(counts.values()))
+        if count and not self.kinds:
             self.kinds = kinds
-        return words, next(iter(counts.values()))
+        return words, count
 
-    def _find_rounded(self, kinds: Mapping[str, Kind]) -> dict[str, Rounded]:
+    def _check_codecs(self, kinds: Mapping[str, Kind]) -> dict[str, Rounded]:
+        """Return the keys that are rounded, if all given codecs fit."""
         unknown = [key for key in self.codecs if key not in kinds]
         if unknown:
             raise ConfigError(f"codecs for {unknown}, which the frames do not have; they have {list(kinds)}")
@@ -182,6 +213,8 @@ class FrameStore:
                 if kind.element not in ("float16", "float32", "float64"):
                     raise ConfigError(f"{key}: {codec} is for float16, float32 and float64, found {kind.element}")
                 found[key] = codec
+            elif codec is not None:
+                find_codec(codec, kind, self.chunk)
         return found
 
     def _given(self, key: str) -> str | Rounded | None:
@@ -190,8 +223,6 @@ class FrameStore:
 
     def _stored_kind(self, key: str) -> Kind:
         return Kind("uint32", self.kinds[key].shape) if key in self.rounded else self.kinds[key]
-
-    # ------------------------------------------------------------------ the first frames
 
     @property
     def _waiting(self) -> int:
@@ -215,11 +246,11 @@ class FrameStore:
             return None
         words = self._joined()
         names = self._linkable()
-        if not names or turn == 1 or self._alike(words, names, 1) >= ALIKE:
+        if not names or turn == 1 or max(alike(words, name, 1) for name in names) >= ALIKE:
             return 1
         if count < 4 * turn and not full:
             return None
-        if turn <= self.capacity // 2 and count > turn and self._alike(words, names, turn) >= ALIKE:
+        if turn <= self.capacity // 2 and max(alike(words, name, turn) for name in names) >= ALIKE:
             return turn if full or count >= 8 * turn else None
         return 1
 
@@ -230,13 +261,6 @@ class FrameStore:
         """Return the X whose `next/X` is of the same kind."""
         return [key for key, kind in self.kinds.items() if kind.nbytes and self.kinds.get(f"next/{key}") == kind]
 
-    @staticmethod
-    def _alike(words: Mapping[str, Array], names: list[str], streams: int) -> float:
-        """Return for which share of the frames every `next/X` is the X of the frame after."""
-        pairs = [(words[name][streams:], words[f"next/{name}"][:-streams]) for name in names]
-        same = np.logical_and.reduce([(frames == nexts).all(1) for frames, nexts in pairs])
-        return float(same.mean()) if len(same) else 0.0
-
     def _open(self, streams: int) -> None:
         """Choose codecs from the first frames, and write these."""
         size = self.chunk
@@ -244,7 +268,7 @@ class FrameStore:
             size -= 8
         self.ring = Ring(self.capacity, size, streams)
         words = self._joined()
-        linked = [name for name in self._linkable() if self._alike(words, [name], streams) >= ALIKE]
+        linked = [name for name in self._linkable() if alike(words, name, streams) >= ALIKE]
         self.links = {name: Link(self._stored_kind(name), self.ring) for name in linked}
         told = {f"next/{name}" for name in linked}
         self.columns = {key: self._column(key, words[key]) for key in self.kinds if key not in told}
@@ -263,8 +287,6 @@ class FrameStore:
             tried = np.flatnonzero(counts > 0)[:8]
             codec = choose_codec(kind, ring.size, words, starts[tried], counts[tried], ring.streams)
         return RawColumn(kind, ring) if codec is None else ChunkColumn(kind, ring, codec)
-
-    # ------------------------------------------------------------------ the ring
 
     def _append(self, words: dict[str, Array], count: int) -> None:
         """Write frames piece by piece: whole blocks, or what fits into the open one."""
@@ -304,8 +326,6 @@ class FrameStore:
             ring.cursor = (ring.cursor + count) % ring.capacity
             ring.total += count
 
-    # ------------------------------------------------------------------ reading
-
     def get(self, indices: Any, keys: Any = None) -> dict[str, Tensor]:
         """Return frames by their indices, in new tensors; only some keys if these are given.
 
@@ -328,6 +348,19 @@ class FrameStore:
             if not len(self):
                 raise ReplayError("the store is empty; extend it with frames before you sample")
             return self.get(torch.randint(len(self), (batch_size,), generator=generator))
+
+    def batches(
+        self, batch_size: int, generator: torch.Generator | None = None, *, ahead: int = 2
+    ) -> Iterator[dict[str, Tensor]]:
+        """Yield batches without end, `ahead` of them drawn by a thread while you work on the one before.
+
+        The store must hold frames. They may be older than the last written by as many batches.
+        """
+        with TaskThreads(1, "navrl-replay-ahead") as thread:
+            drawn = deque(thread.submit(self.sample, batch_size, generator) for _ in range(ahead))
+            while True:
+                drawn.append(thread.submit(self.sample, batch_size, generator))
+                yield drawn.popleft().result()
 
     def _read(self, slots: Array, keys: set[str] | None = None) -> dict[str, Array]:
         chosen = [key for key in self.kinds if keys is None or key in keys]
@@ -360,27 +393,10 @@ class FrameStore:
             wrong = slots[(slots < 0) | (slots >= len(self))]
             raise ReplayIndexError(f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}")
 
-    # ------------------------------------------------------------------ keeping it
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything as arrays and plain values, still compressed; a checkpoint can hold it."""
         with self._writing, self._lock:
-            ring, first = self.ring, [{key: rows.copy() for key, rows in part.items()} for part in self.first]
-            columns = {
-                key: {
-                    "codec": column.codec.name if column.codec else "raw",
-                    "parameter": column.codec.parameter if column.codec else 0,
-                    **pack_column(column, ring),
-                }
-                for key, column in self.columns.items()
-            }
-            return {
-                "version": VERSION, "capacity": self.capacity, "size": ring.size, "streams": ring.streams,
-                "cursor": ring.cursor, "total": ring.total, "first": first, "columns": columns,
-                "kinds": {key: [kind.element, list(kind.shape)] for key, kind in self.kinds.items()},
-                "rounded": {key: rounded.step for key, rounded in self.rounded.items()},
-                "links": {key: link.state() for key, link in self.links.items()},
-            }  # fmt: skip
+            return pack_parts(self, self.capacity)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become the store that `state_dict` was called on; codecs are those of the state.

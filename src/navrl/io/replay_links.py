@@ -6,6 +6,7 @@ kept as they are. The last frame of every stream has no next frame yet: its `nex
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,15 @@ import numpy as np
 from navrl.io.replay_codecs import Array, Kind
 from navrl.io.replay_columns import Ring
 
-__all__ = ["Link"]
+__all__ = ["Link", "alike"]
 
 ENTRY = 200  # bytes that an exception takes beside its frame: a key and a value of a dict, and the head of an array
+
+
+def alike(words: Mapping[str, Array], name: str, streams: int) -> float:
+    """Return for which share of the frames `next/X` is the X of the frame after, in the same of some streams."""
+    same = (words[name][streams:] == words[f"next/{name}"][:-streams]).all(1)
+    return float(same.mean()) if len(same) else 0.0
 
 
 class Link:
@@ -46,14 +53,13 @@ class Link:
         last = np.arange(max(0, count - streams), count)
         self.tail[(ring.total + last) % streams] = nexts[last]
 
-    def rewrite(self, indices: Array, nexts: Array, before: Array, before_nexts: Array) -> None:
-        """Set the `next/X` of frames, and of those before them, whose next frames are about to change."""
-        for chosen, values in ((before, before_nexts), (indices, nexts)):
-            row, waits = self._in_tail(chosen)
-            self.tail[row[waits]] = values[waits]
-            for slot, value in zip(chosen[~waits].tolist(), values[~waits], strict=True):
-                self.apart[slot] = True
-                self.exceptions[slot] = value.copy()
+    def rewrite(self, indices: Array, nexts: Array) -> None:
+        """Set the `next/X` of frames, whatever their next frames are."""
+        row, waits = self._in_tail(indices)
+        self.tail[row[waits]] = nexts[waits]
+        for slot, value in zip(indices[~waits].tolist(), nexts[~waits], strict=True):
+            self.apart[slot] = True
+            self.exceptions[slot] = value.copy()
 
     def paired(self, indices: Array) -> Array:
         """Return where `next/X` is to be read from the next frame."""

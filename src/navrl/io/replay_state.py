@@ -16,13 +16,13 @@ from navrl.io.replay_kernels import copy_chunks
 from navrl.io.replay_links import Link
 from navrl.io.replay_words import PADDING
 
-__all__ = ["Parts", "pack_column", "read_parts"]
+__all__ = ["Parts", "pack_parts", "read_parts"]
 
 VERSION = 1
 
 
 class Parts:
-    """What a store is made of, read from a state."""
+    """What a store is made of."""
 
     kinds: dict[str, Kind]
     rounded: dict[str, Rounded]
@@ -32,7 +32,28 @@ class Parts:
     first: list[dict[str, Array]]
 
 
-def pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
+def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
+    """Return the parts of a store as arrays and plain values."""
+    ring = parts.ring
+    columns = {
+        key: {
+            "codec": column.codec.name if column.codec else "raw",
+            "parameter": column.codec.parameter if column.codec else 0,
+            **_pack_column(column, ring),
+        }
+        for key, column in parts.columns.items()
+    }
+    return {
+        "version": VERSION, "capacity": capacity, "size": ring.size, "streams": ring.streams,
+        "cursor": ring.cursor, "total": ring.total, "columns": columns,
+        "first": [{key: rows.copy() for key, rows in part.items()} for part in parts.first],
+        "kinds": {key: [kind.element, list(kind.shape)] for key, kind in parts.kinds.items()},
+        "rounded": {key: rounded.step for key, rounded in parts.rounded.items()},
+        "links": {key: link.state() for key, link in parts.links.items()},
+    }  # fmt: skip
+
+
+def _pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
     """Return a column as arrays: its frames, or the chunks one behind the other, and the stage."""
     if isinstance(column, RawColumn):
         return {"frames": column.frames[: ring.length].copy()}

@@ -1,0 +1,271 @@
+"""Whole episodes in, random frames out: `DictReplayBuffer`, for any mix of images, grids, vectors and graph features.
+
+Episodes may have any lengths, and give way oldest first. Frames of 256 bytes and more can be held compressed, each by
+itself (`img_compressed="frame"`, quick to sample) or an episode at a time (`"episode"`, smallest, slow to sample). Where
+frames follow each other without end, `navrl.FrameStore` is smaller and faster than both.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError
+from navrl.io.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
+from navrl.io.replay_input import Workers, check_count
+from navrl.io.threads import usable_cores
+
+__all__ = ["DictReplayBuffer", "PrefixSum"]
+
+IMAGE = 256  # bytes from which on a frame is an image, whatever it shows
+MODES = {False: None, True: "frame", "frame": "frame", "episode": "episode"}
+
+Kinds = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+Episode = dict[str, "Tensor | list[bytes] | bytes"]
+
+
+class PrefixSum:
+    """Which part of a queue a number falls into, in O(log n); parts are added at the end and leave at the front."""
+
+    def __init__(self, lengths: Iterable[int] = ()) -> None:
+        self._ends: list[int] = []  # sums since the beginning of time
+        self._gone, self._base = 0, 0  # parts that have left, and the sum of their lengths
+        for length in lengths:
+            self.append(length)
+
+    def append(self, length: int) -> None:
+        """Add a part at the end."""
+        check_count("length", length, 1, 1 << 62)
+        self._ends.append((self._ends[-1] if self._ends else self._base) + int(length))
+
+    def popleft(self) -> int:
+        """Remove the first part; return its length."""
+        if not len(self):
+            raise ReplayIndexError("no part is left to remove")
+        length = self._ends[self._gone] - self._base
+        self._base += length
+        self._gone += 1
+        if self._gone > len(self._ends) // 2:  # each number is moved once for each that has left
+            del self._ends[: self._gone]
+            self._gone = 0
+        return length
+
+    @property
+    def total(self) -> int:
+        """The sum of the lengths of all parts."""
+        return self._ends[-1] - self._base if len(self) else 0
+
+    def __len__(self) -> int:
+        return len(self._ends) - self._gone
+
+    def find(self, index: int) -> tuple[int, int]:
+        """Return the part, counted from the first that is left, and the place in it.
+
+        Raises:
+            ReplayIndexError: the index is negative, or not less than `total`.
+        """
+        if not 0 <= index < self.total:
+            raise ReplayIndexError(f"index {index} is outside; expected 0 to {self.total - 1}")
+        part = bisect_right(self._ends, index + self._base, self._gone)
+        before = self._ends[part - 1] if part > self._gone else self._base
+        return part - self._gone, index + self._base - before
+
+
+class DictReplayBuffer:
+    """Whole episodes of named arrays, of which random frames are drawn.
+
+    `max_size` counts frames. `keys` are those that an episode must have (all of the first episode, if not given);
+    others that it has are left out. Batches are dicts of tensors on `device`.
+    """
+
+    def __init__(
+        self, max_size: int, keys: Iterable[str] | None = None, device: torch.device | str = "cpu",
+        img_compressed: bool | str = False, *, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        check_count("max_size", max_size, 1, 1 << 40)
+        if img_compressed not in MODES:
+            raise ConfigError(f"img_compressed={img_compressed!r}: expected False, 'frame' (or True), or 'episode'")
+        if isinstance(keys, str):
+            raise ConfigError(f"keys={keys!r}: expected a list of names, such as [{keys!r}]")
+        self.max_size, self.device = max_size, torch.device(device)
+        self.keys = None if keys is None else tuple(keys)
+        self.mode = MODES[img_compressed]
+        self.kinds: Kinds = {}
+        self._lock = threading.Lock()
+        self._workers = Workers(threads or usable_cores())
+        self._episodes: deque[Episode] = deque()
+        self._lengths = PrefixSum()
+
+    def __len__(self) -> int:
+        """The number of frames."""
+        return self._lengths.total
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes are held."""
+        return len(self._episodes)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the frames as they are held."""
+        with self._lock:
+            return sum(_size(value) for episode in self._episodes for value in episode.values())
+
+    def add(self, episode: Mapping[str, Any]) -> None:
+        """Add a whole episode: arrays or tensors (T, ...) by key. The oldest episodes make room.
+
+        Raises:
+            ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer; nothing was stored.
+        """
+        tensors = self._checked(episode)
+        length = len(next(iter(tensors.values())))
+        stored: Episode = {key: self._stored(tensor) for key, tensor in tensors.items()}
+        with self._lock:
+            self.kinds = _kinds(tensors)
+            while self._lengths.total + length > self.max_size:
+                self._lengths.popleft()
+                self._episodes.popleft()
+            self._episodes.append(stored)
+            self._lengths.append(length)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Return `n` frames drawn at random, all equally likely, with replacement.
+
+        Raises:
+            ReplayError: there are no frames yet.
+        """
+        with self._lock:
+            if not len(self):
+                raise ReplayError("the buffer is empty; add an episode before you sample")
+            indices = torch.randint(len(self), (n,), generator=generator)
+            return self._read(indices.tolist())
+
+    def get(self, indices: Any) -> dict[str, Tensor]:
+        """Return frames by index, counted from the oldest."""
+        with self._lock:
+            return self._read(torch.as_tensor(indices).reshape(-1).tolist())
+
+    def _read(self, indices: list[int]) -> dict[str, Tensor]:
+        places = sorted((*self._lengths.find(index), row) for row, index in enumerate(indices))
+        batch = {key: torch.empty((len(places), *shape), dtype=dtype) for key, (dtype, shape) in self.kinds.items()}
+
+        def work(begin: int, end: int) -> None:
+            opened, number = {}, -1
+            for episode, offset, row in places[begin:end]:  # in order, so an episode is opened once
+                if episode != number:
+                    opened, number = {key: _opened(value) for key, value in self._episodes[episode].items()}, episode
+                for key, value in opened.items():
+                    batch[key][row] = decompress_image(value[offset]) if isinstance(value, list) else value[offset]
+
+        self._workers.split(work, len(places), sum(tensor.nbytes for tensor in batch.values()))
+        return {key: tensor.to(self.device) for key, tensor in batch.items()}
+
+    def _checked(self, episode: Mapping[str, Any]) -> dict[str, Tensor]:
+        keys = self.keys if self.keys is not None else tuple(self.kinds) or tuple(episode)
+        missing = [key for key in keys if key not in episode]
+        if missing or not keys:
+            raise ReplayError(f"an episode without {missing}; it has {list(episode)}, expected {list(keys)}")
+        tensors = {key: _as_tensor(key, episode[key]) for key in keys}
+        lengths = {key: len(tensor) for key, tensor in tensors.items()}
+        if len(set(lengths.values())) > 1 or not 1 <= next(iter(lengths.values())) <= self.max_size:
+            raise ReplayError(f"an episode of lengths {lengths}; expected one length from 1 to {self.max_size} for all keys")
+        found = _kinds(tensors)
+        if self.kinds and found != self.kinds:
+            wrong = [f"{key}: {found[key]}, expected {self.kinds[key]}" for key in keys if found[key] != self.kinds[key]]
+            raise ReplayError(f"an episode that is not like the first: {'; '.join(wrong)}")
+        return tensors
+
+    def _stored(self, tensor: Tensor) -> Tensor | list[bytes] | bytes:
+        if self.mode is None or tensor[0].nbytes < IMAGE:
+            return tensor.clone()
+        return [compress_image(frame) for frame in tensor] if self.mode == "frame" else compress_image_seq(tensor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as arrays and plain values, still compressed; a checkpoint can hold it."""
+        with self._lock:
+            episodes = [{key: _packed(value) for key, value in episode.items()} for episode in self._episodes]
+            return {"max_size": self.max_size, "mode": self.mode, "keys": list(self.kinds), "episodes": episodes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become the buffer that `state_dict` was called on; the device stays.
+
+        Raises:
+            StateError: the state does not fit, or is damaged; the buffer is as it was.
+        """
+        loaded = DictReplayBuffer(self.max_size, self.keys, self.device)
+        try:
+            if state["max_size"] != self.max_size or state["mode"] not in MODES.values():
+                raise StateError(f"a buffer for {state['max_size']} frames, expected one for {self.max_size}")
+            loaded.mode = state["mode"]
+            for packed in state["episodes"]:
+                stored: Episode = {key: _unpacked(packed[key]) for key in state["keys"]}
+                opened = {key: _opened(value) for key, value in stored.items()}
+                whole = {
+                    k: torch.stack([decompress_image(f) for f in v]) if isinstance(v, list) else v for k, v in opened.items()
+                }
+                checked = loaded._checked(whole)
+                loaded.kinds = _kinds(checked)
+                loaded._episodes.append(stored)
+                loaded._lengths.append(len(next(iter(whole.values()))))
+        except (KeyError, TypeError, AttributeError, ReplayError, ContainerError, RuntimeError) as error:
+            raise StateError(f"not the state of a DictReplayBuffer: {error}; nothing was loaded") from error
+        if len(loaded) > self.max_size:
+            raise StateError(f"a state of {len(loaded)} frames, expected at most {self.max_size}; nothing was loaded")
+        with self._lock:
+            self.mode, self.kinds = loaded.mode, loaded.kinds
+            self._episodes, self._lengths = loaded._episodes, loaded._lengths
+
+
+def _as_tensor(key: str, value: Any) -> Tensor:
+    try:
+        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
+    except TypeError as error:
+        raise ReplayError(f"{key}: {error}; expected an array or a tensor (T, ...)") from error
+    if not tensor.ndim:
+        raise ReplayError(f"{key}: found a single number, expected an array or a tensor (T, ...)")
+    return tensor
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> Kinds:
+    return {key: (tensor.dtype, tuple(tensor.shape[1:])) for key, tensor in tensors.items()}
+
+
+def _size(value: Tensor | list[bytes] | bytes) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    return len(value) if isinstance(value, bytes) else sum(map(len, value))
+
+
+def _opened(value: Tensor | list[bytes] | bytes) -> Any:
+    """Return the frames of an episode, or a list of the bytes of each."""
+    return decompress_image_seq(value) if isinstance(value, bytes) else value
+
+
+def _whole(value: Any) -> Tensor:
+    return torch.stack([decompress_image(frame) for frame in value]) if isinstance(value, list) else value
+
+
+def _packed(value: Tensor | list[bytes] | bytes) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, bytes):
+        return {"episode": np.frombuffer(value, np.uint8).copy()}
+    return {"frames": np.frombuffer(b"".join(value), np.uint8).copy(), "lengths": np.array([*map(len, value)], np.int64)}
+
+
+def _unpacked(packed: Any) -> Tensor | list[bytes] | bytes:
+    if isinstance(packed, Tensor):
+        return packed.clone()
+    if "episode" in packed:
+        return bytes(np.asarray(packed["episode"]))
+    data, lengths = bytes(np.asarray(packed["frames"])), np.asarray(packed["lengths"])
+    if (lengths < 0).any() or lengths.sum() != len(data):
+        raise ReplayError("frames that do not fit their lengths")
+    ends = np.cumsum(lengths).tolist()
+    return [data[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]

@@ -1,0 +1,216 @@
+"""Whole episodes against a plain list of them; prefix sums against sums; images as bytes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from navrl import (
+    DictReplayBuffer,
+    PrefixSum,
+    compress_image,
+    compress_image_seq,
+    decompress_image,
+    decompress_image_seq,
+    load_checkpoint,
+    save_checkpoint,
+)
+from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError
+
+QUIET = settings(max_examples=50, deadline=None)
+
+
+@QUIET
+@given(operations=st.lists(st.integers(0, 9), max_size=60))
+def test_a_prefix_sum_finds_what_a_list_finds(operations):
+    sums, plain = PrefixSum(), []
+    for operation in operations:
+        if operation:
+            sums.append(operation)
+            plain.append(operation)
+        elif plain:
+            assert sums.popleft() == plain.pop(0)
+        assert len(sums) == len(plain)
+        assert sums.total == sum(plain)
+        expected = [(part, offset) for part, length in enumerate(plain) for offset in range(length)]
+        assert [sums.find(index) for index in range(sums.total)] == expected
+
+
+def test_a_prefix_sum_refuses_what_is_outside():
+    sums = PrefixSum([2, 3])
+    for index in (-1, 5):
+        with pytest.raises(ReplayIndexError):
+            sums.find(index)
+    with pytest.raises(ConfigError):
+        sums.append(0)
+    with pytest.raises(IndexError):
+        PrefixSum().popleft()
+
+
+def episode(length: int, seed: int) -> dict[str, np.ndarray | torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    return {
+        "image": rng.integers(0, 3, (length, 3, 20, 20), dtype=np.uint8) * (np.arange(20) < 5).astype(np.uint8),
+        "edges": rng.integers(0, 1 << 40, (length, 50, 2)),
+        "lidar": torch.from_numpy(rng.normal(size=(length, 100))).to(torch.bfloat16),
+        "done": np.arange(length) == length - 1,
+    }
+
+
+@pytest.mark.parametrize("mode", [False, True, "frame", "episode"])
+@settings(max_examples=12, deadline=None)
+@given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=12), restored=st.booleans())
+def test_a_buffer_is_a_queue_of_episodes(mode, lengths, restored):
+    buffer, plain = DictReplayBuffer(40, img_compressed=mode), []
+    for number, length in enumerate(lengths):
+        buffer.add(episode(length, number))
+        plain.append(episode(length, number))
+        while sum(len(one["done"]) for one in plain) > 40:
+            plain.pop(0)
+    if restored:
+        state, buffer = buffer.state_dict(), DictReplayBuffer(40)
+        buffer.load_state_dict(state)
+    assert buffer.num_episodes == len(plain)
+    assert len(buffer) == sum(len(one["done"]) for one in plain)
+    found = buffer.get(torch.arange(len(buffer)))
+    for key, tensor in found.items():
+        wanted = torch.cat([torch.as_tensor(one[key]) for one in plain])
+        assert tensor.dtype == wanted.dtype
+        assert torch.equal(tensor, wanted)
+
+
+@pytest.mark.parametrize("mode", ["frame", "episode"])
+def test_compressed_episodes_are_smaller_and_a_checkpoint_holds_them(mode, tmp_path):
+    buffer = DictReplayBuffer(1000, keys=["image", "done"], img_compressed=mode, threads=3)
+    for number in range(20):
+        buffer.add(episode(30, number))
+    assert buffer.nbytes() < 600 * 1201 * 0.6
+    save_checkpoint(buffer.state_dict(), tmp_path / "x.pt")
+    restored = DictReplayBuffer(1000)
+    restored.load_state_dict(load_checkpoint(tmp_path / "x.pt"))
+    ours, theirs = (one.sample(500, torch.Generator().manual_seed(1)) for one in (buffer, restored))
+    assert list(ours) == ["image", "done"]
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_samples_come_from_all_frames_equally():
+    buffer = DictReplayBuffer(100)
+    buffer.add({"x": np.arange(90)})
+    buffer.add({"x": np.arange(90, 100)})
+    counts = torch.bincount(buffer.sample(20_000, torch.Generator().manual_seed(0))["x"], minlength=100)
+    assert counts.min() > 120
+    assert counts.max() < 300
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ({"x": np.zeros((3, 2))}, "without"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, "lengths"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0)}, "lengths"),
+        ({"x": np.zeros((11, 2)), "y": np.zeros(11)}, "from 1 to 10"),
+        ({"x": np.zeros((3, 3)), "y": np.zeros(3)}, "not like the first"),
+        ({"x": np.array(["a"]), "y": np.zeros(1)}, "x:"),
+        ({"x": 1.0, "y": np.zeros(1)}, "single number"),
+    ],
+)
+def test_episodes_that_do_not_fit_are_refused_and_nothing_is_stored(added, message):
+    buffer = DictReplayBuffer(10)
+    buffer.add({"x": np.zeros((4, 2)), "y": np.zeros(4)})
+    with pytest.raises(ReplayError, match=message):
+        buffer.add(added)
+    assert len(buffer) == 4
+
+
+def test_impossible_settings_empty_buffers_and_foreign_states_are_refused():
+    for arguments in ({"max_size": 0}, {"max_size": 5, "img_compressed": "jpeg"}, {"max_size": 5, "keys": "image"}):
+        with pytest.raises(ConfigError):
+            DictReplayBuffer(**arguments)
+    with pytest.raises(ReplayError, match="empty"):
+        DictReplayBuffer(5).sample(1)
+    buffer = DictReplayBuffer(50, img_compressed="frame")
+    buffer.add(episode(5, 0))
+    for damage in ({"max_size": 4}, {"mode": "x"}, {"episodes": [{}]}, {"keys": ["z"]}, {"episodes": None}):
+        with pytest.raises(StateError):
+            buffer.load_state_dict({**buffer.state_dict(), **damage})
+    state = buffer.state_dict()
+    state["episodes"][0]["image"]["frames"][4:] = 0
+    with pytest.raises(StateError):
+        buffer.load_state_dict(state)
+    assert torch.equal(buffer.get([4])["done"], torch.tensor([True]))
+
+
+any_array = arrays.arrays(
+    st.sampled_from(["?", "u1", "i2", "<i4", ">i4", "u8", "f2", "f4", "f8", "c8"]), arrays.array_shapes(min_dims=0, min_side=0)
+)
+
+
+@QUIET
+@given(image=any_array, codec=st.sampled_from(["raw", "lz4", "zstd", "planes-zstd"]), tensor=st.booleans())
+def test_any_array_comes_back_from_its_bytes(image, codec, tensor):
+    wanted = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))) if tensor else image
+    found = decompress_image(compress_image(wanted, codec))
+    assert type(found) is type(wanted)
+    assert found.shape == wanted.shape
+    assert np.asarray(found).tobytes() == image.astype(image.dtype.newbyteorder("=")).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "RGB", "RGBA", "CMYK", "I", "F", "I;16", "HSV"])
+def test_a_picture_comes_back_as_a_picture(mode):
+    shown = Image.effect_noise((31, 17), 90).convert("RGB")
+    shown = shown.convert("L" if mode in ("1", "I", "F", "LA", "I;16") else mode)
+    shown = shown.convert("I").convert(mode) if mode == "I;16" else shown.convert(mode)
+    found = decompress_image(compress_image(shown))
+    assert found.mode == shown.mode
+    assert found.size == shown.size
+    assert found.tobytes() == shown.tobytes()
+
+
+def test_sequences_come_back_as_arrays():
+    images = np.random.default_rng(0).integers(0, 9, (5, 8, 8), dtype=np.uint8)
+    for form in (images, list(images), [Image.fromarray(image) for image in images]):
+        assert np.array_equal(decompress_image_seq(compress_image_seq(form)), images)
+    assert torch.equal(decompress_image_seq(compress_image_seq(list(torch.from_numpy(images)))), torch.from_numpy(images))
+    still = np.repeat(images[:1], 50, 0)
+    assert len(compress_image_seq(still)) < 2 * len(compress_image(still[0]))
+
+
+@pytest.mark.parametrize("thing", [[], "text", [np.zeros(2), np.zeros(3)], np.float32(1.0) * np.ones(())])
+def test_what_is_no_sequence_is_refused(thing):
+    with pytest.raises(ReplayError):
+        compress_image_seq(thing)
+
+
+def test_what_is_no_image_is_refused():
+    for thing in ("text", 3, None, [1, 2], np.array(["a"]), Image.new("P", (3, 3))):
+        with pytest.raises(ReplayError):
+            compress_image(thing)
+    with pytest.raises(ContainerError, match="one image"):
+        decompress_image_seq(compress_image(np.zeros(())))
+
+
+@QUIET
+@given(cut=st.integers(0, 200), place=st.integers(0, 63), value=st.integers(0, 255))
+def test_damaged_bytes_are_refused_or_give_an_image_of_bounded_size(cut, place, value):
+    whole = bytearray(compress_image(np.arange(300, dtype=np.int16) // 7))
+    whole[place % len(whole)] = value
+    for data in (bytes(whole), bytes(whole[:cut])):
+        with contextlib.suppress(ContainerError):
+            assert decompress_image(data, largest=1 << 16).nbytes <= 1 << 16
+
+
+def test_a_small_file_cannot_ask_for_much_memory():
+    bomb = bytearray(compress_image(np.zeros((4, 4), np.uint8)))
+    bomb[8:16] = (1 << 50).to_bytes(8, "little")
+    with pytest.raises(ContainerError, match="claims"):
+        decompress_image(bytes(bomb))
+    big = compress_image(np.zeros(1 << 20, np.uint8))
+    with pytest.raises(ContainerError, match="more than is allowed"):
+        decompress_image(big, largest=1 << 19)
