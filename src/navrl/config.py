@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from navrl.errors import ConfigError, nearest_name
+from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
@@ -95,14 +96,14 @@ class Config(NavigationSettings):
     network: NetworkSettings = field(default_factory=NetworkSettings)
     curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
     flight: FlightSettings = field(default_factory=FlightSettings)
+    registry: UploadPolicy = field(default_factory=UploadPolicy)
     wandb: WandbSettings = field(default_factory=WandbSettings)
     mlflow: MlflowSettings = field(default_factory=MlflowSettings)
 
     @property
     def tracking(self) -> TrackingSettings:
         """The settings of the trackers alone."""
-        names = tracker_names(self.tracker)
-        return TrackingSettings(names, self.wandb, self.mlflow, self.tracker_patience, self.tracker_deadline)
+        return _tracking(self)
 
     @property
     def task(self) -> NavigationSettings:
@@ -112,7 +113,7 @@ class Config(NavigationSettings):
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         self.task.check()
-        for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.tracking):
+        for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.registry, self.tracking):
             group.check()
         limits = {
             "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),
@@ -162,6 +163,11 @@ class Config(NavigationSettings):
                     f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet {name} {first}: the policy would "
                     "be judged in worlds it has learnt in; move one of them"
                 )
+
+
+def _tracking(config: Config) -> TrackingSettings:
+    names = tracker_names(config.tracker)
+    return TrackingSettings(names, config.wandb, config.mlflow, config.tracker_patience, config.tracker_deadline)
 
 
 def load_config(overrides: Sequence[str] = ()) -> Config:

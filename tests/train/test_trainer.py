@@ -15,6 +15,7 @@ from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint import load_checkpoint, save_checkpoint
 from navrl.model import load_model, model_state, save_model
 from navrl.monitor import MetricsLog
+from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
@@ -22,6 +23,7 @@ from navrl.tracking.recorder import Tracking
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
 from navrl.train.loop import _Record
+from navrl.train.publish import Publisher
 from navrl.train.share import share_of
 from navrl.train.team import Team
 from navrl.train.trainer import Trainer
@@ -39,6 +41,11 @@ def configured(*overrides):
 
 def trainer_of(*overrides):
     return Trainer(configured(*overrides), Team())
+
+
+def unpublished(tracking):
+    """Whoever would hand models on, and does not."""
+    return Publisher(UploadPolicy(name=""), tracking)
 
 
 def shapes(env):
@@ -181,7 +188,7 @@ def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstac
         MetricsLog(folder.metrics) as metrics,
         Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
     ):
-        record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, tracker)
+        record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
         for trainer.iteration, (success, clearance) in enumerate(scores, 1):
             record.evaluated({"static": flown(1.0, 1.0), "moving": flown(success, clearance)})
             kept.append(load_checkpoint(folder.model_path)["card"]["iteration"])
@@ -197,7 +204,7 @@ def test_the_newest_of_models_that_never_succeed_is_kept_and_any_success_is_bett
         MetricsLog(folder.metrics) as metrics,
         Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
     ):
-        record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, tracker)
+        record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
         for trainer.iteration, success in enumerate((0.0, 0.0, 0.1), 1):
             record.evaluated({"moving": flown(success, 0.5)})
             assert trainer.best["iteration"] == trainer.iteration

@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def fly_and_report(
     policy: Policy, model: str, config: Config, typed: set[str], folder: Path, console: Console, print_json: bool = False
-) -> None:
-    """Fly all conditions; print the table or the JSON, and leave the numbers and the pictures in a folder."""
+) -> dict[str, Any]:
+    """Fly all conditions; print the table or the JSON, leave the numbers and the pictures in a folder, return the numbers."""
     from navrl.errors import MissingExtraError
     from navrl.evaluate import conditions
     from navrl.train.folder import as_json, write_text
@@ -96,6 +96,7 @@ def fly_and_report(
         console.print(f"no pictures: {error}", markup=False)
     told = ", ".join(str(path) for path in (folder / "evaluation.json", *paths))
     console.print(f"written: {told}", markup=False, highlight=False, soft_wrap=True)
+    return dict(report["conditions"])
 
 
 def _configuration(arguments: argparse.Namespace) -> tuple[Config, set[str]]:

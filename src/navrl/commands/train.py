@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from navrl.config import Config
     from navrl.train.folder import RunFolder
+    from navrl.train.publish import Publisher
 
 EPILOG = """presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
@@ -50,7 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, evaluate, draw; return 0, or 128 and the signal that stopped it."""
     from rich.console import Console
 
-    from navrl.config import as_yaml, load_config
+    from navrl.config import as_dict, as_yaml, load_config
+    from navrl.tracking.recorder import Tracking
+    from navrl.train.publish import Publisher
 
     typed = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
     preset = "preset=sac" if "algo=sac" in typed else "preset=quick"
@@ -60,27 +63,29 @@ def run(arguments: argparse.Namespace) -> int:
         print(as_yaml(config), end="")
         return 0
     console = Console(force_terminal=False if config.headless else None)
-    code, folder, config = _train(config, typed, console)
-    if code == 0:
-        _finish(config, folder, console)
+    folder, config, state = _open_folder(config, typed)
+    with folder, Tracking(config.tracking, as_dict(config), folder.path) as tracking:
+        publisher = Publisher(config.registry, tracking)
+        code = _train(config, state, folder, publisher, console)
+        if code == 0:
+            _finish(config, folder.path, publisher, console)
     return code
 
 
-def _train(config: Config, overrides: list[str], console: Any) -> tuple[int, Path, Config]:
+def _train(config: Config, state: dict[str, Any] | None, folder: RunFolder, publisher: Publisher, console: Any) -> int:
     from navrl.train.display import open_display
     from navrl.train.loop import Order, follow, lead
     from navrl.train.stopping import StopRequest
     from navrl.train.team import assemble
 
-    folder, config, state = _open_folder(config, overrides)
     order = Order(config, state)
-    with folder, StopRequest() as stop, open_display(console, f"navrl train: {folder.path}") as display:
+    with StopRequest() as stop, open_display(console, f"navrl train: {folder.path}") as display:
         if state is not None:
             display.note(f"resumed after iteration {state['iteration']}")
         display.note(f"{config.processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
         with assemble(config.processes, follow, order) as team:
-            finished = lead(team, order, folder, display, stop)
-        return 0 if finished else stop.exit_code, folder.path, config
+            finished = lead(team, order, folder, display, stop, publisher)
+        return 0 if finished else stop.exit_code
 
 
 def _open_folder(config: Config, overrides: list[str]) -> tuple[RunFolder, Config, dict[str, Any] | None]:
@@ -125,11 +130,21 @@ def _fitting_processes(config: Config) -> int:
     return max(n for n in range(1, cores + 1) if config.env.num_envs % n == 0 and config.flight.interim_episodes % n == 0)
 
 
-def _finish(config: Config, folder: Path, console: Any) -> None:
-    """Evaluate the model of the run and say where everything is."""
+def _finish(config: Config, folder: Path, publisher: Publisher, console: Any) -> None:
+    """Evaluate the model of the run, tell the registry and the trackers, and say where everything is."""
     from navrl.commands.evaluate import fly_and_report
     from navrl.evaluate import load_policy
 
     policy = load_policy(folder)
-    fly_and_report(policy, str(folder), config, set(), folder, console)
+    rows = fly_and_report(policy, str(folder), config, set(), folder, console)
+    publisher.judged(rows)
+    shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
+    publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})
+    for name, take in (("flights.png", publisher.tracking.image), ("flights.gif", publisher.tracking.video)):
+        if (folder / name).is_file():
+            take(policy.card["iteration"], name.replace(".", "_"), folder / name)
     console.print(f"the model: [bold]{folder / 'model.pt'}[/bold]   fly it: [bold]navrl eval {folder}[/bold]", soft_wrap=True)
+    if publisher.label is not None:
+        console.print(
+            f"registered as [bold]{publisher.label}[/bold]   all models: [bold]navrl models ls[/bold]", soft_wrap=True
+        )

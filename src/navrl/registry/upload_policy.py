@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from navrl.errors import ConfigError
+from navrl.registry.names import check_name
 
 __all__ = ["Action", "UploadConditions", "UploadPolicy", "decide", "is_better", "metric_value"]
 
@@ -37,6 +38,7 @@ class UploadConditions:
 class UploadPolicy:
     """Keys `registry.*`: when a model is registered and uploaded, and how many are kept."""
 
+    name: str = "navigation"  # of the model in the registry; empty: nothing is registered
     upload_frequency: int = 0  # iterations; 0: only the best and the final one
     save_best_models: bool = True
     best_model_metric: str = "success_100"
@@ -49,6 +51,8 @@ class UploadPolicy:
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
+        if self.name:
+            check_name(self.name)
         self.upload_conditions.check()
         limits = {"upload_frequency": (0, 1 << 31), "keep_last_n": (0, 1 << 31), "max_retries": (0, 1000)}
         for name, (low, high) in limits.items():

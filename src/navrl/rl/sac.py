@@ -122,7 +122,8 @@ class SAC:
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=settings.temperature_rate)
         self.updates = 0
         self._skipped = 0
-        self._pairs = [[*target.parameters()] for target in (self.target, critic)]
+        self._followers: list[Tensor] = [*self.target.parameters()]
+        self._followed: list[Tensor] = [*critic.parameters()]
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -147,7 +148,7 @@ class SAC:
         if self.updates % settings.actor_interval == 0:
             report |= self._learn_actions(observation)
         self.updates += 1
-        torch._foreach_lerp_(*self._pairs, settings.tau)
+        torch._foreach_lerp_(self._followers, self._followed, settings.tau)
         return report | {"learning_rate": settings.actor_rate * rate, "temperature": float(self.log_temperature.detach().exp())}
 
     @torch.no_grad()

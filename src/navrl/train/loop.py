@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from navrl.config import Config, as_dict
-from navrl.evaluate import Flights
+from navrl.evaluate import OUTCOMES, Flights
 from navrl.io.directory import CheckpointDirectory
 from navrl.io.rollouts import RolloutStorage
 from navrl.model import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
-from navrl.tracking.recorder import Tracking
 from navrl.train.display import Display, Status
 from navrl.train.folder import RunFolder
+from navrl.train.publish import Publisher
 from navrl.train.report import summary
 from navrl.train.rollouts import keep_rollout
 from navrl.train.stopping import StopRequest
@@ -54,7 +55,9 @@ def follow(team: Team, order: Order) -> None:
             return
 
 
-def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest) -> bool:
+def lead(
+    team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest, publisher: Publisher
+) -> bool:  # fmt: skip
     """Train as the leader; return whether the training came to its end, or a signal came first."""
     torch.set_flush_denormal(True)
     config, begins = order.config, order.state is None
@@ -64,7 +67,6 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         trainer.best = None  # it is of another folder's model
     with (
         MetricsLog(folder.metrics) as metrics,
-        Tracking(config.tracking, as_dict(config), folder.path) as tracker,
         CheckpointDirectory(
             folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=trainer.optimizers,
             max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
@@ -74,7 +76,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
         ) as rollouts,
     ):  # fmt: skip
         metrics.rewind(trainer.iteration)
-        record = _Record(trainer, folder, display, metrics, tracker)
+        record = _Record(trainer, folder, display, metrics, publisher)
         if begins:
             _save(trainer, team, checkpoints)  # so that a run killed before its first checkpoint can go on too
         while trainer.iteration < trainer.iterations:
@@ -94,6 +96,8 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
                 with record.monitor.timer("evaluation"):
                     flights = trainer.evaluate()
                 record.evaluated(flights)
+            elif publisher.due(trainer.iteration):
+                record.publish_present()
             if plan["save"]:
                 with record.monitor.timer("checkpoint_save"):
                     _save(trainer, team, checkpoints, record.score if plan["evaluate"] else None)
@@ -105,6 +109,7 @@ def lead(team: Team, order: Order, folder: RunFolder, display: Display, stop: St
                 checkpoints.flush()
                 display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
                 return False
+        record.finished()
         return True
 
 
@@ -135,10 +140,10 @@ class _Record:
     """What the leader tells the user, and the best model so far."""
 
     def __init__(
-        self, trainer: AnyTrainer, folder: RunFolder, display: Display, metrics: MetricsLog, tracker: Tracking
+        self, trainer: AnyTrainer, folder: RunFolder, display: Display, metrics: MetricsLog, publisher: Publisher
     ) -> None:  # fmt: skip
         self.trainer, self.folder, self.display = trainer, folder, display
-        self.metrics, self.tracker = metrics, tracker
+        self.metrics, self.publisher, self.tracker = metrics, publisher, publisher.tracking
         self.monitor = PerformanceMonitor()
         self._start, self._first = time.perf_counter(), trainer.iteration
         earlier = MetricsLog.read(folder.metrics, "eval")
@@ -164,17 +169,44 @@ class _Record:
         self.metrics.write("eval", trainer.iteration, frames=trainer.frames, seconds=round(seconds, 2), conditions=rows)
         self.tracker.log(trainer.iteration, {f"eval/{label}": rate for label, rate in self._evaluation.items()})
         self.folder.save_evaluation(f"iteration_{trainer.iteration:06d}", rows)
-        hardest = list(flights.values())[-1]
+        label, hardest = list(flights.items())[-1]
         clearance = hardest.of_successes("min_clearance")
         self.score = {"success": hardest.rate("success_100")[0], "clearance": clearance if clearance == clearance else 0.0}
         best, score = trainer.best, (self.score["success"], self.score["clearance"])
-        if best is None or score >= (best["success"], best["clearance"]):
-            trainer.best = self.score | {"iteration": float(trainer.iteration)}
-            card = {"iteration": trainer.iteration, "frames": trainer.frames, "seed": trainer.config.seed, "evaluation": rows}
-            state = model_state(trainer.network, trainer.config.network, trainer.config.task, card)
-            save_model(self.folder.model_path, state)
         told = ", ".join(f"{100 * rate:.1f} % among {label}" for label, rate in self._evaluation.items())
         self.display.note(f"iteration {trainer.iteration}: {told}")
+        measured = {name: hardest.rate(name)[0] for name in OUTCOMES} | {"mean_return": rows[label]["mean_return"]}
+        if best is None or score >= (best["success"], best["clearance"]):
+            trainer.best = self.score | {"iteration": float(trainer.iteration)}
+            self._keep(self.folder.model_path, rows)
+            self._publish(self.folder.model_path, measured, label)
+        elif self.publisher.due(trainer.iteration):
+            self.publish_present(rows, measured, label)
+
+    def publish_present(
+        self, rows: dict[str, Any] | None = None, measured: dict[str, float] | None = None, label: str = ""
+    ) -> None:  # fmt: skip
+        """Hand the present model on, the best or not."""
+        path = self.folder.path / "present.pt"
+        self._keep(path, rows)
+        self._publish(path, measured or {}, label)
+        path.unlink()
+
+    def finished(self) -> None:
+        """Hand on the best model of a training that came to its end."""
+        self._publish(self.folder.model_path, {}, final=True)
+
+    def _keep(self, path: Path, rows: dict[str, Any] | None) -> None:
+        trainer = self.trainer
+        card = {"iteration": trainer.iteration, "frames": trainer.frames, "seed": trainer.config.seed, "evaluation": rows or {}}
+        save_model(path, model_state(trainer.network, trainer.config.network, trainer.config.task, card))
+        size = {"model/total_parameters": sum(p.numel() for p in trainer.network.parameters())}
+        self.tracker.log(trainer.iteration, size | {"model/file_size_mb": path.stat().st_size / 1e6})
+
+    def _publish(self, path: Path, measured: dict[str, float], label: str = "", *, final: bool = False) -> None:
+        told = self.publisher.publish(path, self.trainer.iteration, measured, condition=label, final=final)
+        if told:
+            self.display.note(told)
 
     def saved(self, checkpoints: CheckpointDirectory) -> None:
         """Remember how long the last checkpoint held training up."""

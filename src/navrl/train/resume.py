@@ -18,7 +18,7 @@ from navrl.train.folder import default_name
 CHANGEABLE = (
     "max_frame_num", "eval_interval", "save_interval", "keep_last_n", "compress_checkpoint", "save_compression_level",
     "async_checkpoint_queue_size", "headless", "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.",
-    "mlflow.", "tracker", "sim.num_threads",
+    "mlflow.", "tracker", "registry.", "sim.num_threads",
 )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from navrl.config import Config
 from navrl.evaluate import Flights
+from navrl.rl.network import NavigationNetwork
 from navrl.sim.env import NavigationEnv
 from navrl.train.team import Team
 
@@ -17,7 +17,7 @@ class AnyTrainer(Protocol):
     """What the loop asks of a trainer: one process's part of a training."""
 
     config: Config
-    network: nn.Module
+    network: NavigationNetwork
     env: NavigationEnv
     iteration: int
     best: dict[str, float] | None
