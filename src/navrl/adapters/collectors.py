@@ -106,7 +106,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self._after = {name: torch.zeros_like(flag) for name, flag in flags.items()}
         self._after["reward"] = torch.zeros(number, steps, 1, device=self.device)
         self._after["stats"] = torch.zeros(number, steps, len(STATISTICS), device=self.device)
-        seen = {**layout.split(self._rows), **flags, "stats": torch.zeros_like(self._after["stats"])}
+        # No episode is over when a policy acts. They are written for each batch, as somebody may have written into them.
+        self._always_zero = {**flags, "stats": torch.zeros_like(self._after["stats"])}
+        seen = {**layout.split(self._rows), **self._always_zero}
         after = {**layout.split(self._next_rows), **self._after}
         shape = (number, steps)
         whole = {**seen, "collector": TensorDict({"traj_ids": self._ids}, shape, self._batch_device)}
@@ -116,6 +118,7 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self._batch.set("next", TensorDict(after, shape, self._batch_device))
         self._batch.refine_names(..., "time")
         self._written: dict[Any, Tensor] | None = None  # what the policy writes; known after its first call
+        self._same: TensorDictBase | None = None  # what is handed out again and again
 
     # ------------------------------------------------------------------ collecting
 
@@ -126,6 +129,8 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         start = time.perf_counter()
         if self.reset_at_each_iter:
             self.reset()
+        for zeros in self._always_zero.values():
+            zeros.zero_()
         with set_exploration_type(self.exploration_type):
             for t in range(self.frames_per_batch):
                 self._rows[:, t] = self._step.packed.to(self.device)
@@ -189,12 +194,22 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             self._frames += self.requested_frames_per_batch
             if self.split_trajs:
                 batch = split_trajectories(batch, prefix="collector")
+            elif self.return_same_td:
+                batch = self._handed_out()
             if self.postproc is not None:
-                batch = self.postproc(batch.copy() if batch is self._batch else batch)
+                batch = self.postproc(batch.copy())
             batch = batch if self.return_same_td else batch.clone()
             if self.post_collect_hook is not None:
                 self.post_collect_hook(batch)
             yield batch
+
+    def _handed_out(self) -> TensorDictBase:
+        """Return the one TensorDict that is handed out again and again, with our tensors in it, whatever was put there."""
+        if self._same is None:
+            self._same = self._batch.copy()
+        elif self._same.is_locked:
+            self._same.unlock_()
+        return self._same.update(self._batch)
 
     @property
     def fps(self) -> float:
