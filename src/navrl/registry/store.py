@@ -290,11 +290,12 @@ class Registry:
             versions = rows.all_versions()
             found = [Damage("database", self._database.path, text) for text in rows.complaints()]
         faults: dict[Stored, str | None] = {}
-        for version in versions:
-            stored = Stored(version.digest, version.size)
-            if stored not in faults:
-                faults[stored] = self._files.fault(stored)
-            if problem := faults[stored]:
+        for stored in {Stored(version.digest, version.size) for version in versions}:
+            faults[stored] = self._files.fault(stored)
+        with self._reading() as rows:  # again: what somebody deleted meanwhile is not damaged
+            left = [version for version in versions if rows.version(version.name, version.version) is not None]
+        for version in left:
+            if problem := faults[Stored(version.digest, version.size)]:
                 found.append(Damage(version.label, version.path, problem))
         return found
 
