@@ -94,7 +94,11 @@ class Publisher:
 
     def judged(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Write what the last evaluation of a training found beside the version that it judged."""
-        if self.label is not None:
-            told = {f"judged {label}": f"{100 * row['outcomes']['success_100']['share']:.1f} %" for label, row in rows.items()}
+        if self.label is None:
+            return
+        told = [f"{label}: {100 * row['outcomes']['success_100']['share']:.1f} %" for label, row in rows.items()]
+        try:
             with Registry() as registry:
-                registry.tag(self.label, told)
+                registry.tag(self.label, {"judged": ", ".join(told)})
+        except FAILURES as error:
+            warnings.warn(f"the registry was not told how {self.label} was judged: {error}", RuntimeWarning, stacklevel=2)
