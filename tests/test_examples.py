@@ -31,6 +31,13 @@ def test_the_stable_baselines3_example_trains():
     assert "mean return" in run(sys.executable, "examples/stable_baselines3_ppo.py", "--drones", "16", "--steps", "1024")
 
 
+@pytest.mark.slow
+def test_the_example_that_learns_from_pictures_learns_and_saves_memory():
+    told = run(sys.executable, "examples/sac_from_grids.py", "--minutes", "0.08", "--drones", "16", "--batch", "16")
+    held, plain = map(float, re.search(r"transitions in ([\d.]+) MB; uncompressed ([\d.]+) MB", told).groups())
+    assert 0 < held < plain
+
+
 def test_the_example_world_loads_and_is_drawn(tmp_path):
     world = ROOT / "examples" / "worlds" / "gate.yaml"
     run(sys.executable, "-m", "navrl.cli", "world", "--png", str(tmp_path / "gate.png"), "--steps", "5",

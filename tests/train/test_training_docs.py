@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from dataclasses import fields
 from pathlib import Path
 
+from navrl.registry.upload_policy import UploadPolicy
 from navrl.sim.layout import STATISTICS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "training.md").read_text()
 
 
 def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
@@ -28,3 +31,16 @@ def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
 
 def test_every_statistic_of_an_episode_is_explained():
     assert [name for name in STATISTICS if name != "world" and f"/{name}`" not in PAGE] == []
+
+
+def test_the_code_of_the_page_on_sac_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "sac.md").read_text(), re.S)
+    names: dict[str, object] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(block, names)
+    assert names["report"]["value_loss"] > 0
+
+
+def test_every_setting_of_the_registry_is_explained():
+    named = [field.name for field in fields(UploadPolicy)]
+    assert [name for name in named if name not in PAGE] == []
