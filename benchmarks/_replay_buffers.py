@@ -129,7 +129,7 @@ class Cpprb:
     def __init__(self, capacity: int, frames: Frames) -> None:
         from cpprb import ReplayBuffer
 
-        kinds = {key: {"shape": value.shape[1:], "dtype": value.dtype} for key, value in frames.items() if "/" not in key}
+        kinds = {key: {"shape": value.shape[1:] or 1, "dtype": value.dtype} for key, value in frames.items() if "/" not in key}
         self.buffer = ReplayBuffer(capacity, kinds, next_of=("observation",))
 
     def add(self, frames: Frames) -> None:

@@ -138,7 +138,8 @@ def test_frames_and_keys_can_be_rewritten_anywhere():
     )
     data = flight(CAPACITY + 40)
     for buffer in (ours, theirs):
-        buffer.extend(data.clone())
+        buffer.extend(data[:CAPACITY].clone())
+        buffer.extend(data[CAPACITY:].clone())
         rows = buffer[:][torch.tensor([3, 250, 17])]
         rows["action"] += 1
         buffer[torch.tensor([3, 250, 17])] = rows

@@ -30,7 +30,7 @@ class Arena:
         self._pieces: dict[int, Array] = {}
         self._live: dict[int, int] = {}
         self._spare: Array | None = None
-        self._current, self._next, self._used = -1, 0, 0
+        self._current, self._next, self._used, self._base = -1, 0, 0, 0
 
     def place(self, numbers: Array, sizes: Array) -> Array:
         """Make room for blobs, in place of those that had the same numbers; return the addresses to write them to."""
@@ -38,8 +38,7 @@ class Arena:
         for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):
             if self._current < 0 or self._used + size + PADDING > len(self._pieces[self._current]):
                 self._begin_piece(size + PADDING)
-            piece = self._pieces[self._current]
-            self.addresses[number] = piece.ctypes.data + self._used
+            self.addresses[number] = self._base + self._used
             self._piece_of[number] = self._current
             self._live[self._current] += 1
             self._used += size
@@ -78,4 +77,5 @@ class Arena:
             piece = np.zeros(size, np.uint8)
         self._current, self._used = self._next, 0
         self._next += 1
+        self._base = piece.ctypes.data
         self._pieces[self._current], self._live[self._current] = piece, 0

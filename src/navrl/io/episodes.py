@@ -19,8 +19,8 @@ from torch import Tensor
 
 from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError
 from navrl.io.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
-from navrl.io.replay_input import Workers, check_count
 from navrl.io.threads import usable_cores
+from navrl.io.workers import Workers, check_count
 
 __all__ = ["DictReplayBuffer", "PrefixSum"]
 

@@ -19,12 +19,20 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
-from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec
+from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec, given_codec, rounded_keys
 from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
-from navrl.io.replay_input import Workers, as_indices, as_tensor, as_words, check_count, length_of, told
+from navrl.io.replay_input import (
+    as_indices,
+    as_tensor,
+    as_words,
+    check_kinds,
+    common_length,
+    length_of,
+)  # fmt: skip
 from navrl.io.replay_links import Link, alike
 from navrl.io.replay_state import pack_parts, read_parts
 from navrl.io.threads import TaskThreads, usable_cores
+from navrl.io.workers import Workers, check_count
 
 __all__ = ["FrameStore", "Rounded"]
 
@@ -184,42 +192,17 @@ class FrameStore:
         kinds, words = {}, {}
         for key, value in frames.items():
             kinds[key], words[key] = as_words(key, value)
-        counts = {key: len(rows) for key, rows in words.items()}
-        if len(set(counts.values())) > 1:
-            raise ReplayError(f"keys have different numbers of frames: {counts}; expected one number for all")
-        known = {key: kind for key, kind in self.kinds.items() if not some or key in kinds} or kinds
-        if kinds != known or (some and not self.kinds):
-            wrong = [f"{key}: {told(kinds.get(key))}, expected {told(known.get(key))}" for key in {**known, **kinds}
-                     if kinds.get(key) != known.get(key)]  # fmt: skip
-            raise ReplayError(f"frames are not like the first ones: {'; '.join(wrong)}")
-        if not self.kinds:
-            self.rounded = self._check_codecs(kinds)
+        count = common_length(words)
+        known = {key: kind for key, kind in self.kinds.items() if not some or key in kinds}
+        if self.kinds or some:
+            check_kinds(kinds, known)
+        else:
+            self.rounded = rounded_keys(self.codecs, kinds, self.chunk)
         for key in self.rounded.keys() & words.keys():
             words[key] = self.rounded[key].to_whole(key, words[key].view(kinds[key].element))
-        count = next(iter(counts.values()))
         if count and not self.kinds:
             self.kinds = kinds
         return words, count
-
-    def _check_codecs(self, kinds: Mapping[str, Kind]) -> dict[str, Rounded]:
-        """Return the keys that are rounded, if all given codecs fit."""
-        unknown = [key for key in self.codecs if key not in kinds]
-        if unknown:
-            raise ConfigError(f"codecs for {unknown}, which the frames do not have; they have {list(kinds)}")
-        found = {}
-        for key, kind in kinds.items():
-            codec = self._given(key)
-            if isinstance(codec, Rounded):
-                if kind.element not in ("float16", "float32", "float64"):
-                    raise ConfigError(f"{key}: {codec} is for float16, float32 and float64, found {kind.element}")
-                found[key] = codec
-            elif codec is not None:
-                find_codec(codec, kind, self.chunk)
-        return found
-
-    def _given(self, key: str) -> str | Rounded | None:
-        """Return the codec given for a key; `next/X` takes that of X."""
-        return self.codecs.get(key, self.codecs.get(key.removeprefix("next/")))
 
     def _stored_kind(self, key: str) -> Kind:
         return Kind("uint32", self.kinds[key].shape) if key in self.rounded else self.kinds[key]
@@ -276,7 +259,7 @@ class FrameStore:
         self._append(words, length_of(words))
 
     def _column(self, key: str, words: Array) -> RawColumn | ChunkColumn:
-        kind, ring, given = self._stored_kind(key), self.ring, self._given(key)
+        kind, ring, given = self._stored_kind(key), self.ring, given_codec(self.codecs, key)
         if isinstance(given, Rounded):
             codec = find_codec("delta", kind, ring.size)
         elif given is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 from navrl.io.replay_kernels import LZ4, ROWS, decode_bytes, decode_delta, encode_bytes, encode_delta, sizes_of_chunks
 from navrl.io.replay_words import lz4_functions
 
-__all__ = ["CODEC_NAMES", "ChunkCodec", "Kind", "Rounded", "choose_codec", "find_codec"]
+__all__ = ["CODEC_NAMES", "ChunkCodec", "Kind", "Rounded", "choose_codec", "find_codec", "given_codec", "rounded_keys"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Split = Callable[[Callable[[int, int], Any], int, int], None]  # calls a function on ranges of the rows, in threads
@@ -294,3 +294,29 @@ def choose_codec(kind: Kind, size: int, frames: Array, starts: Array, counts: Ar
         if stored < smallest:
             best, smallest = codec, stored * 0.9  # a later, slower one has to be better by a tenth
     return best
+
+
+def given_codec(codecs: Mapping[str, str | Rounded], key: str) -> str | Rounded | None:
+    """Return the codec given for a key; `next/X` takes that of X."""
+    return codecs.get(key, codecs.get(key.removeprefix("next/")))
+
+
+def rounded_keys(codecs: Mapping[str, str | Rounded], kinds: Mapping[str, Kind], size: int) -> dict[str, Rounded]:
+    """Return the keys that are to be rounded.
+
+    Raises:
+        ConfigError: a codec is given for a key that the frames do not have, or that it is not for.
+    """
+    unknown = [key for key in codecs if key not in kinds]
+    if unknown:
+        raise ConfigError(f"codecs for {unknown}, which the frames do not have; they have {list(kinds)}")
+    found = {}
+    for key, kind in kinds.items():
+        codec = given_codec(codecs, key)
+        if isinstance(codec, Rounded):
+            if kind.element not in ("float16", "float32", "float64"):
+                raise ConfigError(f"{key}: {codec} is for float16, float32 and float64, found {kind.element}")
+            found[key] = codec
+        elif codec is not None:
+            find_codec(codec, kind, size)
+    return found

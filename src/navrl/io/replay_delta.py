@@ -67,25 +67,25 @@ def _unzigzag(number: Any) -> Any:
 
 @inner
 def _plan(values: Any, count: int, bits: int, second: bool, limit: int, step: int, lengths: Any) -> Any:
-    """Return the width of a difference that makes `count` values smallest."""
-    for i in range(bits + 1):
-        lengths[i] = 0
-    previous, slope = values[0], _NONE
+    """Return the width of a difference that makes `count` values smallest. `lengths` is all zero, before and after."""
+    previous, slope, longest = values[0], _NONE, np.int64(0)
     for i in range(1, count):
         difference = values[i] - previous
-        coded = difference - slope if second else difference
-        lengths[64 - leading_zeros(_zigzag(coded, bits))] += 1
+        length = 64 - leading_zeros(_zigzag(difference - slope if second else difference, bits))
+        lengths[length] += 1
+        longest = max(longest, length)
         previous = values[i]
         slope = difference
-    best, cheapest, narrow = 0, np.int64(1) << 60, 0
-    for width in range(limit + 1):
-        narrow += lengths[width]
-        if width % step:
-            continue
-        wide = count - 1 - narrow
-        cost = width * narrow + bits * (min(2 * wide, count - 1) if second else wide)
-        if cost < cheapest:
-            best, cheapest = width, cost
+    best, cheapest, narrow = np.int64(0), np.int64(1) << 60, np.int64(0)
+    for width in range(longest + step):
+        if width <= longest:
+            narrow += lengths[width]
+            lengths[width] = 0
+        if width % step == 0 and width <= limit:
+            wide = count - 1 - narrow
+            cost = width * narrow + bits * (min(2 * wide, count - 1) if second else wide)
+            if cost < cheapest:
+                best, cheapest = width, cost
     return best
 
 
@@ -112,12 +112,12 @@ def encode_chunk(
 ) -> int:
     """Write `number` frames, `stride` rows from one to the next, as a chunk of `size`; return the bytes written.
 
-    Frames that are missing repeat the last. `scratch` is (2, 64) uint64, `lengths` (65,) int64.
+    Frames that are missing repeat the last. `scratch` is (3, 64) uint64, `lengths` (65,) int64 zeros.
     """
     bits, row = word * 8, features * word
     step = 2 if word == 8 else 1
     limit = min(bits - 1, WIDEST) if word < 8 else WIDEST
-    values, coded = scratch[0], scratch[1]
+    values, coded, other_coded = scratch[0], scratch[1], scratch[2]
     position = target + (features + 7) // 8
     for byte in range(0, (features + 7) // 8):
         live = _NONE
@@ -135,32 +135,32 @@ def encode_chunk(
             live |= _ONE << np.uint64(feature - byte * 8)
             width = _plan(values, count, bits, False, limit, step, lengths)
             marks = _mark(values, count, bits, False, width, coded)
-            flags = 0
-            if count > 3:
+            second = False
+            if count > 3 and (width or marks != _ONE):
                 other = _plan(values, count, bits, True, limit, step, lengths)
-                other_marks = _mark(values, count, bits, True, other, coded)
+                other_marks = _mark(values, count, bits, True, other, other_coded)
                 whole, other_whole = ones(marks), ones(other_marks)
                 cost = (count - whole) * width + whole * bits + (size if whole > 1 else 0)
                 other_cost = (count - other_whole) * other + other_whole * bits + (size if other_whole > 1 else 0)
-                if other_cost < cost:
-                    width, marks, flags = other, other_marks, SECOND
-                else:
-                    _mark(values, count, bits, False, width, coded)
-            position = _write_feature(position, size, word, width // step, flags, holes, marks, values, coded, count, width)
+                second = other_cost < cost
+                if second:
+                    width, marks = other, other_marks
+            flags = width // step | (SECOND if second else 0)
+            chosen = other_coded if second else coded
+            position = _write_feature(position, size, word, flags, holes, marks, values, chosen, count, width)
         write_byte(target + byte, live)
     return position - target
 
 
 @inner
 def _write_feature(
-    position: int, size: int, word: int, code: int, flags: int, holes: Any, marks: Any, values: Any, coded: Any, count: int,
-    width: int,
-) -> int:  # fmt: skip
+    position: Any, size: int, word: int, flags: int, holes: Any, marks: Any, values: Any, coded: Any, count: int, width: int
+) -> int:
     if holes:
         flags |= HOLES
     if marks != _ONE:
         flags |= RESTARTS
-    write(position, np.uint64(code | flags))
+    write(position, np.uint64(flags))
     position += 1
     if flags & HOLES:
         write(position, holes)
@@ -177,12 +177,11 @@ def _write_feature(
         for i in range(count):
             if not (marks >> np.uint64(i)) & _ONE:
                 filled |= coded[i] << np.uint64(held)
-                held += width
-                while held >= 8:  # `held` stays below 8 between values, so 56 more always fit
-                    write(position, filled)
-                    position += 1
-                    filled >>= np.uint64(8)
-                    held -= 8
+                write(position, filled)
+                held += width  # `held` stays below 8 between values, so that 56 more bits always fit
+                position += held >> 3
+                filled >>= np.uint64(held & ~7)
+                held &= 7
         if held:
             write(position, filled)
             position += 1

@@ -1,48 +1,18 @@
-"""What comes into a replay store and leaves it: arrays and tensors as rows of whole numbers, indices; work in threads."""
+"""What comes into a replay store and leaves it: arrays and tensors as rows of whole numbers, and indices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from navrl.errors import ConfigError, ReplayError, ReplayIndexError
+from navrl.errors import ReplayError, ReplayIndexError
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, TORCH_DTYPES
 from navrl.io.replay_codecs import Array, Kind
-from navrl.io.threads import TaskThreads
 
-__all__ = ["Workers", "as_indices", "as_tensor", "as_words", "check_count", "length_of", "told"]
-
-WORTH_A_THREAD = 1 << 20  # bytes of a batch
-
-
-class Workers:
-    """Threads that share the rows of a batch among them; none is started before there is enough to do."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._threads: TaskThreads | None = None
-
-    def split(self, work: Callable[[int, int], Any], rows: int, size: int) -> None:
-        """Call `work` on ranges of the rows, which are `size` bytes."""
-        parts = min(self.count, rows, size // WORTH_A_THREAD + 1)
-        if parts < 2:
-            work(0, rows)
-            return
-        if self._threads is None:
-            self._threads = TaskThreads(self.count - 1, "navrl-replay")
-        first, *ranges = pairwise([rows * part // parts for part in range(parts + 1)])
-        waits = [self._threads.submit(work, *others) for others in ranges]
-        work(*first)
-        for wait in waits:
-            wait.result()
-
-    def __del__(self) -> None:
-        if self._threads is not None:
-            self._threads.close()
+__all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "length_of"]
 
 
 def as_words(key: str, value: Any) -> tuple[Kind, Array]:
@@ -87,8 +57,27 @@ def length_of(part: Mapping[str, Array]) -> int:
     return len(next(iter(part.values())))
 
 
-def told(kind: Kind | None) -> str:
-    """Return what frames are, in words."""
+def common_length(words: Mapping[str, Array]) -> int:
+    """Return how many frames every key has.
+
+    Raises:
+        ReplayError: one has more than another.
+    """
+    counts = {key: len(rows) for key, rows in words.items()}
+    if len(set(counts.values())) > 1:
+        raise ReplayError(f"keys have different numbers of frames: {counts}; expected one number for all")
+    return next(iter(counts.values()))
+
+
+def check_kinds(found: Mapping[str, Kind], known: Mapping[str, Kind]) -> None:
+    """Raise a ReplayError that says how frames differ from what is known of them, if they do."""
+    said = {key: [_told(kinds.get(key)) for kinds in (found, known)] for key in {**known, **found}}
+    wrong = [f"{key}: {ours}, expected {theirs}" for key, (ours, theirs) in said.items() if ours != theirs]
+    if wrong:
+        raise ReplayError(f"frames are not like the first ones: {'; '.join(wrong)}")
+
+
+def _told(kind: Kind | None) -> str:
     return "nothing" if kind is None else f"{kind.element} {kind.shape}"
 
 
@@ -100,9 +89,3 @@ def as_indices(indices: Any) -> Array:
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise ReplayIndexError(f"indices of shape {found.shape} and type {found.dtype}; expected a row of whole numbers")
     return np.ascontiguousarray(found, np.int64)
-
-
-def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Raise a ConfigError unless a value is a whole number within limits."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{name}={value!r}: expected a whole number from {least} to {most}")

@@ -149,20 +149,20 @@ def _choose_ranks(
         write(target + 8 * i, _NONE)
     ranks = np.zeros(257, np.int64)
     total = np.int64(0)
-    for value in range(256):
-        ranks[value] = total
-        if seen[value]:
-            write_byte(target + value // 8, read_byte(target + value // 8) | (_ONE << np.uint64(value % 8)))
+    for level in range(256):
+        ranks[level] = total
+        if seen[level]:
+            write_byte(target + level // 8, read_byte(target + level // 8) | (_ONE << np.uint64(level % 8)))
             total += 1
     best, fewest, running = total - 1, np.int64(1) << 60, np.int64(0)
-    for value in range(1, 256):
-        running += crossings[value]
-        if seen[value] and running <= fewest:
-            best, fewest = ranks[value] - 1, running
+    for level in range(1, 256):
+        running += crossings[level]
+        if seen[level] and running <= fewest:
+            best, fewest = ranks[level] - 1, running
     write_byte(target + 32, np.uint64(best))
-    for value in range(256):
-        rank = ranks[value]
-        write_byte(table + value, np.uint64(rank if rank <= best else 256 - total + rank) & _BYTE)
+    for level in range(256):
+        rank = ranks[level]
+        write_byte(table + level, np.uint64(rank if rank <= best else 256 - total + rank) & _BYTE)
 
 
 @inner
@@ -194,7 +194,8 @@ def encode_chunk(
 @inner
 def _encode_frame(values: int, ranks: int, groups: int, stride: int, target: int, packed: int, table: int) -> int:
     widths = target + (groups + 7) // 8
-    end, count, differing = packed, 0, _NONE
+    end: Any = packed
+    count, differing = 0, _NONE
     for group in range(groups):
         place = 8 * group
         word, above = read(values + place), read(ranks + place - stride)
@@ -228,7 +229,7 @@ def decode_frame(source: int, t: int, size: int, frame_bytes: int, stride: int, 
     """Write frame `t` of a chunk to an address. `scratch` holds the table of `load_ranks`."""
     groups = (frame_bytes + 7) // 8
     table = source + PALETTE
-    begin = table + 4 * size
+    begin: Any = table + 4 * size
     if t:
         begin += np.int64(read(table + 4 * (t - 1)) & np.uint64(0xFFFFFFFF))
     values = scratch + 512 + stride + 8
@@ -241,7 +242,7 @@ def decode_frame(source: int, t: int, size: int, frame_bytes: int, stride: int, 
     for i in range((groups + 7) // 8):
         count += ones(read_byte(begin + i))
     data = widths + (count + 1) // 2
-    count = 0
+    count = np.int64(0)
     for base in range(0, groups, 64):
         differing = read(begin + base // 8)
         for group in range(base, min(base + 64, groups)):
@@ -267,7 +268,7 @@ def chunk_size(source: int, stored: int, frame_bytes: int, size: int, number: in
     begin = table + 4 * size
     if begin - source > stored or not read(source) & _ONE:
         return -1
-    position = begin
+    position: Any = begin
     for t in range(size):
         end = begin + np.int64(read(table + 4 * t) & np.uint64(0xFFFFFFFF))
         if t >= number and end == position:
