@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.index import ArrayEntry
 from navrl.io.rollout_file import Axes, Key, StoredLayout, resolve_key, stored_layout
 from navrl.io.state import array_numbers, unpack_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["read_rollout"]
 

@@ -111,7 +111,7 @@ class RowCodec:
         begins = rows.begins(len(numbers))
         changes[begins] = numbers[begins]
         for first, count, lines in _alike(len(numbers), rows.group):
-            some = changes[first * rows.group :][: count * lines].reshape(count, lines, -1)
+            some: Any = changes[first * rows.group :][: count * lines].reshape(count, lines, -1)
             some = np.ascontiguousarray(some.swapaxes(1, 2)).reshape(count, -1)  # what one number does in time, side by side
             changed = some != 0
             maps, ends = np.packbits(changed, axis=1), np.cumsum(np.count_nonzero(changed, axis=1))
