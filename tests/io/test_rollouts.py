@@ -124,7 +124,7 @@ def rollouts(draw):
     return data
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=rollouts(), time_first=st.booleans(), choice=st.data())
 def test_any_part_of_any_rollout_equals_the_slice_of_the_whole(tmp_path, data, time_first, choice):
     storage = RolloutStorage(tmp_path, time_first=time_first, workers=1)
