@@ -26,9 +26,12 @@ __all__ = ["read_rollout"]
 _WORTH_THREADS = 1 << 21  # bytes to be decoded
 
 
-def read_rollout(path: Path, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
-    """Return a rollout or a part of it; see `RolloutStorage.load`."""
-    with Container(path) as container:
+def read_rollout(
+    container: Container, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any
+) -> Any:  # fmt: skip
+    """Return a rollout or a part of it, and close its file; see `RolloutStorage.load`."""
+    path = container.index.path
+    with container:
         layout = stored_layout(container.index)
         reading = _Reading(container, layout, torch.device(device), envs, steps)
         with _naming(path):
