@@ -13,6 +13,7 @@ from io_states import assert_same, bits, random_tensor
 from tensordict import TensorDict
 
 from navrl.errors import ConfigError, ContainerError, NavrlError, RolloutError, UnsupportedStateError
+from navrl.io.container import ArraySource, write_container
 from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.rollout_file import array_names
 from navrl.io.rollouts import RolloutStorage
@@ -123,7 +124,7 @@ def rollouts(draw):
     return data
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=rollouts(), time_first=st.booleans(), choice=st.data())
 def test_any_part_of_any_rollout_equals_the_slice_of_the_whole(tmp_path, data, time_first, choice):
     storage = RolloutStorage(tmp_path, time_first=time_first, workers=1)
@@ -409,6 +410,27 @@ def test_damage_elsewhere_does_not_hinder_reading_a_part(tmp_path):
         storage.load(1, envs=0)
     assert torch.equal(storage.load(1, envs=199)["observation"]["lidar"], data["observation"]["lidar"][199])
     storage.close()
+
+
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [
+        ({"envs": 1 << 50}, "claims"),
+        ({"envs": -1}, "claims"),
+        ({"steps": 5}, "does not have the"),
+        ({"rows": [1]}, "does not have the"),
+        ({"rows": None}, "incomplete"),
+        ({"iteration": "1"}, "incomplete"),
+        ({"tensordicts": [[1, 2, 3]]}, "TensorDicts"),
+    ],
+)
+def test_an_index_with_a_valid_checksum_and_false_claims_is_refused(tmp_path, claims, message):
+    said = {"iteration": 1, "envs": 3, "steps": 4, "time_first": False, "rows": [0], "error_bounds": {}, "tensordicts": None}
+    document = {"kind": "rollout", "created": 0.0, "state": {"dict": [["x", {"tensor": 0}]]}, "rollout": said | claims}
+    source = ArraySource("x", "float32", (3, 4, 0), np.zeros(0, np.uint8))
+    write_container(tmp_path / "rollout_000000001.navrl", [source], document)
+    with pytest.raises(ContainerError, match=rf"rollout_000000001\.navrl: .*{message}"):
+        RolloutStorage(tmp_path).load(1, envs=slice(0, 1))
 
 
 def test_a_file_that_is_no_rollout_is_refused(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,18 @@ import zstandard
 
 from navrl.errors import ContainerError
 
-__all__ = ["CODED", "LZ4", "MAX_CHUNK_BYTES", "MAX_EXPANSION", "ZSTD", "Bytes", "Coder", "padding_for"]
+__all__ = [
+    "CODED",
+    "LZ4",
+    "MAX_CHUNK_BYTES",
+    "MAX_EXPANSION",
+    "ZSTD",
+    "Bytes",
+    "Coder",
+    "compress_all",
+    "decompress_all",
+    "padding_for",
+]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]  # flat, contiguous
 
@@ -48,7 +59,7 @@ _ENTROPY_ONLY = zstandard.ZstdCompressionParameters(
 )
 
 
-def _compress_zstd(part: Bytes, level: int | None) -> bytes:
+def _compressor(level: int | None) -> zstandard.ZstdCompressor:
     compressors = _of_this_thread.__dict__.setdefault("compressors", {})
     if level not in compressors:
         compressors[level] = (
@@ -56,16 +67,49 @@ def _compress_zstd(part: Bytes, level: int | None) -> bytes:
             if level is None
             else zstandard.ZstdCompressor(level=level)
         )
-    return compressors[level].compress(part)
+    return compressors[level]
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_of_this_thread, "decompressor"):
+        _of_this_thread.decompressor = zstandard.ZstdDecompressor()
+    return _of_this_thread.decompressor
+
+
+def _compress_zstd(part: Bytes, level: int | None) -> bytes:
+    return _compressor(level).compress(part)
+
+
+# Many small parts in one call: every call of its own takes the interpreter from the other threads, and waits to get it back.
+_AT_ONCE = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
+
+
+def compress_all(parts: Sequence[Bytes], level: int | None) -> Sequence[Any]:
+    """Return Zstandard frames of all parts, none of which may be empty."""
+    if not _AT_ONCE or len(parts) < 2:
+        return [_compress_zstd(part, level) for part in parts]
+    return list(_compressor(level).multi_compress_to_buffer([memoryview(part) for part in parts]))
+
+
+def decompress_all(parts: Sequence[Bytes], sizes: Sequence[int]) -> Sequence[Bytes]:
+    """Return what Zstandard frames hold, which must be of these sizes."""
+    if not _AT_ONCE or len(parts) < 2:
+        return [_decompress_zstd(part, size) for part, size in zip(parts, sizes, strict=True)]
+    if min(sizes) < 1:
+        raise ContainerError("a zstd frame where no bytes were expected")  # a size of 0 would be taken for an unknown one
+    try:
+        given = [memoryview(part) for part in parts]
+        found = _decompressor().multi_decompress_to_buffer(given, decompressed_sizes=np.array(sizes, np.uint64))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise ContainerError(f"zstd cannot decompress a part: {error}") from error
+    return [np.frombuffer(one, np.uint8) for one in found]
 
 
 def _decompress_zstd(part: Bytes, size: int) -> Bytes:
-    if not hasattr(_of_this_thread, "decompressor"):
-        _of_this_thread.decompressor = zstandard.ZstdDecompressor()
     try:
         if zstandard.frame_content_size(part.data) != size:
             raise ContainerError(f"a zstd frame that does not hold the {size} bytes expected")
-        return np.frombuffer(_of_this_thread.decompressor.decompress(part, allow_extra_data=False), np.uint8)
+        return np.frombuffer(_decompressor().decompress(part, allow_extra_data=False), np.uint8)
     except zstandard.ZstdError as error:
         raise ContainerError(f"zstd cannot decompress a part: {error}") from error
 

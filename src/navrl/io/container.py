@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ __all__ = ["ArraySource", "Container", "write_container"]
 CHUNK_BYTES = 1 << 20
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
+_SETTLED_NS = 100_000_000
 _READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
 
 
@@ -195,10 +197,13 @@ def _encode_chunk(
 class Container:
     """An open container: its index at once, its arrays when asked for."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], known: Container | None = None) -> None:
+        """Open a file; `known` is the same one as it was before: if it still is, its index is not read again."""
         self._descriptor = open_to_read(path)
         try:
-            self.index: Index = read_index_of(self._descriptor, Path(path))
+            self._identity = _identity(self._descriptor)
+            same = known is not None and self._identity is not None and known._identity == self._identity
+            self.index: Index = known.index if known and same else read_index_of(self._descriptor, Path(path))
         except BaseException:
             self.close()
             raise
@@ -326,6 +331,13 @@ class Container:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _identity(descriptor: int) -> tuple[int, ...] | None:
+    """Return what tells a file from all others, and from itself after a change; None if it may be changing just now."""
+    found = os.fstat(descriptor)
+    settled = time.time_ns() - found.st_mtime_ns > _SETTLED_NS  # times of files are not as fine as they look
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if settled else None
 
 
 def _distinct(numbers: NDArray[np.int64]) -> list[int]:

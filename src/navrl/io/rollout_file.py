@@ -27,6 +27,7 @@ KIND = "rollout"
 Key = str | tuple[str, ...]
 _ROW_CODECS = ("time-delta-zstd", "rows-zstd")  # tried on a sample of every array
 _SAMPLE_BYTES = 1 << 16
+MAX_ROWS = 1 << 28  # environments times steps
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def find_axes(arrays: Mapping[str, Any], *, time_first: bool) -> Axes:
             "or (steps, environments, ...) with time_first=True"
         )
     first, second = leads.most_common(1)[0][0]
+    if first * second > MAX_ROWS:
+        raise RolloutError(f"a rollout of {first} x {second} steps; expected at most {MAX_ROWS} in all: save it in parts")
     return Axes(second, first, True) if time_first else Axes(first, second, False)
 
 
@@ -279,6 +282,8 @@ def _said(index: Index) -> dict[str, Any]:
     if any(type(said.get(name)) is not kind for name, kind in kinds.items()) or type(document.get("created")) is not float:
         raise ContainerError(f"{index.path}: what it says about its rollout is incomplete; it was not written by navrl")
     lead = (said["envs"], said["steps"])
+    if min(lead) < 0 or said["envs"] * said["steps"] > MAX_ROWS:
+        raise ContainerError(f"{index.path}: claims {lead} environments and steps; expected at most {MAX_ROWS} in all")
     for number in said["rows"]:
         if type(number) is not int or not 0 <= number < len(index.arrays) or index.arrays[number].shape[:2] != lead:
             raise ContainerError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,17 +21,17 @@ from navrl.io.index import ArrayEntry
 from navrl.io.rollout_file import Axes, Key, StoredLayout, resolve_key, stored_layout
 from navrl.io.state import array_numbers, unpack_state
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 __all__ = ["read_rollout"]
 
 _WORTH_THREADS = 1 << 21  # bytes to be decoded
 
 
-def read_rollout(path: Path, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
-    """Return a rollout or a part of it; see `RolloutStorage.load`."""
-    with Container(path) as container:
+def read_rollout(
+    container: Container, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any
+) -> Any:  # fmt: skip
+    """Return a rollout or a part of it, and close its file; see `RolloutStorage.load`."""
+    path = container.index.path
+    with container:
         layout = stored_layout(container.index)
         reading = _Reading(container, layout, torch.device(device), envs, steps)
         with _naming(path):

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError, RolloutError, UnsupportedStateError
-from navrl.io.container import Written, write_container
+from navrl.io.container import Container, Written, write_container
 from navrl.io.files import sync_folder
 from navrl.io.index import read_index
 from navrl.io.job import Job
@@ -86,6 +86,7 @@ class RolloutStorage:
             "max_queue_size": max_queue_size, "level": _zstd_level(compression_level), "on_error": on_error, "workers": workers,
         }  # fmt: skip
         self._writer: _RolloutWriter | None = None
+        self._read_last: Container | None = None  # closed; who reads part after part need not read the index each time
         self._closed = False
 
     def save(
@@ -147,7 +148,8 @@ class RolloutStorage:
             RolloutError: there is no such rollout, key, environment or step.
             ContainerError: the file is damaged; the message names the file and the array.
         """
-        return read_rollout(self._existing(iteration), device, envs, keys, steps)
+        self._read_last = container = Container(self._existing(iteration), self._read_last)
+        return read_rollout(container, device, envs, keys, steps)
 
     def info(self, iteration: int) -> RolloutInfo:
         """Return what a rollout holds, from the index of its file alone.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from navrl.errors import ContainerError
-from navrl.io.coders import CODED, MAX_CHUNK_BYTES, ZSTD, Bytes, padding_for
+from navrl.io.coders import CODED, MAX_CHUNK_BYTES, Bytes, compress_all, decompress_all, padding_for
 from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 
 __all__ = ["RowCodec", "RowPlan", "Rows", "plan_rows"]
@@ -89,12 +89,13 @@ class RowCodec:
         rows = rows or _numbers(chunk, element)
         words: list[int] = []
         buffers: list[Any] = []
-        for parts in self._split(chunk, element, rows):
-            for part in parts:
-                coded = ZSTD.compress(part, _LEVEL if level is None else level) if part.size else b""
-                pays = 0 < len(coded) < part.size
-                buffers.append(coded if pays else part)
-                words.append(CODED | len(coded) if pays else part.size)
+        parts = [part for group in self._split(chunk, element, rows) for part in group]
+        frames = iter(compress_all([part for part in parts if part.size], _LEVEL if level is None else level))
+        for part in parts:
+            coded = next(frames) if part.size else b""
+            pays = 0 < len(coded) < part.size
+            buffers.append(coded if pays else part)
+            words.append(CODED | len(coded) if pays else part.size)
         stored = 4 * len(words) + sum(word & ~CODED for word in words)
         return [np.array(words, "<u4"), *buffers, *padding_for(chunk.size, stored)]
 
@@ -111,7 +112,7 @@ class RowCodec:
         begins = rows.begins(len(numbers))
         changes[begins] = numbers[begins]
         for first, count, lines in _alike(len(numbers), rows.group):
-            some = changes[first * rows.group :][: count * lines].reshape(count, lines, -1)
+            some: Any = changes[first * rows.group :][: count * lines].reshape(count, lines, -1)
             some = np.ascontiguousarray(some.swapaxes(1, 2)).reshape(count, -1)  # what one number does in time, side by side
             changed = some != 0
             maps, ends = np.packbits(changed, axis=1), np.cumsum(np.count_nonzero(changed, axis=1))
@@ -132,9 +133,10 @@ class RowCodec:
         parts = _Parts(stored, count * (_width(element) + 1 if self.differences else 1))
         wanted = np.arange(count) if groups is None else np.fromiter(groups, np.int64)
         if not self.differences:
-            for number in wanted.tolist():
-                output = chunk[number * rows.group * rows.row_bytes :][: rows.group * rows.row_bytes]
-                np.copyto(output, parts.read(number, output.size))
+            size = rows.group * rows.row_bytes
+            outputs = [chunk[number * size :][:size] for number in wanted.tolist()]
+            for output, part in zip(outputs, parts.read(wanted.tolist(), [output.size for output in outputs]), strict=True):
+                np.copyto(output, part)
             return
         numbers = chunk.view(f"<u{_width(element)}").reshape(-1, rows.row_bytes // _width(element))
         for first, number, lines in _alike(len(numbers), rows.group):
@@ -158,14 +160,14 @@ def _add_up(parts: _Parts, groups: Any, output: Any, places: Any, rows: Rows) ->
     (_, lines, length), unsigned = output.shape, output.dtype
     width, count = unsigned.itemsize, lines * length
     first = groups * (width + 1)
-    bits = np.stack([parts.read(part, -(-count // 8)) for part in first.tolist()])
+    bits = np.stack(parts.read(first.tolist(), [-(-count // 8)] * len(groups)))
     changed = np.unpackbits(bits, axis=1, count=count).view(bool)
     changes = np.zeros((len(groups), count), unsigned)
     counts = np.count_nonzero(changed, axis=1).tolist()
     values = np.empty((sum(counts), width), np.uint8)
+    planes = parts.read((first + 1 + np.arange(width)[:, None]).reshape(-1).tolist(), counts * width)
     for plane in range(width):
-        read = [parts.read(part, size) for part, size in zip((first + 1 + plane).tolist(), counts, strict=True)]
-        np.concatenate(read, out=values[:, width - 1 - plane])
+        np.concatenate(planes[plane * len(groups) :][: len(groups)], out=values[:, width - 1 - plane])
     changes[changed] = values.reshape(-1).view(unsigned)
     if lines % rows.steps == 0 and rows.first % rows.steps == 0:  # whole environments, all at once
         changes = changes.reshape(len(groups), length, -1, rows.steps)
@@ -194,15 +196,19 @@ class _Parts:
         if end > stored.size or stored[end:].any():
             raise ContainerError(f"parts of {end} bytes and padding in {stored.size} bytes stored")
 
-    def read(self, number: int, size: int) -> Bytes:
-        """Return a part, which must have this size."""
-        word, end = int(self._words[number]), int(self._ends[number])
-        part = self._stored[end - (word & ~CODED) : end]
-        if word & CODED:
-            return ZSTD.decompress(part, size)
-        if part.size != size:
-            raise ContainerError(f"a part of {part.size} bytes where {size} were expected")
-        return part
+    def read(self, numbers: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
+        """Return some parts, which must have these sizes."""
+        words, ends = self._words[numbers].tolist(), self._ends[numbers].tolist()
+        parts = [self._stored[end - (word & ~CODED) : end] for word, end in zip(words, ends, strict=True)]
+        coded = [place for place, word in enumerate(words) if word & CODED]
+        for place, whole in zip(
+            coded, decompress_all([parts[place] for place in coded], [sizes[place] for place in coded]), strict=True
+        ):
+            parts[place] = whole
+        for part, size in zip(parts, sizes, strict=True):
+            if part.size != size:
+                raise ContainerError(f"a part of {part.size} bytes where {size} were expected")
+        return parts
 
 
 def _width(element: str) -> int:
