@@ -96,5 +96,5 @@ def _run_courier(spool: Any, tracker: str, journal: Any, deadline: float | None)
                 shown = time.monotonic()
                 print(f"{spool.run}: {tracker}: {len(journal.read().missing(spool.records))} records wait", flush=True)
     finally:
-        end_couriers(process, time.monotonic())
+        end_couriers(process, time.monotonic(), spool, [tracker])
     return "another process delivers just now" if process.returncode == BUSY else None

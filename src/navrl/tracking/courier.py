@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,18 @@ class Courier:
     def __init__(self, spool: Spool, journal: Journal, limit: Callable[[str], contextlib.AbstractContextManager[None]]) -> None:
         self._spool, self._journal, self._limit = spool, journal, limit
         self._mirror: Mirror | None = None
-        self._sent: list[int] = []  # rows that the tracker took and has not confirmed
+        self._sent: dict[int, None] = {}  # rows that the tracker took and has not confirmed
+        self._pending: list[dict[str, Any]] = []
+        self._seen = 0  # records that were looked at: a long run has many, and most are done with
         self._last = 0  # row that it certainly has
 
     def missing(self) -> list[dict[str, Any]]:
         """Return what is still to be delivered, besides what the tracker only has to confirm."""
-        sent = set(self._sent)
-        return [record for record in self._journal.missing(self._spool.read()) if record["number"] not in sent]
+        records = self._spool.read()
+        fresh, self._seen = records[self._seen :], len(records)
+        missing = self._journal.missing([*self._pending, *fresh])
+        self._pending = [record for record in missing if record["number"] not in self._sent]
+        return self._pending
 
     def round(self) -> bool:
         """Deliver what there is; return whether nothing failed."""
@@ -64,7 +70,8 @@ class Courier:
             return False
         finally:
             self._mirror = None
-            sent, self._sent = self._sent, []
+            sent, self._sent = [*self._sent], {}
+            self._pending, self._seen = [], 0
         for first, last in _ranges(sent):
             self._journal.deliver(first, last)
         return True
@@ -96,7 +103,7 @@ class Courier:
                 return ""
             self._row(mirror, record)
             if not mirror.confirms:
-                self._sent.append(number)
+                self._sent[number] = None
                 return None
         elif kind == "summary":
             mirror.summary(record["values"])
@@ -169,8 +176,18 @@ class Watch:
         self._stop()
 
 
+def end_services(courier: int) -> None:
+    """Kill the process that W&B's client has started for a courier: it outlives it, for hours if no server answers."""
+    for entry in Path("/proc").glob("[0-9]*") if courier else ():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
 def _stop_all() -> None:
-    """Kill this process and its children; W&B's own process is of another group and ends when this one is gone."""
+    """Kill this process and what it has started."""
+    end_services(os.getpid())
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(OVERDUE)
@@ -183,6 +200,7 @@ def deliver(run: Path, tracker: str, *, parent: int | None = None, deadline: flo
         if not journal.lock():
             return BUSY
         journal.read()
+        end_services(journal.before)
         while not (infos := [record for record in spool.read() if record["kind"] == "run"]):
             if parent is None or os.getppid() != parent:
                 return DELIVERED
@@ -224,8 +242,8 @@ def _empty(courier: Courier) -> int:
 
 def has_ended(spool: Spool) -> bool:
     """Tell whether the last session of a run has come to its end."""
-    marks = [record["kind"] for record in spool.read() if record["kind"] in ("run", "end")]
-    return bool(marks) and marks[-1] == "end"
+    spool.read()
+    return spool.ended
 
 
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:

@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from navrl.tracking.courier import has_ended
-from navrl.tracking.spool import Spool
+from navrl.tracking.courier import end_services, has_ended
+from navrl.tracking.spool import Journal, Spool
 
 RESTART = (1.0, 60.0)  # s after the first death, and at most
 _OUTPUT_LIMIT = 1 << 20  # bytes of what couriers have printed that are kept when another one starts
@@ -33,7 +33,7 @@ def start_courier(spool: Spool, tracker: str, *options: str, own_session: bool =
     return _start(spool, tracker, "navrl.tracking.courier", tracker, *options, own_session=own_session)
 
 
-def end_couriers(process: subprocess.Popen[bytes], until: float) -> None:
+def end_couriers(process: subprocess.Popen[bytes], until: float, spool: Spool, trackers: Sequence[str]) -> None:
     """Wait for a process and those that it has started, until a moment of `time.monotonic`; then kill them."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(0.0, until - time.monotonic()))
@@ -41,6 +41,8 @@ def end_couriers(process: subprocess.Popen[bytes], until: float) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
+    for tracker in trackers:
+        end_services(Journal(spool, tracker).courier())
 
 
 def _start(spool: Spool, name: str, module: str, *words: str, own_session: bool = True) -> subprocess.Popen[bytes]:

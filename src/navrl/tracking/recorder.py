@@ -145,6 +145,13 @@ class Tracking:
         plain = plain_value(values, "summary")
         self._hand_over(lambda spool: spool.append("summary", values=plain))
 
+    def flush(self, seconds: float = 10.0) -> bool:
+        """Wait until everything is in the queue on the disk, but not for long; return whether it is."""
+        until = time.monotonic() + seconds
+        while self._waiting and time.monotonic() < until:
+            time.sleep(0.005)
+        return not self._waiting
+
     def close(self) -> None:
         """Give the trackers a last while to take what is queued; the rest waits for `navrl sync`."""
         thread, self._thread = self._thread, None
@@ -155,7 +162,7 @@ class Tracking:
         self._queue.put(None)
         thread.join(until - time.monotonic())
         if self._couriers is not None:
-            end_couriers(self._couriers, until)
+            end_couriers(self._couriers, until, Spool(self.folder), self._live)
         if thread.is_alive() or self._waiting:
             self._warn("lost", f"{self._waiting} records could not be written to {self.folder} and are lost to the trackers")
         self._report()
@@ -166,7 +173,8 @@ class Tracking:
         for record in spool.read():
             if record["kind"] == "run":
                 runs.append(record)
-            for key in record["values"] if record["kind"] == "metrics" else ():
+            shown = {"metrics": record.get("values", ()), "image": (record.get("name"),), "video": (record.get("name"),)}
+            for key in shown.get(record["kind"], ()):
                 self._before[key] = max(record["step"], self._before.get(key, -1))
         wandb = settings.wandb
         identity = wandb.run_id or (runs[-1]["id"] if runs else secrets.token_hex(4))
@@ -193,7 +201,8 @@ class Tracking:
         for part in name.split("/"):
             check_name(part, kind)
         record = {"step": int(step), "name": name, "file": legal_file_name(path.name)}
-        self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
+        if step > self._before.get(name, -1):
+            self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
 
     def _with_file(self, path: Path, record: Callable[[str, Spool], object]) -> None:
         """Open the file now, so that nobody can take it away, and keep it later."""

@@ -123,6 +123,7 @@ class Spool:
         self.folder = self.run / FOLDER
         self.files = self.folder / "files"
         self.records: list[dict[str, Any]] = []
+        self.ended = False  # whether the last session of the run has come to its end
         self._lines = Lines(self.folder / "records.log")
 
     def exists(self) -> bool:
@@ -131,7 +132,10 @@ class Spool:
 
     def read(self) -> list[dict[str, Any]]:
         """Return all records, those included that were appended since the last call."""
-        self.records.extend(self._lines.new())
+        for record in self._lines.new():
+            self.records.append(record)
+            if record["kind"] in ("run", "end"):
+                self.ended = record["kind"] == "end"
         return self.records
 
     @property
@@ -217,6 +221,10 @@ def _copy(descriptor: int, target: Path) -> str:
     return digest.hexdigest()
 
 
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() else 0
+
+
 class Journal:
     """What a tracker has of a run's records; one courier at a time writes it."""
 
@@ -225,6 +233,7 @@ class Journal:
         self.done: dict[int, str] = {}  # record number -> what the tracker calls it
         self.refused: dict[int, str] = {}  # record number -> why nobody will try again
         self.failure = ""  # why the last attempt failed; empty after a success
+        self.before = 0  # the process that was the courier before this one
         self._folder = spool.folder
         self._lines = Lines(spool.folder / f"{tracker}.log")
         self._lock = -1
@@ -273,7 +282,17 @@ class Journal:
             os.close(descriptor)
             return False
         self._lock = descriptor
+        self.before = _number(os.pread(descriptor, 32, 0))
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return True
+
+    def courier(self) -> int:
+        """Return the process that was the tracker's courier last, or 0."""
+        try:
+            return _number((self._folder / f"{self.tracker}.lock").read_bytes())
+        except OSError:
+            return 0
 
     def close(self) -> None:
         """Let another courier take over."""

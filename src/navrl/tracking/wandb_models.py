@@ -146,6 +146,8 @@ def _without_network(parsed: Reference, place: Path, cache: Path, reason: str) -
         return kept
     tracking = current_tracking()
     folder = tracking.folder if tracking is not None else _folder()
+    if tracking is not None:
+        tracking.flush()
     if Spool(folder).exists():
         try:
             return open_mirror("spooled", folder=folder).download(str(parsed), cache)

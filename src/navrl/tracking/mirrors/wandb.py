@@ -91,7 +91,7 @@ class WandbMirror:
         """Fetch `[entity/project/]name:label`, verified."""
         parsed, artifact = self._find(reference)
         known = artifact.metadata
-        files = [entry.path for entry in artifact.manifest.entries.values()]
+        files = [check_name(entry.path, "file") for entry in artifact.manifest.entries.values()]
         if len(files) != 1:
             raise TrackingError(f"{reference}: holds {len(files)} files, expected one, as navrl uploads it")
         root = Path(artifact.download(root=str(Path(folder) / parsed.name / str(artifact.version)), skip_cache=True))

@@ -1,0 +1,72 @@
+"""What docs/trackers.md says is run, or it rots; and the command that it tells of."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainer import settings_of
+
+from navrl.cli import main
+from navrl.config import load_config
+from navrl.tracking.recorder import Tracking
+from navrl.tracking.spool import Journal, Spool
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trackers.md").read_text()
+
+
+def test_the_code_on_the_page_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    assert len(blocks) == 3
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "['v0'] {'latest': 'v0', 'best': 'v0', 'v1.0': 'v0'}"
+
+
+def test_the_keys_on_the_page_are_settings():
+    lines = re.findall(r"^navrl train (.*?) *(?:#.*)?$", PAGE, re.M)
+    assert len(lines) == 4
+    for line in lines:
+        load_config(line.split())
+
+
+@pytest.mark.slow
+def test_the_benchmark_still_runs():
+    command = [sys.executable, "-W", "ignore", "-m", "navrl.cli", "bench", "tracking", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "navrl, hangs" in done.stdout
+
+
+@pytest.fixture
+def queued(tmp_path):
+    with Tracking(settings_of({"wandb": {"mode": "offline"}}), {}, tmp_path / "runs" / "a") as tracking:
+        tracking.log(1, {"x": 1})
+    return tmp_path / "runs" / "a"
+
+
+def test_sync_without_a_run_takes_all_below_runs(queued, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sync", "--dry-run"]) == 1
+    assert "would deliver 3 records; 0 of 3 are there" in capsys.readouterr().out
+    monkeypatch.chdir(queued)
+    assert main(["sync"]) == 0
+    assert "no run" in capsys.readouterr().out
+
+
+def test_sync_says_what_is_wrong_with_a_run_or_a_tracker(queued, tmp_path, capsys):
+    assert main(["sync", str(tmp_path)]) == 2
+    assert "no queue" in capsys.readouterr().err
+    assert main(["sync", str(queued), "--tracker", "mlflow"]) == 2
+    assert "wandb" in capsys.readouterr().err
+
+
+def test_sync_leaves_a_run_alone_that_is_being_delivered(queued, capsys):
+    with Journal(Spool(queued), "wandb") as journal:
+        assert journal.lock()
+        assert main(["sync", str(queued)]) == 1
+    assert "another process delivers just now" in capsys.readouterr().out
