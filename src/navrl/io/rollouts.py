@@ -52,7 +52,7 @@ class RolloutStorage:
     Args:
         save_dir: the folder; it is made with the first rollout.
         compression_level: how hard to try, 0 to 16. Up to 9 all are the same, zstd's level 1; beyond, zstd's own level:
-            slower, for about one percent. Reading takes the same time whatever the level.
+            slower, for a few percent. Reading takes the same time whatever the level.
         error_bounds: keys of floats that may be rounded, and by how much at most; all others are lossless. A nested key
             is a tuple, or its parts joined by `/`. The file says what was rounded; NaN and infinity stay.
         time_first: the arrays are (steps, environments, ...), and are loaded as such.
