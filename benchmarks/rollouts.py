@@ -229,7 +229,7 @@ def suite(*, smoke: bool) -> Suite:
     drones, steps = (64, 32) if smoke else (1024, 32)
     data = fly(drones, steps)
     folder = Path(tempfile.mkdtemp(prefix="navrl-rollouts-"))
-    kinds: dict[str, Peer] = {"navrl": Ours("navrl", data, folder), "navrl, level 1": Ours("fast", data, folder, level=1)}
+    kinds: dict[str, Peer] = {"navrl": Ours("navrl", data, folder), "navrl, level 12": Ours("small", data, folder, level=12)}
     for name, kind in (("pickle + LZ4-9", PickleLz4), ("numpy.savez_compressed", Savez), ("torch.save", TorchSave)):
         kinds[name] = kind(name, data, folder)
     try:

@@ -59,7 +59,7 @@ _ENTROPY_ONLY = zstandard.ZstdCompressionParameters(
 )
 
 
-def _compressor(level: int | None) -> zstandard.ZstdCompressor:
+def _compressor(level: int | None) -> Any:  # its stubs know no NumPy
     compressors = _of_this_thread.__dict__.setdefault("compressors", {})
     if level not in compressors:
         compressors[level] = (
@@ -70,7 +70,7 @@ def _compressor(level: int | None) -> zstandard.ZstdCompressor:
     return compressors[level]
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
+def _decompressor() -> Any:
     if not hasattr(_of_this_thread, "decompressor"):
         _of_this_thread.decompressor = zstandard.ZstdDecompressor()
     return _of_this_thread.decompressor
@@ -88,7 +88,7 @@ def compress_all(parts: Sequence[Bytes], level: int | None) -> Sequence[Any]:
     """Return Zstandard frames of all parts, none of which may be empty."""
     if not _AT_ONCE or len(parts) < 2:
         return [_compress_zstd(part, level) for part in parts]
-    return list(_compressor(level).multi_compress_to_buffer([memoryview(part) for part in parts]))
+    return list(_compressor(level).multi_compress_to_buffer(list(parts)))
 
 
 def decompress_all(parts: Sequence[Bytes], sizes: Sequence[int]) -> Sequence[Bytes]:
@@ -98,7 +98,7 @@ def decompress_all(parts: Sequence[Bytes], sizes: Sequence[int]) -> Sequence[Byt
     if min(sizes) < 1:
         raise ContainerError("a zstd frame where no bytes were expected")  # a size of 0 would be taken for an unknown one
     try:
-        given = [memoryview(part) for part in parts]
+        given = list(parts)
         found = _decompressor().multi_decompress_to_buffer(given, decompressed_sizes=np.array(sizes, np.uint64))
     except (zstandard.ZstdError, ValueError) as error:
         raise ContainerError(f"zstd cannot decompress a part: {error}") from error

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -218,8 +218,12 @@ class Container:
         self._each(self._read_chunk, chunks, workers)
         return outputs
 
-    def read_rows(self, entry: ArrayEntry, wanted: NDArray[np.int64], output: Bytes, *, workers: int | None = None) -> None:
+    def read_rows(
+        self, entry: ArrayEntry, wanted: range | NDArray[np.int64], output: Bytes, *, workers: int | None = None
+    ) -> None:  # fmt: skip
         """Fill the output with some rows of an array that is stored by rows, in the order given; the rest is not decoded.
+
+        Rows that follow one another are best given as a range (of step 1).
 
         Raises:
             ContainerError: the array is not stored by rows, or a chunk that was needed is damaged.
@@ -228,20 +232,16 @@ class Container:
         if rows is None or not isinstance(codec, RowCodec):
             raise ContainerError(f"{self.index.path}: array {entry.name!r} is not stored by rows, but by {entry.codec}")
         per_chunk = entry.chunk_bytes // rows.row_bytes
-        chunk_of = wanted // per_chunk
         lines = output.reshape(len(wanted), rows.row_bytes)
 
-        def read(number: int) -> None:
-            chosen = chunk_of == number
-            places = wanted[chosen] - number * per_chunk
+        def read(number: int, targets: Any, places: Any, groups: Iterable[int]) -> None:
             where = entry.chunk(number)
-            chunk = np.empty(where.stop - where.start, np.uint8)
+            chunk = _scratch(where.stop - where.start, "decoded")
             with self._naming(entry, number):
-                groups = _distinct(places // rows.group)
                 codec.decode(self._load_chunk(entry, number), chunk, entry.element, rows.at(where.start), groups)
-            lines[chosen] = chunk.reshape(-1, rows.row_bytes)[places]
+            lines[targets] = chunk.reshape(-1, rows.row_bytes)[places]
 
-        self._each(read, [(number,) for number in _distinct(chunk_of)], workers)
+        self._each(read, [*_pieces(wanted, per_chunk, rows.group)], workers)
 
     def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
         """Check every stored chunk against its checksum, without decoding.
@@ -340,11 +340,20 @@ def _identity(descriptor: int) -> tuple[int, ...] | None:
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if settled else None
 
 
-def _distinct(numbers: NDArray[np.int64]) -> list[int]:
-    """Return which numbers there are, in order; most often they are few, or all one."""
-    if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
-        return [int(numbers[0])]
-    return [int(number) for number in np.unique(numbers)]
+def _pieces(wanted: range | NDArray[np.int64], per_chunk: int, group: int) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:
+    """Yield, for each chunk that is needed: its number, where its rows go, which they are in it, and their groups."""
+    if isinstance(wanted, range):
+        for number in range(wanted.start // per_chunk, -(-wanted.stop // per_chunk) if wanted else 0):
+            start, stop = (min(max(row, number * per_chunk), (number + 1) * per_chunk) for row in (wanted.start, wanted.stop))
+            first, last = start - number * per_chunk, stop - number * per_chunk
+            groups = range(first // group, -(-last // group))
+            yield number, slice(start - wanted.start, stop - wanted.start), slice(first, last), groups
+        return
+    chunk_of = wanted // per_chunk
+    for number in np.unique(chunk_of).tolist():
+        targets = chunk_of == number
+        places = wanted[targets] - number * per_chunk
+        yield number, targets, places, np.unique(places // group).tolist()
 
 
 def _chunks(entry: ArrayEntry) -> range:
@@ -354,8 +363,10 @@ def _chunks(entry: ArrayEntry) -> range:
 _of_this_thread = threading.local()
 
 
-def _scratch(size: int) -> Bytes:
-    buffer = getattr(_of_this_thread, "buffer", None)
+def _scratch(size: int, purpose: str = "stored") -> Bytes:
+    """Return memory of this thread's own, valid until it asks for the same purpose again."""
+    buffer = getattr(_of_this_thread, purpose, None)
     if buffer is None or buffer.size < size:
-        buffer = _of_this_thread.buffer = np.empty(max(size, CHUNK_BYTES + 4096), np.uint8)
+        buffer = np.empty(max(size, CHUNK_BYTES + 4096), np.uint8)
+        setattr(_of_this_thread, purpose, buffer)
     return buffer[:size]

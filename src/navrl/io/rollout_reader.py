@@ -69,8 +69,11 @@ class Selection:
         dropped = tuple(axis for axis, (_, single) in enumerate(chosen) if single)
         return cls(chosen[0][0], chosen[1][0], dropped, envs is None and steps is None)
 
-    def rows(self, axes: Axes) -> NDArray[np.int64]:
-        """Return the numbers of the rows, environment by environment."""
+    def rows(self, axes: Axes) -> range | NDArray[np.int64]:
+        """Return the numbers of the rows, environment by environment; a range if it is one."""
+        if len(self.envs) == 1 and len(self.steps) == axes.steps and (self.steps == np.arange(axes.steps)).all():
+            start = int(self.envs[0]) * axes.steps
+            return range(start, start + axes.steps)
         return (self.envs[:, None] * axes.steps + self.steps).reshape(-1)
 
 
@@ -116,14 +119,14 @@ class _Reading:
             few = sum(entries[number].size for number in whole) < _WORTH_THREADS
             outputs = [self._outputs[number] for number in whole]
             self._container.read([entries[number] for number in whole], outputs, workers=1 if few else None)
-        rows = self.selection.rows(self._axes) if partly else np.zeros(0, np.int64)
+        rows = self.selection.rows(self._axes) if partly else range(0)
         for number in partly:
             self._outputs[number] = self._rows(entries[number], rows)
 
     def _is_cut(self, entry: ArrayEntry) -> bool:
         return not self.selection.everything and entry.name in self._by_rows
 
-    def _rows(self, entry: ArrayEntry, rows: NDArray[np.int64]) -> Bytes:
+    def _rows(self, entry: ArrayEntry, rows: range | NDArray[np.int64]) -> Bytes:
         output = np.empty(len(rows) * entry.rows.row_bytes if entry.rows else 0, np.uint8)
         self._container.read_rows(entry, rows, output, workers=1 if output.size < _WORTH_THREADS else None)
         return output
@@ -151,7 +154,7 @@ class _Reading:
         if entry.name not in self._by_rows:
             return flat.reshape(entry.shape)
         if entry.rows is None and self._is_cut(entry):  # too small to have been stored by rows
-            flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[chosen.rows(self._axes)]
+            flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[np.asarray(chosen.rows(self._axes))]
         shaped = flat.reshape(len(chosen.envs), len(chosen.steps), *inner)
         for axis in reversed(chosen.dropped):
             shaped = shaped.squeeze(axis)

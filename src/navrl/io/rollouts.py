@@ -51,8 +51,8 @@ class RolloutStorage:
 
     Args:
         save_dir: the folder; it is made with the first rollout.
-        compression_level: how hard to try, 0 to 16: up to 9 in well under a tenth of a second for 27 MB, beyond that
-            slowly and for little. Reading takes the same time whatever the level.
+        compression_level: how hard to try, 0 to 16. Up to 9 all are the same, zstd's level 1; beyond, zstd's own level:
+            slower, for a few percent. Reading takes the same time whatever the level.
         error_bounds: keys of floats that may be rounded, and by how much at most; all others are lossless. A nested key
             is a tuple, or its parts joined by `/`. The file says what was rounded; NaN and infinity stay.
         time_first: the arrays are (steps, environments, ...), and are loaded as such.
@@ -282,4 +282,4 @@ def _as_rollout_errors() -> Iterator[None]:
 
 def _zstd_level(compression_level: int) -> int:
     """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is gained by patience."""
-    return 1 if compression_level <= 3 else 3 if compression_level <= 9 else compression_level
+    return 1 if compression_level <= 9 else compression_level

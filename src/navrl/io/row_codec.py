@@ -116,7 +116,8 @@ class RowCodec:
             some = np.ascontiguousarray(some.swapaxes(1, 2)).reshape(count, -1)  # what one number does in time, side by side
             changed = some != 0
             maps, ends = np.packbits(changed, axis=1), np.cumsum(np.count_nonzero(changed, axis=1))
-            planes = np.ascontiguousarray(some[changed].view(np.uint8).reshape(-1, width).T[::-1])
+            values = some.reshape(-1).take(np.flatnonzero(changed))  # several times as fast as a mask
+            planes = np.ascontiguousarray(values.view(np.uint8).reshape(-1, width).T[::-1])
             for number, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
                 yield [maps[number], *planes[:, start:stop]]
 
@@ -162,13 +163,13 @@ def _add_up(parts: _Parts, groups: Any, output: Any, places: Any, rows: Rows) ->
     first = groups * (width + 1)
     bits = np.stack(parts.read(first.tolist(), [-(-count // 8)] * len(groups)))
     changed = np.unpackbits(bits, axis=1, count=count).view(bool)
-    changes = np.zeros((len(groups), count), unsigned)
+    changes = np.zeros(len(groups) * count, unsigned)
     counts = np.count_nonzero(changed, axis=1).tolist()
     values = np.empty((sum(counts), width), np.uint8)
     planes = parts.read((first + 1 + np.arange(width)[:, None]).reshape(-1).tolist(), counts * width)
     for plane in range(width):
         np.concatenate(planes[plane * len(groups) :][: len(groups)], out=values[:, width - 1 - plane])
-    changes[changed] = values.reshape(-1).view(unsigned)
+    changes[np.flatnonzero(changed)] = values.reshape(-1).view(unsigned)
     if lines % rows.steps == 0 and rows.first % rows.steps == 0:  # whole environments, all at once
         changes = changes.reshape(len(groups), length, -1, rows.steps)
         np.add.accumulate(changes, axis=3, dtype=unsigned, out=changes)
