@@ -379,6 +379,15 @@ def test_indices_that_are_not_held_are_refused(indices):
         store.update(indices, {"x": np.ones(1)})
 
 
+def test_some_keys_are_read_alone_and_unknown_ones_are_named():
+    store = FrameStore(100)
+    store.extend(flights(90))
+    assert list(store.get([3, 4], ["next/picture", "reward"])) == ["reward", "next/picture"]
+    assert torch.equal(store.get([3, 4], ["next/picture"])["next/picture"], store.get([3, 4])["next/picture"])
+    with pytest.raises(ReplayError, match=r"no keys \['rward'\]"):
+        store.get([0], ["rward"])
+
+
 def test_an_empty_store_says_so():
     with pytest.raises(ReplayError, match="empty"):
         FrameStore(10).sample(1)
