@@ -4,6 +4,7 @@ frame or an episode."""  # noqa: D209
 from __future__ import annotations
 
 import pickle
+import sys
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -160,6 +161,9 @@ class FrameBlocks:
         rows = list(self._pool.map(lambda index: pickle.loads(lz4.block.decompress(self._frames[index])), chosen))
         return {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
 
+    def counted(self) -> int:
+        return sum(map(sys.getsizeof, self._frames)) + 8 * len(self._frames)
+
 
 class EpisodeBlocks:
     """A pickle in an LZ4-9 block for each episode."""
@@ -182,6 +186,9 @@ class EpisodeBlocks:
     def sample(self) -> Any:
         rows = list(self._pool.map(self._frame, self._random.integers(0, self._ends[-1], BATCH).tolist()))
         return {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
+
+    def counted(self) -> int:
+        return sum(map(sys.getsizeof, self._episodes))
 
 
 BUFFERS = {

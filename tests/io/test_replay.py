@@ -176,8 +176,12 @@ def test_frames_of_any_shape_are_held(shape):
 
 def test_tensors_that_are_not_contiguous_and_foreign_byte_orders_are_taken():
     grid = torch.arange(7 * 80 * 3).reshape(7, 80, 3).transpose(0, 1)
+    column = torch.from_numpy(np.arange(80)[:, None])  # its second axis has a stride of 0
     store = FrameStore(80)
-    store.extend({"tensor": grid, "array": grid.numpy().astype(">i8")})
+    turned, same = grid.numpy().astype(">i8"), torch.ones(1).expand(80)
+    store.extend({"tensor": grid, "array": turned, "column": column, "same": same, "other": column.numpy()})
+    assert torch.equal(store.get(range(80))["column"], column)
+    assert torch.equal(store.get(range(80))["same"], torch.ones(80))
     assert torch.equal(store.get(range(80))["tensor"], grid)
     assert torch.equal(store.get(np.arange(80))["array"], grid)
 
@@ -377,6 +381,15 @@ def test_indices_that_are_not_held_are_refused(indices):
         store.get(indices)
     with pytest.raises(IndexError):
         store.update(indices, {"x": np.ones(1)})
+
+
+def test_some_keys_are_read_alone_and_unknown_ones_are_named():
+    store = FrameStore(100)
+    store.extend(flights(90))
+    assert list(store.get([3, 4], ["next/picture", "reward"])) == ["reward", "next/picture"]
+    assert torch.equal(store.get([3, 4], ["next/picture"])["next/picture"], store.get([3, 4])["next/picture"])
+    with pytest.raises(ReplayError, match=r"no keys \['rward'\]"):
+        store.get([0], ["rward"])
 
 
 def test_an_empty_store_says_so():

@@ -11,6 +11,8 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -156,12 +158,15 @@ class DictReplayBuffer:
         batch = {key: torch.empty((len(places), *shape), dtype=dtype) for key, (dtype, shape) in self.kinds.items()}
 
         def work(begin: int, end: int) -> None:
-            opened, number = {}, -1
-            for episode, offset, row in places[begin:end]:  # in order, so an episode is opened once
-                if episode != number:
-                    opened, number = {key: _opened(value) for key, value in self._episodes[episode].items()}, episode
-                for key, value in opened.items():
-                    batch[key][row] = decompress_image(value[offset]) if isinstance(value, list) else value[offset]
+            for number, group in groupby(places[begin:end], key=itemgetter(0)):  # in order, so an episode is opened once
+                _, offsets, rows = (list(column) for column in zip(*group, strict=True))
+                for key, value in self._episodes[number].items():
+                    opened = _opened(value)
+                    if isinstance(opened, list):
+                        for row, offset in zip(rows, offsets, strict=True):
+                            batch[key][row] = decompress_image(opened[offset])
+                    else:
+                        batch[key][rows] = opened[offsets]
 
         self._workers.split(work, len(places), sum(tensor.nbytes for tensor in batch.values()))
         return {key: tensor.to(self.device) for key, tensor in batch.items()}

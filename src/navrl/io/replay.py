@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -290,9 +290,9 @@ class FrameStore:
         ring = self.ring
         compressed = {key: column for key, column in self.columns.items() if isinstance(column, ChunkColumn)}
         closes = blocks or staged + count == ring.frames_of(block)
-        for key, column in compressed.items():
+        for key, chunks in compressed.items():
             if not blocks:  # not yet visible: readers know how many frames of the stage are
-                column.stage[staged : staged + count] = words[key]
+                chunks.stage[staged : staged + count] = words[key]
         encoded = {}
         if closes:
             sources = {key: words[key] if blocks else column.stage for key, column in compressed.items()}
@@ -309,7 +309,7 @@ class FrameStore:
             ring.cursor = (ring.cursor + count) % ring.capacity
             ring.total += count
 
-    def get(self, indices: Any, keys: Any = None) -> dict[str, Tensor]:
+    def get(self, indices: Any, keys: Collection[str] | None = None) -> dict[str, Tensor]:
         """Return frames by their indices, in new tensors; only some keys if these are given.
 
         Raises:
@@ -318,7 +318,10 @@ class FrameStore:
         slots = as_indices(indices)
         with self._lock:
             self._check_held(slots)
-            words = self._read(slots, None if keys is None else set(keys))
+            unknown = [key for key in keys or () if key not in self.kinds]
+            if unknown:
+                raise ReplayError(f"no keys {unknown}; the frames have {list(self.kinds)}")
+            words = self._read(slots, keys)
         return {key: self._tensor(key, rows) for key, rows in words.items()}
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -345,7 +348,7 @@ class FrameStore:
                 drawn.append(thread.submit(self.sample, batch_size, generator))
                 yield drawn.popleft().result()
 
-    def _read(self, slots: Array, keys: set[str] | None = None) -> dict[str, Array]:
+    def _read(self, slots: Array, keys: Collection[str] | None = None) -> dict[str, Array]:
         chosen = [key for key in self.kinds if keys is None or key in keys]
         if not self.columns:
             joined = self._joined() if self.first else {}

@@ -76,14 +76,15 @@ def _plan(values: Any, count: int, bits: int, second: bool, limit: int, step: in
         longest = max(longest, length)
         previous = values[i]
         slope = difference
-    best, cheapest, narrow = np.int64(0), np.int64(1) << 60, np.int64(0)
+    best: Any = 0
+    cheapest, narrow = np.int64(1) << 60, np.int64(0)
     for width in range(longest + step):
         if width <= longest:
             narrow += lengths[width]
             lengths[width] = 0
         if width % step == 0 and width <= limit:
-            wide = count - 1 - narrow
-            cost = width * narrow + bits * (min(2 * wide, count - 1) if second else wide)
+            wide: Any = count - 1 - narrow
+            cost: Any = width * narrow + bits * (min(2 * wide, count - 1) if second else wide)
             if cost < cheapest:
                 best, cheapest = width, cost
     return best

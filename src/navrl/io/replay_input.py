@@ -10,6 +10,7 @@ import torch
 
 from navrl.errors import ReplayError, ReplayIndexError
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, TORCH_DTYPES
+from navrl.io.images import bytes_of
 from navrl.io.replay_codecs import Array, Kind
 
 __all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "length_of"]
@@ -37,10 +38,9 @@ def as_words(key: str, value: Any) -> tuple[Kind, Array]:
     if not shape[0] or not kind.nbytes:
         return kind, np.zeros((shape[0], kind.features), f"u{kind.word}")
     if isinstance(value, torch.Tensor):
-        flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(shape[0], -1)
-        raw = flat.view(torch.uint8).numpy()
+        raw = bytes_of(value).reshape(shape[0], -1)
     else:
-        raw = np.ascontiguousarray(value).reshape(shape[0], -1).view(np.uint8)
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(shape[0], -1)
     return kind, raw.view(f"u{kind.word}")
 
 

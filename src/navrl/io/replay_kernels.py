@@ -112,7 +112,8 @@ def _compress_chunk(
     reference: int, frame_bytes: int, jump: int, number: int, size: int, target: int, room: int, state: int, functions: Any
 ) -> int:
     """Write a chunk of lz4 blocks: where each ends (4 bytes a frame), the first frame, the others with it as dictionary."""
-    begin, position = target + 4 * size, np.int64(0)
+    begin = target + 4 * size
+    position: Any = np.int64(0)
     for t in range(size):
         if t < number:
             source = reference + t * jump * frame_bytes
@@ -178,7 +179,7 @@ def sizes_of_chunks(kind: int, source: int, stored: Any, counts: Any, features: 
     """Return the number of the first chunk that does not take exactly the bytes stored for it, or -1."""
     place = source
     for i in range(len(stored)):
-        found = np.int64(0)
+        found: Any = np.int64(0)
         if kind == 0:
             found = replay_delta.chunk_size(place, stored[i], features, word, size)
         elif kind == ROWS:
