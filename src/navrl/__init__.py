@@ -27,6 +27,8 @@ _PUBLIC = {
     "download_model_from_wandb": "navrl.tracking.wandb_models",
     "save_and_upload_best_model": "navrl.tracking.wandb_models",
     "upload_model_to_wandb": "navrl.tracking.wandb_models",
+    "Registry": "navrl.registry.store",
+    "find_model": "navrl.registry.find",
 }
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
     from navrl.navrl_model import create_navrl_model as create_navrl_model
+    from navrl.registry.find import find_model as find_model
+    from navrl.registry.store import Registry as Registry
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
     from navrl.tracking.wandb_models import download_model_from_wandb as download_model_from_wandb

@@ -27,8 +27,8 @@ def quick_folder(tmp_path):
 
 
 @pytest.fixture
-def registry(tmp_path):
-    with Registry(tmp_path / "registry") as registry:
+def registry(quick_folder):
+    with Registry(quick_folder / "registry") as registry:
         yield registry
 
 

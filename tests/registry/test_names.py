@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import NavrlError, RegistryError
@@ -129,6 +129,7 @@ def test_the_label_says_whether_it_is_a_version_or_an_alias():
     assert (parse_reference("a").version, parse_reference("a").alias) == (None, "latest")
 
 
+@settings(deadline=None)
 @given(LEGAL, LEGAL)
 @example("CON", "x")
 def test_every_name_is_refused_or_survives_being_written_as_a_reference(name, label):
@@ -140,6 +141,7 @@ def test_every_name_is_refused_or_survives_being_written_as_a_reference(name, la
     assert parse_reference(f"{name}:{label}") == Reference(None, None, name, label)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_a_legal_name_of_plain_characters_or_refused(text):
     told = ""

@@ -155,4 +155,4 @@ class Against(RuleBasedStateMachine):
 
 
 TestAgainstADict = pytest.mark.slow(Against.TestCase)
-TestAgainstADict.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestAgainstADict.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)

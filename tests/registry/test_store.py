@@ -255,6 +255,20 @@ def test_a_damaged_file_is_named_with_its_version_and_mended_by_registering_it_a
     assert registry.resolve("policy:v1").path.read_text() == "whole"
 
 
+def test_what_is_deleted_while_it_is_verified_is_not_damaged(registry, put, monkeypatch):
+    put(), put()
+    fault = registry._files.fault
+
+    def deleting_first(stored):
+        with Registry(registry.root) as other:
+            for version in other.versions("policy")[:-1]:
+                other.delete("policy", version.version, force=True)
+        return fault(stored)
+
+    monkeypatch.setattr(registry._files, "fault", deleting_first)
+    assert registry.verify() == []
+
+
 def test_garbage_is_found_counted_and_removed_and_nothing_else(registry, put):
     kept = put(content="kept")
     folder = registry.root / "objects" / "ab"
@@ -268,6 +282,17 @@ def test_garbage_is_found_counted_and_removed_and_nothing_else(registry, put):
     assert set(found.files) == {stray, temporary}
     assert found.bytes == 5
     assert objects(registry) == sorted([foreign, kept.path])
+
+
+def test_without_its_database_a_registry_keeps_all_files(registry, put):
+    path = put().path
+    registry.close()
+    for file in registry.root.glob("registry.db*"):
+        file.unlink()
+    for dry_run in (True, False):
+        with pytest.raises(RegistryError, match="none was removed"):
+            registry.collect_garbage(dry_run=dry_run)
+    assert path.is_file()
 
 
 def test_one_registry_serves_many_threads(registry, put):

@@ -6,7 +6,7 @@ import math
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError
@@ -34,6 +34,7 @@ def uploads(actions: list[Action]) -> list[Action]:
     return [action for action in actions if action.what == "upload"]
 
 
+@settings(deadline=None)
 @given(POLICIES, st.lists(METRICS, max_size=30))
 def test_over_a_training_every_best_model_was_better_than_all_before_it(policy, evaluations):
     policy.check()
@@ -50,6 +51,7 @@ def test_over_a_training_every_best_model_was_better_than_all_before_it(policy, 
     assert policy.save_best_models or not bests
 
 
+@settings(deadline=None)
 @given(POLICIES, METRICS, st.integers(0, 1000), st.none() | NUMBERS, st.booleans())
 def test_what_is_uploaded_reached_the_conditions_or_is_the_final_model(policy, metrics, iteration, best, final):
     actions = decide(policy, iteration, metrics, best, final)
@@ -73,6 +75,7 @@ def test_what_is_uploaded_reached_the_conditions_or_is_the_final_model(policy, m
     assert (len(actions) == 2) == (bool(actions) and policy.keep_last_n > 0)
 
 
+@settings(deadline=None)
 @given(POLICIES, st.integers(0, 1000))
 def test_without_conditions_the_frequency_is_kept_exactly(policy, iteration):
     policy.upload_conditions, policy.save_best_models = UploadConditions(), False

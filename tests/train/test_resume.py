@@ -17,6 +17,7 @@ import torch
 
 from navrl.io.checkpoint import load_checkpoint
 from navrl.monitor import MetricsLog
+from navrl.registry import Registry
 
 pytestmark = pytest.mark.slow
 
@@ -265,6 +266,16 @@ def test_a_run_that_has_ended_can_be_made_longer(server, whole, tmp_path):
     shutil.copytree(whole, folder, symlinks=True)
     server.train(folder, "resume=auto", "max_frame_num=4600")
     assert len(learning(folder)) == -(-4600 // 256)
+
+
+def test_a_checkpoint_of_the_registry_goes_on_in_a_folder_of_its_own_to_the_same_end(server, whole, tmp_path):
+    with Registry() as registry:
+        registry.register("resumed", checkpoints(whole)[1], aliases=["stable"])
+    folder = tmp_path / "run"
+    server.train(folder, "resume_checkpoint=resumed:stable")
+    ends = [{key: value for key, value in ending(run).items() if key != "best"} for run in (folder, whole)]
+    assert same(*ends)  # but for the best model, which is that of the folder
+    assert learning(folder) == learning(whole)[-len(learning(folder)) :]
 
 
 def test_a_folder_with_a_run_is_not_trained_in_again(server, whole):

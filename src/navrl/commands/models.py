@@ -104,17 +104,15 @@ def _add_files(actions: Any) -> None:
     delete.add_argument("--force", action="store_true", help="also if an alias points at it")
     gc = _action(actions, "gc", _gc, "remove files that nobody refers to")
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
-    for name, run, text in (
-        ("push", _push, "upload a version to a tracker"),
-        ("pull", _pull, "fetch a model from a tracker into the registry"),
-    ):
-        parser = _action(actions, name, run, text)
+    push = _action(actions, "push", _push, "upload a version to a tracker")
+    pull = _action(actions, "pull", _pull, "fetch a model from a tracker into the registry")
+    for parser in (push, pull):
         parser.add_argument("reference", help="NAME:ALIAS or USER/PROJECT/NAME:ALIAS")
         parser.add_argument("--mirror", default="wandb", help="wandb, mlflow or trackio (default: %(default)s)")
         parser.add_argument(
             "--option", action="append", default=[], metavar="key=value", help="of the tracker, such as project=NavRL"
         )
-    parser.add_argument("--name", help="what to call it here (default: its name there)")
+    pull.add_argument("--name", help="what to call it here (default: its name there)")
 
 
 def _run(action: Callable[[Registry, argparse.Namespace], int], arguments: argparse.Namespace) -> int:

@@ -45,17 +45,23 @@ class Database:
         with self._turn("BEGIN", self._opened if self.path.exists() else _empty) as connection:
             yield connection
 
+    def open(self) -> None:
+        """Open the database, and make it if it is not there."""
+        self._notice_fork()
+        with self._lock, explained(self.path):
+            self._opened()
+
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
+        self._notice_fork()
         with self._lock:
-            if self._connection is not None and self._process == os.getpid():
+            if self._connection is not None:
                 self._connection.close()
             self._connection = None
 
     @contextmanager
     def _turn(self, begin: str, connect: Callable[[], sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
-        if self._process != os.getpid():
-            self._lock = threading.RLock()  # whoever held it is not in this process
+        self._notice_fork()
         with self._lock, explained(self.path):
             connection = connect()
             connection.execute(begin)
@@ -67,11 +73,14 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _opened(self) -> sqlite3.Connection:
+    def _notice_fork(self) -> None:
+        """Begin anew in a forked process: whoever held the lock is not here, and the connection is not ours."""
         if self._process != os.getpid():
             if self._connection is not None:
                 _inherited.append(self._connection)
-            self._connection, self._process = None, os.getpid()
+            self._connection, self._process, self._lock = None, os.getpid(), threading.RLock()
+
+    def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._connect()
         return self._connection

@@ -8,8 +8,9 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from navrl.errors import RegistryError
 
@@ -50,7 +51,7 @@ class ObjectFiles:
         with _opened(source) as file:
             return self._place(source, file)
 
-    def _place(self, source: Path, file: BinaryIO) -> Stored:
+    def _place(self, source: Path, file: BufferedReader) -> Stored:
         from navrl.io.files import AtomicFile, sync_folder  # here: it loads torch, which nobody needs to look at a list
 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -129,7 +130,7 @@ class ObjectFiles:
         return sorted(path for path in self.folder.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir())
 
 
-def _opened(source: Path) -> BinaryIO:
+def _opened(source: Path) -> BufferedReader:
     """Open a file to be copied in; nothing but a regular file that is not empty."""
     name = repr(str(source))  # whatever is in it, it stays on one line
     try:

@@ -27,7 +27,7 @@ def gather_lineage(file: Path, contents: Contents, told: Mapping[str, Any]) -> d
     if run is not None:
         lineage["run_folder"] = str(run)
         lineage |= _record(run)
-    if "git" not in lineage | told and (git := _git()) is not None:
+    if "git" not in {**lineage, **told} and (git := _git()) is not None:
         lineage["git"] = git
     config = (_settings(run) if run is not None else None) or contents.config
     if config:

@@ -112,6 +112,7 @@ class Registry:
         from navrl.registry.lineage import gather_lineage
 
         with explained(self.root):
+            self._database.open()  # before there are files: without a database nobody could tell which of them are needed
             stored = self._files.place(file)
             try:
                 contents = read_contents(self._files.path(stored.digest), str(file))
@@ -273,6 +274,8 @@ class Registry:
         """
         with explained(self.root):
             found = list(self._files.digests())
+            if found and not self._database.path.exists():
+                raise RegistryError(f"{self._database.path} is gone, and only it knew which files are needed: none was removed")
             if dry_run:
                 with self._reading() as rows:
                     idle = {digest: self._files.size(digest) for digest in found if not rows.uses(digest)}
@@ -287,11 +290,12 @@ class Registry:
             versions = rows.all_versions()
             found = [Damage("database", self._database.path, text) for text in rows.complaints()]
         faults: dict[Stored, str | None] = {}
-        for version in versions:
-            stored = Stored(version.digest, version.size)
-            if stored not in faults:
-                faults[stored] = self._files.fault(stored)
-            if problem := faults[stored]:
+        for stored in {Stored(version.digest, version.size) for version in versions}:
+            faults[stored] = self._files.fault(stored)
+        with self._reading() as rows:  # again: what somebody deleted meanwhile is not damaged
+            left = [version for version in versions if rows.version(version.name, version.version) is not None]
+        for version in left:
+            if problem := faults[Stored(version.digest, version.size)]:
                 found.append(Damage(version.label, version.path, problem))
         return found
 

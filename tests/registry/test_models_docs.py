@@ -1,0 +1,55 @@
+"""What docs/models.md says is run, or it rots."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from navrl.cli import main
+from navrl.evaluate import PRETRAINED
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "models.md").read_text()
+NOT_HERE = ("navrl eval", "navrl train", "--mirror", "navrl models pull", "checkpoints/latest")  # minutes, or a server
+
+
+def test_the_code_on_the_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    shutil.copy(PRETRAINED, tmp_path / "runs" / "mine" / "model.pt")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, {})
+    told = capsys.readouterr().out
+    assert "policy:v1 0.896484375" in told
+    assert "upload ('latest', 'best') best success_100" in told
+
+
+def test_the_commands_on_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    shutil.copy(PRETRAINED, tmp_path / "runs" / "mine" / "model.pt")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if not any(words in line for words in NOT_HERE)]
+    assert len(commands) >= 7
+    assert main(commands[0]) == main(commands[0]) == 0  # the page speaks of two versions
+    assert main(["models", "promote", "policy:v1", "production"]) == 0  # and of one that was in production before
+    assert [main(command) for command in commands[1:]] == [0] * (len(commands) - 1)
+    assert (tmp_path / "CARD.md").is_file()
+
+
+@pytest.mark.slow
+def test_the_benchmark_still_runs():
+    command = [sys.executable, "-W", "ignore", "-m", "navrl.cli", "bench", "registry", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resolve ms" in done.stdout
