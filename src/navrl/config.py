@@ -92,8 +92,7 @@ class Config(NavigationSettings):
     @property
     def tracking(self) -> TrackingSettings:
         """The settings of the trackers alone."""
-        names = tracker_names(self.tracker)
-        return TrackingSettings(names, self.wandb, self.mlflow, self.tracker_patience, self.tracker_deadline)
+        return _tracking_of(self)
 
     @property
     def task(self) -> NavigationSettings:
@@ -141,6 +140,11 @@ class Config(NavigationSettings):
                     f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet {name} {first}: the policy would "
                     "be judged in worlds it has learnt in; move one of them"
                 )
+
+
+def _tracking_of(config: Config) -> TrackingSettings:
+    names = tracker_names(config.tracker)
+    return TrackingSettings(names, config.wandb, config.mlflow, config.tracker_patience, config.tracker_deadline)
 
 
 def load_config(overrides: Sequence[str] = ()) -> Config:
