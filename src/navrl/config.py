@@ -103,7 +103,7 @@ class Config(NavigationSettings):
     @property
     def tracking(self) -> TrackingSettings:
         """The settings of the trackers alone."""
-        return _tracking(self)
+        return _tracking_of(self)
 
     @property
     def task(self) -> NavigationSettings:
@@ -165,7 +165,7 @@ class Config(NavigationSettings):
                 )
 
 
-def _tracking(config: Config) -> TrackingSettings:
+def _tracking_of(config: Config) -> TrackingSettings:
     names = tracker_names(config.tracker)
     return TrackingSettings(names, config.wandb, config.mlflow, config.tracker_patience, config.tracker_deadline)
 

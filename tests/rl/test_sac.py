@@ -13,7 +13,7 @@ from torch.distributions.transforms import TanhTransform
 from navrl.errors import ConfigError
 from navrl.rl import gaussian
 from navrl.rl.accelerate import PlainNetwork
-from navrl.rl.experience import Transitions, look_ahead
+from navrl.rl.experience import look_ahead
 from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError
 from navrl.rl.sac import SAC, SACSettings, TwinCritic
 
@@ -197,32 +197,23 @@ def test_a_reward_of_one_for_ever_is_worth_the_sum_of_its_discounts():
 # ------------------------------------------------------------------ looking ahead
 
 
-def slow_look_ahead(batch: Transitions, gamma: float, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    reward, discount, last = batch.reward.clone(), torch.zeros_like(batch.reward), torch.zeros_like(batch.reward).long()
-    for drone, row in enumerate(batch.reward.tolist()):
-        for first in range(len(row)):
-            total, ahead = 0.0, 0
-            while True:
-                total += gamma**ahead * row[first + ahead]
-                ahead += 1
-                at = first + ahead - 1
-                if ahead == steps or batch.ended[drone, at] or at + 1 == len(row):
-                    break
-            reward[drone, first], last[drone, first] = total, at
-            discount[drone, first] = 0.0 if batch.terminated[drone, at] else gamma**ahead
-    return reward, discount, last
-
-
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 20])
-def test_looking_ahead_stops_at_the_end_of_an_episode_and_of_the_batch(steps):
+def test_looking_ahead_stops_at_the_end_of_an_episode_and_of_what_is_known(steps):
     generator = torch.Generator().manual_seed(steps)
-    ended = torch.rand(40, 12, generator=generator) < 0.15
-    terminated = ended & (torch.rand(40, 12, generator=generator) < 0.5)
-    nothing = torch.zeros(40, 12, 1)
-    reward = torch.randn(40, 12, generator=generator)
-    batch = Transitions(nothing, nothing, nothing, reward, terminated, ended)
-    for found, expected in zip(look_ahead(batch, 0.9, steps), slow_look_ahead(batch, 0.9, steps), strict=True):
-        torch.testing.assert_close(found, expected)
+    ended = torch.rand(60, steps, generator=generator) < 0.2
+    terminated = ended & (torch.rand(60, steps, generator=generator) < 0.5)
+    known = torch.arange(steps) < torch.randint(1, steps + 1, (60, 1), generator=generator)
+    reward = torch.randn(60, steps, generator=generator)
+    found = look_ahead(reward, terminated, ended, known, 0.9)
+    for row in range(60):
+        total, last = 0.0, -1
+        while True:
+            last += 1
+            total += 0.9**last * reward[row, last].item()
+            if ended[row, last] or last + 1 == steps or not known[row, last + 1]:
+                break
+        expected = (total, 0.0 if terminated[row, last] else 0.9 ** (last + 1), last)
+        assert [values[row].item() for values in found] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 # ------------------------------------------------------------------ state and faults

@@ -11,8 +11,6 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-FAULTS = ("refused", "hang", "error", "slow", "die")
-
 
 class FaultyProxy:
     """Forwards to `target`. `fault` is ok, refused (nobody listens), hang (accepts, never answers), error (HTTP 500), slow,

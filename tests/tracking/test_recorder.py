@@ -20,7 +20,7 @@ from navrl.errors import ConfigError, MissingExtraError, RegistryError
 from navrl.tracking import spool as spool_module
 from navrl.tracking.mirrors import open_mirror
 from navrl.tracking.recorder import WAIT, Tracking
-from navrl.tracking.settings import TrackingSettings
+from navrl.tracking.settings import TrackingSettings, tracker_names
 from navrl.tracking.spool import Spool
 
 OFFLINE = {"wandb": {"mode": "offline"}, "patience": 1.0}
@@ -158,33 +158,47 @@ def test_the_courier_loads_neither_torch_nor_the_simulator():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "trackers"),
+    ("value", "names"),
     [
-        ([], ()),
-        (["tracker=mlflow"], ("mlflow",)),
-        (["tracker=[mlflow,trackio]"], ("mlflow", "trackio")),
-        (["tracker='mlflow, tensorboard'"], ("mlflow", "tensorboard")),
-        (["tracker=[wandb]", "wandb.mode=offline"], ("wandb",)),
+        ("", ()),
+        ("mlflow", ("mlflow",)),
+        (["mlflow", "trackio"], ("mlflow", "trackio")),
+        ("mlflow, wandb,mlflow", ("mlflow", "wandb")),
     ],
 )
-def test_trackers_are_chosen_by_name(overrides, trackers):
-    assert load_config(overrides).tracking.trackers == trackers
+def test_trackers_are_named_in_a_list_or_with_commas(value, names):
+    assert tracker_names(value) == names
+
+
+def test_the_command_line_sets_them():
+    config = load_config(
+        ["tracker=[mlflow,trackio]", "mlflow.uri=http://localhost:5000", "wandb.mode=offline", "wandb.project=Mine"]
+    )
+    settings = config.tracking
+    assert settings.trackers == ("mlflow", "trackio")
+    assert (settings.mlflow.uri, settings.wandb.mode, settings.wandb.project) == ("http://localhost:5000", "offline", "Mine")
+    with pytest.raises(ConfigError, match="disabled, offline, online"):
+        load_config(["wandb.mode=sometimes"])
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("settings", "told"),
     [
-        (["tracker=mlflw"], "mlflow"),
-        (["tracker=wandb"], "wandb.mode=online"),
-        (["wandb.mode=sometimes"], "disabled, offline, online"),
-        (["tracker_patience=-1"], "tracker_patience"),
-        (["tracker_deadline=0"], "tracker_deadline"),
-        (["tracker=3"], "tracker"),
+        ({"trackers": ["mlflw"]}, "mlflow"),
+        ({"trackers": ["wandb"]}, "wandb.mode=online"),
+        ({"wandb": {"mode": "sometimes"}}, "disabled, offline, online"),
+        ({"patience": -1}, "tracker_patience"),
+        ({"deadline": 0}, "tracker_deadline"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_its_key(overrides, told):
+def test_a_wrong_setting_is_refused_with_its_key(settings, told):
     with pytest.raises(ConfigError, match=told):
-        load_config(overrides)
+        settings_of(settings).check()
+
+
+def test_what_names_no_tracker_is_refused():
+    with pytest.raises(ConfigError, match="tracker is 3"):
+        tracker_names(3)
 
 
 def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):

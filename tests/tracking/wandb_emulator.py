@@ -30,7 +30,7 @@ class Emulator:
         self.uploads = 0  # of artifacts, whole
         self.server = _Server(("127.0.0.1", 0), _Handler)
         self.server.emulator = self
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = self._base = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Emulator:
     def execute(self, text: str, variables: dict[str, Any], host: str) -> dict[str, Any]:
         query = Query(text)
         with self.lock:
-            self.url = f"http://{host}"  # files go the way that the question came, through a proxy or not
+            self._base = f"http://{host}"  # files go the way that the question came, through a proxy or not
             self.operations[query.name] = self.operations.get(query.name, 0) + 1
             return query.answer(self._roots(), variables)
 
@@ -123,7 +123,7 @@ class Emulator:
         return {"bucket": self._run(run) | {"project": self._project(ENTITY, run["project"])}, "inserted": new}
 
     def _create_run_files(self, runName: str, files: list[str], **_: Any) -> dict[str, Any]:
-        urls = [{"name": file, "uploadUrl": f"{self.url}/upload/run/{runName}/{file}"} for file in files]
+        urls = [{"name": file, "uploadUrl": f"{self._base}/upload/run/{runName}/{file}"} for file in files]
         return {"runID": f"R-{runName}", "uploadHeaders": [], "files": urls}
 
     # ------------------------------------------------------------ artifacts
@@ -135,7 +135,7 @@ class Emulator:
             "__typename": "ArtifactSequence", "id": f"C-{artifact['collection']}", "name": artifact["collection"],
             "project": self._project(ENTITY, artifact["project"]), "latestArtifact": None,
         }  # fmt: skip
-        manifest = {"id": f"M-{artifact['id']}", "file": {"directUrl": f"{self.url}/blob/manifest/{artifact['id']}"}}
+        manifest = {"id": f"M-{artifact['id']}", "file": {"directUrl": f"{self._base}/blob/manifest/{artifact['id']}"}}
         return {
             **{key: artifact[key] for key in ("id", "state", "digest", "versionIndex", "metadata")},
             "__typename": "Artifact", "artifactSequence": collection, "artifactType": {"name": artifact["type"]},
@@ -169,7 +169,7 @@ class Emulator:
             return None
         whole = self._artifact(artifact)
         page = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
-        urls = {path: f"{self.url}/blob/{key}" for path, key in artifact["files"].items()}
+        urls = {path: f"{self._base}/blob/{key}" for path, key in artifact["files"].items()}
         files = [{"node": {"__typename": "File", "name": path, "directUrl": url}} for path, url in urls.items()]
         return {
             "__typename": "ArtifactCollectionMembership", "id": f"S-{artifact['id']}", "createdAt": NOW,
@@ -200,7 +200,7 @@ class Emulator:
         return self._manifest(artifactManifestID.removeprefix("M-"))
 
     def _manifest(self, identity: str) -> dict[str, Any]:
-        file = {"id": f"F-{identity}", "uploadUrl": f"{self.url}/upload/manifest/{identity}", "uploadHeaders": []}
+        file = {"id": f"F-{identity}", "uploadUrl": f"{self._base}/upload/manifest/{identity}", "uploadHeaders": []}
         return {"artifactManifest": {"id": f"M-{identity}", "file": file}}
 
     def _create_files(self, artifactFiles: list[dict[str, Any]], **_: Any) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Emulator:
             key = f"{file['artifactID']}/{hashlib.md5(file['name'].encode()).hexdigest()}"
             self.artifacts[file["artifactID"]]["files"][file["name"]] = key
             edges.append({"node": {
-                "storagePath": f"wandb_artifacts/{key}", "uploadUrl": f"{self.url}/upload/{key}", "uploadHeaders": [],
+                "storagePath": f"wandb_artifacts/{key}", "uploadUrl": f"{self._base}/upload/{key}", "uploadHeaders": [],
                 "uploadMultipartUrls": None, "artifact": {"id": file["artifactID"]}, "name": file["name"], "id": key,
             }})  # fmt: skip
         return {"files": {"edges": edges}}

@@ -52,7 +52,7 @@ def test_it_flies_at_random_until_its_memory_is_warm_and_then_learns(trained):
 
 
 def test_its_memory_gives_back_what_the_drones_saw():
-    trainer = trainer_of("sac.n_step=1")
+    trainer = trainer_of()
     batch = trainer.collect()
     trainer.learn(batch)
     held = trainer.replay.get(torch.arange(256))
@@ -62,13 +62,45 @@ def test_its_memory_gives_back_what_the_drones_saw():
     assert torch.equal(held["action"], batch.action.reshape(256, 3))
 
 
+def test_what_it_learns_from_is_what_the_same_drone_met_next():
+    """The memory holds 600 frames of 4000 and is full later: both are compared with a plain list of transitions."""
+    trainer = trainer_of("sac.capacity=640", "sac.n_step=3", "sac.batch_size=512", "sac.gamma=0.9")
+    history = []
+    for _ in range(4):
+        batch = trainer.collect()
+        trainer.replay.extend(trainer._frames(batch))
+        history += [(batch.rows[t].clone(), batch.next_rows[t].clone(), batch.reward[t].clone(), batch.terminated[t].clone(),
+                     batch.ended[t].clone()) for t in range(8)]  # fmt: skip
+        held = history[-20:]  # 640 frames are 20 steps of 32 drones
+        found = trainer._sample()
+        seen = {step[0][drone, : trainer.layout.used].numpy().tobytes(): (number, drone)
+                for number, step in enumerate(held) for drone in range(32)}  # fmt: skip
+        for row in range(512):
+            number, drone = seen[trainer._observe(found, "")[row].numpy().tobytes()]
+            total, power = 0.0, 1.0
+            for later in held[number : number + 3]:
+                total, power = total + power * later[2][drone].item(), power * 0.9
+                if later[4][drone]:
+                    break
+            assert found["reward"][row].item() == pytest.approx(total, rel=1e-4, abs=1e-5)
+            assert found["discount"][row].item() == pytest.approx(0.0 if later[3][drone] else power)
+            assert torch.equal(trainer._observe(found, "next/")[row], later[1][drone, : trainer.layout.used])
+
+
+def test_its_memory_takes_a_fraction_of_its_frames():
+    trainer = trainer_of("max_frame_num=100000")
+    for _ in range(12):
+        trainer.replay.extend(trainer._frames(trainer.collect()))
+    assert trainer.replay.nbytes() / len(trainer.replay) < 0.3 * 4 * (2 * trainer.layout.used + 5)
+
+
 def test_the_end_of_an_episode_is_followed_by_its_own_last_observation():
     trainer = trainer_of()
     ended = 0
     for _ in range(6):
         batch = trainer.collect()
-        follows = (batch.next_rows[:, :-1] == batch.rows[:, 1:]).all(2)
-        assert torch.equal(follows, ~batch.ended[:, :-1])
+        follows = (batch.next_rows[:-1] == batch.rows[1:]).all(2)
+        assert torch.equal(follows, ~batch.ended[:-1])
         assert len(batch.episodes) == batch.ended.sum()
         ended += len(batch.episodes)
     assert ended > 0

@@ -15,14 +15,14 @@ from navrl.rl.collect import Environment
 
 @dataclass
 class Transitions:
-    """A batch of transitions, (N, T): all of one environment together, in order; buffers are used again for the next batch."""
+    """A batch of transitions, (T, N); buffers are used again for the next batch."""
 
-    rows: Tensor  # (N, T, width) observations
-    next_rows: Tensor  # (N, T, width) those after the decision; at the end of an episode its last, not the next one's first
-    action: Tensor  # (N, T, 3) in the unit cube
-    reward: Tensor  # (N, T)
-    terminated: Tensor  # (N, T) bool; a time limit does not count: what comes after it has a value
-    ended: Tensor  # (N, T) bool, by whatever
+    rows: Tensor  # (T, N, width) observations
+    next_rows: Tensor  # (T, N, width) those after the decision; at the end of an episode its last, not the next one's first
+    action: Tensor  # (T, N, 3) in the unit cube
+    reward: Tensor  # (T, N)
+    terminated: Tensor  # (T, N) bool; a time limit does not count: what comes after it has a value
+    ended: Tensor  # (T, N) bool, by whatever
     episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))  # (E, K) statistics of those that ended
 
 
@@ -46,12 +46,12 @@ class TransitionCollector:
         self._step = env.make_step()
         self._present = rows.clone()
         self._batch = Transitions(
-            rows=torch.zeros(count, steps, width),
-            next_rows=torch.zeros(count, steps, width),
-            action=torch.zeros(count, steps, gaussian.AXES),
-            reward=torch.zeros(count, steps),
-            terminated=torch.zeros(count, steps, dtype=torch.bool),
-            ended=torch.zeros(count, steps, dtype=torch.bool),
+            rows=torch.zeros(steps, count, width),
+            next_rows=torch.zeros(steps, count, width),
+            action=torch.zeros(steps, count, gaussian.AXES),
+            reward=torch.zeros(steps, count),
+            terminated=torch.zeros(steps, count, dtype=torch.bool),
+            ended=torch.zeros(steps, count, dtype=torch.bool),
         )
 
     @torch.no_grad()
@@ -66,33 +66,31 @@ class TransitionCollector:
             else:
                 noise = torch.randn(shape, generator=self.generator, device=device)
                 action, _ = gaussian.sample(self.actor.forward(self._present.to(device)), noise)
-            batch.rows[:, t], batch.action[:, t] = self._present, action
+            batch.rows[t], batch.action[t] = self._present, action
             self.env.step(self.scale(action), out=step)
             ended = step.terminated | step.truncated
-            batch.reward[:, t], batch.terminated[:, t], batch.ended[:, t] = step.reward, step.terminated, ended
-            batch.next_rows[:, t] = step.packed
+            batch.reward[t], batch.terminated[t], batch.ended[t] = step.reward, step.terminated, ended
+            batch.next_rows[t] = step.packed
             if ended.any():
-                batch.next_rows[ended, t] = step.final_packed[ended]
+                batch.next_rows[t, ended] = step.final_packed[ended]
                 episodes.append(step.statistics[ended])
             self._present.copy_(step.packed)
         batch.episodes = torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
         return batch
 
 
-def look_ahead(batch: Transitions, gamma: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the next decisions bring together, what the value after them counts for, and what is seen then.
+def look_ahead(
+    reward: Tensor, terminated: Tensor, ended: Tensor, known: Tensor, gamma: float
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return what decisions and those after them bring together, what the value that follows counts for, and from where.
 
-    Up to `steps` decisions are taken together, fewer where the episode or the batch ends first: discounted rewards, (N, T);
-    the discount of the value that follows, 0 where there is none, (N, T); which decision is the last of each, (N, T).
+    Every row of the (B, n) arguments is a decision and the n - 1 after it; `known` tells which of them are there to be looked
+    at. They are taken together up to the one that ends the episode or is the last known: their discounted rewards, (B,);
+    the discount of the value that follows, 0 where there is none, (B,); which of them is the last, (B,).
     """
-    count = batch.reward.shape[1]
-    reward, discount = batch.reward.clone(), gamma * (~batch.terminated)
-    last = torch.arange(count).expand_as(reward).clone()
-    open_ = ~batch.ended
-    for ahead in range(1, min(steps, count)):
-        going = open_[:, : count - ahead]  # nothing has ended on the way to the decision `ahead` of this one
-        reward[:, :-ahead] += torch.where(going, gamma**ahead * batch.reward[:, ahead:], 0.0)
-        discount[:, :-ahead] = torch.where(going, gamma ** (ahead + 1) * (~batch.terminated[:, ahead:]), discount[:, :-ahead])
-        last[:, :-ahead] += going.long()
-        open_ = torch.cat([going & ~batch.ended[:, ahead:], torch.zeros_like(going[:, :1]).expand(-1, ahead)], 1)
-    return reward, discount, last
+    before = torch.cat([torch.zeros_like(ended[:, :1]), ended[:, :-1]], 1)
+    taken = (known & ~before).long().cumprod(1)
+    powers = gamma ** torch.arange(reward.shape[1], device=reward.device)
+    last = taken.sum(1) - 1
+    finished = terminated.gather(1, last[:, None])[:, 0]
+    return (reward * powers * taken).sum(1), gamma ** (last + 1) * (~finished), last

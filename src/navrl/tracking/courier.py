@@ -177,12 +177,26 @@ class Watch:
 
 
 def end_services(courier: int) -> None:
-    """Kill the process that W&B's client has started for a courier: it outlives it, for hours if no server answers."""
-    for entry in Path("/proc").glob("[0-9]*") if courier else ():
+    """Kill the process that W&B's client has started for a courier that is dead, or is this very process.
+
+    It would outlive the courier, for hours if no server answers.
+    """
+    if not courier or (courier != os.getpid() and _words(courier)):  # a dead one that nobody has buried has no words left
+        return
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
+            words = _words(int(entry.name))
+            if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _words(process: int) -> list[bytes]:
+    """Return the command of a process, or nothing where there is none."""
+    try:
+        content = Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return content.split(b"\0") if content else []
 
 
 def _stop_all() -> None:

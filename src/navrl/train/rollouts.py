@@ -33,11 +33,10 @@ def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | 
 def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
     """Return a batch by names: what was seen, done and earned, (T, N, ...), and what was seen last, (N, ...)."""
     if isinstance(batch, Transitions):
-        after = layout.split(batch.next_rows)
         return {
-            "observation": {name: rows.transpose(0, 1) for name, rows in layout.split(batch.rows).items()},
-            **{name: getattr(batch, name).transpose(0, 1) for name in ("action", "reward", "ended", "terminated")},
-            "last_observation": {name: rows[:, -1] for name, rows in after.items()},
+            "observation": layout.split(batch.rows),
+            **{name: getattr(batch, name) for name in ("action", "reward", "ended", "terminated")},
+            "last_observation": {name: rows[-1] for name, rows in layout.split(batch.next_rows).items()},
             "episodes": batch.episodes,
         }
     seen = layout.split(batch.rows)

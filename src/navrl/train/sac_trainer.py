@@ -23,6 +23,7 @@ from navrl.train.share import episode_means, share_of
 from navrl.train.team import Team
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
+OUTCOME = ("reward", "terminated", "ended")
 PARTS = ("iteration", "network", "sac", "best")
 LEARNT = ("policy_loss", "value_loss", "entropy", "value_mean", "gradient_norm", "temperature", "learning_rate")
 UNKNOWN = ("kl", "explained_variance")  # that a display asks for, and SAC has not
@@ -54,7 +55,7 @@ class SACTrainer:
         }
         self._actions, self._batches = streams["actions"], streams["batches"]
         self.sac = SAC(self.network, self.applied, critic, self.settings, streams["noise"], self._observe)
-        self.replay = FrameStore(self.settings.capacity)
+        self.replay = FrameStore(self.settings.capacity, streams=config.env.num_envs)
         self.env.reset()
         self.collector = self._collector()
         self.iteration = 0
@@ -115,14 +116,11 @@ class SACTrainer:
     # ------------------------------------------------------------------ memory
 
     def _frames(self, batch: Transitions) -> dict[str, Tensor]:
-        """Return a batch as frames of the memory: one drone's after the other, so that what follows a frame lies near it."""
-        reward, discount, last = look_ahead(batch, self.settings.gamma, self.settings.n_step)
-        later = batch.next_rows.gather(1, last[..., None].expand_as(batch.next_rows))
+        """Return a batch as frames of the memory, the drones in turn."""
         frames = {f"{prefix}{name}": part.flatten(0, 1)
-                  for prefix, rows in (("", batch.rows), ("next/", later))
+                  for prefix, rows in (("", batch.rows), ("next/", batch.next_rows))
                   for name, part in self._parts(rows).items()}  # fmt: skip
-        others = {"action": batch.action, "reward": reward, "discount": discount}
-        return frames | {name: values.flatten(0, 1) for name, values in others.items()}
+        return frames | {name: getattr(batch, name).flatten(0, 1) for name in ("action", *OUTCOME)}
 
     def _parts(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of observations by name: each has its own way to be compressed."""
@@ -131,9 +129,22 @@ class SACTrainer:
         return {name: rows[..., first:last] for name, (first, last) in ends.items()}
 
     def _sample(self) -> dict[str, Tensor]:
+        """Return decisions at random, what they and the next few brought, and what was seen after those."""
+        replay, settings = self.replay, self.settings
+        count, drones = len(replay), self.config.env.num_envs
+        oldest = replay.cursor if count == replay.capacity else 0
+        age = torch.randint(count, (settings.batch_size,), generator=self._batches)
+        ages = age[:, None] + drones * torch.arange(
+            settings.n_step
+        )  # a drone's next frame comes after all others' present ones
+        known = ages < count
+        places = (oldest + torch.where(known, ages, age[:, None])) % replay.capacity
+        outcome = {key: values.view_as(places) for key, values in replay.get(places.flatten(), OUTCOME).items()}
+        reward, discount, last = look_ahead(*(outcome[key] for key in OUTCOME), known, settings.gamma)
+        batch = replay.get(places[:, 0], ("lidar", "dynamic", "state", "action"))
+        batch |= replay.get(places.gather(1, last[:, None])[:, 0], ("next/lidar", "next/dynamic", "next/state"))
         return {
-            name: values.to(self.config.device)
-            for name, values in self.replay.sample(self.settings.batch_size, self._batches).items()
+            name: values.to(self.config.device) for name, values in (batch | {"reward": reward, "discount": discount}).items()
         }
 
     @staticmethod
