@@ -141,6 +141,8 @@ class Config(NavigationSettings):
             )
         if self.algorithm == "sac" and self.processes > 1:
             raise ConfigError(f"processes is {self.processes}; algo=sac trains in one process, with as many threads as cores")
+        if self.algorithm == "sac" and self.sac.warmup >= self.max_frame_num:
+            raise ConfigError(f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, {self.max_frame_num}")
 
     def _check_device(self) -> None:
         import torch
@@ -191,11 +193,22 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
             composed = compose("config", overrides=_with_parts(overrides))
             config = OmegaConf.to_object(composed)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(_explain(str(error), overrides)) from error
+            raise ConfigError(_explain(f"{error}: {error.__cause__}" if error.__cause__ else str(error), overrides)) from error
     if not isinstance(config, Config):
         raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
+    _refuse_foreign(config, overrides)
     config.check()
     return config
+
+
+def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
+    """Refuse settings of the algorithm that was not chosen: they would change nothing."""
+    foreign = {"ppo": "sac.", "sac": "algo."}.get(config.algorithm, "")
+    wrong = [override for override in overrides if foreign and override.startswith(foreign)]
+    if wrong:
+        raise ConfigError(
+            f"override {wrong[0]!r} is of another algorithm than {config.algorithm}: PPO has algo.*, SAC has sac.* (algo=sac)"
+        )
 
 
 def _with_parts(overrides: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from navrl.errors import ConfigError
+from navrl.errors import ActionError, ConfigError
 from navrl.sim.env import NavigationEnv
 from navrl.sim.grid import SEEN, LocalGrids
 from navrl.sim.settings import NavigationSettings
@@ -75,6 +75,24 @@ def test_what_is_lower_than_the_drone_is_not_shown(tmp_path):
     for height, shown in ((0.8, True), (2.0, False)):
         env.place([0.0, 0.0, height], [10.0, 0.0, height])
         assert bool(grids.observe()[0, 0].any()) is shown
+
+
+def test_what_floats_above_the_drone_is_not_shown(tmp_path):
+    env = environment(tmp_path, "boxes:\n  - {center: [1.5, 0, 4.5], size: [1, 1, 1]}\n")
+    env.place([0.0, 0.0, 1.0], [10.0, 0.0, 1.0])
+    assert not LocalGrids(env, cells=60).observe().any()
+
+
+def test_a_thin_pole_is_shown(tmp_path):
+    env = environment(tmp_path, "cylinders:\n  - {center: [1.53, 0.02], radius: 0.04, height: 4}\n")
+    env.place([0.0, 0.0, 1.0], [10.0, 0.0, 1.0])
+    assert 1 <= (LocalGrids(env, cells=60).observe()[0, 0] == SEEN).sum() <= 4
+
+
+@pytest.mark.parametrize("out", [torch.zeros(64, 2, 40, 20, dtype=torch.uint8), torch.zeros(64, 2, 20, 20)])
+def test_a_buffer_that_does_not_fit_is_refused(flying, out):
+    with pytest.raises(ActionError, match="expected contiguous uint8"):
+        LocalGrids(flying, cells=20).observe(out)
 
 
 def test_a_grid_without_cells_is_refused(flying):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
 from navrl.config import load_config
@@ -40,7 +42,7 @@ def test_only_a_better_model_becomes_the_best(publisher, registry, tmp_path):
         training.publish(model(tmp_path, number), number + 1, {"success_100": success}, condition=CONDITION)
     assert {version.metrics["success_100"] for version in registry.versions("flyer")} == {0.5, 0.7}
     assert registry.resolve("flyer:best").metrics["success_100"] == 0.7
-    assert training.label == registry.resolve("flyer:best").label
+    assert registry.resolve("flyer:best-350-static-80-moving") == registry.resolve("flyer:best")
 
 
 def test_the_best_of_an_earlier_training_is_not_replaced_by_a_worse_one(publisher, registry, tmp_path):
@@ -50,10 +52,31 @@ def test_the_best_of_an_earlier_training_is_not_replaced_by_a_worse_one(publishe
     assert registry.resolve("flyer:best").metrics["success_100"] == 0.9
 
 
-def test_a_best_model_of_another_task_is_no_match(publisher, registry, tmp_path):
-    publisher().publish(model(tmp_path, 0), 1, {"success_100": 0.9}, condition="50 static")
-    publisher().publish(model(tmp_path, 1), 1, {"success_100": 0.6}, condition=CONDITION)
-    assert registry.resolve("flyer:best").tags["condition"] == CONDITION
+def test_models_under_other_obstacles_have_a_best_of_their_own_and_take_nothing_away(publisher, registry, tmp_path):
+    publisher().publish(model(tmp_path, 0), 1, {"success_100": 0.9}, condition=CONDITION)
+    for number in range(1, 9):
+        publisher().publish(model(tmp_path, number), 1, {"success_100": number / 100}, condition="50 static")
+    assert registry.resolve("flyer:best").metrics["success_100"] == 0.9
+    assert registry.resolve("flyer:best-350-static-80-moving").metrics["success_100"] == 0.9
+    assert registry.resolve("flyer:best-50-static").metrics["success_100"] == 0.08
+    assert publisher().publish(model(tmp_path, 9), 1, {"success_100": 0.3}, condition=CONDITION) == ""
+
+
+def test_what_is_best_is_what_the_policy_says(publisher, registry, tmp_path):
+    training = publisher(best_model_metric="static_collision", best_model_mode="min")
+    training.publish(model(tmp_path), 1, {"success_100": 0.9, "static_collision": 0.1}, condition=CONDITION)
+    assert training.wants(2, {"success_100": 0.5, "static_collision": 0.05}, CONDITION)
+    assert not training.wants(2, {"success_100": 0.95, "static_collision": 0.2}, CONDITION)
+
+
+def test_old_versions_that_cannot_be_dropped_are_a_warning_and_no_second_version(publisher, registry, tmp_path, monkeypatch):
+    def fail(*_):
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(Registry, "prune", fail)
+    with pytest.warns(RuntimeWarning, match="old versions of flyer are still there"):
+        assert publisher().publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
+    assert len(registry.versions("flyer")) == 1
 
 
 def test_the_final_model_is_the_best_one_under_one_more_name(publisher, registry, tmp_path):
@@ -105,5 +128,8 @@ def test_without_a_name_nothing_is_registered(registry, tmp_path):
 def test_what_the_last_evaluation_found_stands_beside_the_version(publisher, registry, tmp_path):
     training = publisher()
     training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
-    training.judged({CONDITION: {"outcomes": {"success_100": {"share": 0.8125}}}})
+    periodic = publisher(upload_frequency=1)
+    assert periodic.judged(model(tmp_path), {}) == ""
+    label = training.judged(model(tmp_path), {CONDITION: {"outcomes": {"success_100": {"share": 0.8125}}}})
+    assert label == registry.resolve("flyer:best").label
     assert registry.resolve("flyer:best").tags["judged"] == f"{CONDITION}: 81.2 %"

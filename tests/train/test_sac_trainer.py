@@ -46,7 +46,7 @@ def trained():
 
 def test_it_flies_at_random_until_its_memory_is_warm_and_then_learns(trained):
     _, reports, _ = trained
-    assert [report["updates"] for report in reports] == [0, 8, 8, 8, 8, 8, 8, 8]
+    assert [report["updates"] for report in reports] == [0, 16, 16, 16, 16, 16, 16, 16]
     assert [report["remembered"] for report in reports] == [256 * (number + 1) for number in range(8)]
     assert all(report["value_loss"] == report["value_loss"] for report in reports[1:])
 
@@ -128,7 +128,7 @@ def test_without_its_memory_it_fills_it_anew(trained):
     trainer = trainer_of("sac.save_replay=false")
     trainer.load(state)
     reports = [trainer.learn(trainer.collect()) for _ in range(3)]
-    assert [report["updates"] for report in reports] == [0, 8, 8]
+    assert [report["updates"] for report in reports] == [0, 16, 16]
     assert trainer.own_state()["replay"] is None
 
 
@@ -143,6 +143,17 @@ def test_more_than_one_process_is_refused():
         load_config([*SMALL, "processes=2"])
     with pytest.raises(ConfigError, match="processes=1"):
         SACTrainer(load_config(SMALL), Team(0, 2))
+
+
+@pytest.mark.parametrize("overrides", [["algo=sac", "algo.gamma=0.5"], ["sac.gamma=0.5"]])
+def test_a_setting_of_the_other_algorithm_is_refused(overrides):
+    with pytest.raises(ConfigError, match="another algorithm"):
+        load_config(overrides)
+
+
+def test_a_training_that_would_never_learn_is_refused():
+    with pytest.raises(ConfigError, match=r"sac.warmup is 20000; expected less than max_frame_num, 1000"):
+        load_config(["algo=sac", "max_frame_num=1000"])
 
 
 @pytest.mark.parametrize("override", ["algorithm=sac", "network.distribution=gaussian", "algorithm=td3"])

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from navrl.config import as_dict, as_yaml, load_config
-    from navrl.tracking.recorder import Tracking
+    from navrl.tracking.recorder import Tracking, check_trackers
     from navrl.train.publish import Publisher
 
     typed = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(as_yaml(config), end="")
         return 0
     console = Console(force_terminal=False if config.headless else None)
+    check_trackers(config.tracking)
     folder, config, state = _open_folder(config, typed)
     with folder, Tracking(config.tracking, as_dict(config), folder.path) as tracking:
         publisher = Publisher(config.registry, tracking)
@@ -137,14 +138,13 @@ def _finish(config: Config, folder: Path, publisher: Publisher, console: Any) ->
 
     policy = load_policy(folder)
     rows = fly_and_report(policy, str(folder), config, set(), folder, console)
-    publisher.judged(rows)
+    label = publisher.judged(folder / "model.pt", rows)
     shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
     publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})
     for name, take in (("flights.png", publisher.tracking.image), ("flights.gif", publisher.tracking.video)):
         if (folder / name).is_file():
             take(policy.card["iteration"], name.replace(".", "_"), folder / name)
     console.print(f"the model: [bold]{folder / 'model.pt'}[/bold]   fly it: [bold]navrl eval {folder}[/bold]", soft_wrap=True)
-    if publisher.label is not None:
-        console.print(
-            f"registered as [bold]{publisher.label}[/bold]   all models: [bold]navrl models ls[/bold]", soft_wrap=True
-        )
+    if label:
+        known = f"registered as [bold]{label}[/bold]   all models: [bold]navrl models ls[/bold]"
+        console.print(known, soft_wrap=True)

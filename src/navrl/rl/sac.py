@@ -121,7 +121,7 @@ class SAC:
         self.critic_optimizer = torch.optim.Adam(critic.parameters(), lr=settings.critic_rate, fused=True)
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=settings.temperature_rate)
         self.updates = 0
-        self._skipped = 0
+        self._skipped = dict.fromkeys(map(id, self.optimizers), 0)  # steps in a row that were not finite
         self._followers: list[Tensor] = [*self.target.parameters()]
         self._followed: list[Tensor] = [*critic.parameters()]
 
@@ -172,11 +172,13 @@ class SAC:
         action, log_density = gaussian.sample(heads, self._noise(len(heads)))
         for parameter in self.critic.parameters():
             parameter.requires_grad_(False)  # only the action's gradient is wanted of the critics
-        value = self.critic(observation, action).amin(0)
-        loss = (self.log_temperature.detach().exp() * log_density - value).mean()
-        self._step(self.actor_optimizer, loss)
-        for parameter in self.critic.parameters():
-            parameter.requires_grad_(True)
+        try:
+            value = self.critic(observation, action).amin(0)
+            loss = (self.log_temperature.detach().exp() * log_density - value).mean()
+            self._step(self.actor_optimizer, loss)
+        finally:
+            for parameter in self.critic.parameters():
+                parameter.requires_grad_(True)
         entropy = -log_density.detach().mean()
         temperature_loss = self.log_temperature * (entropy - self.settings.target_entropy)
         self._step(self.temperature_optimizer, temperature_loss)
@@ -189,14 +191,16 @@ class SAC:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = float(nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
         if norm < float("inf"):
-            self._skipped = 0
+            self._skipped[id(optimizer)] = 0
             optimizer.step()
             return norm
-        self._skipped += 1
-        if self._skipped >= SKIPS_ALLOWED:
+        self._skipped[id(optimizer)] += 1
+        if self._skipped[id(optimizer)] >= SKIPS_ALLOWED:
+            names = ("actor", "critics", "temperature")
+            name = names[[each is optimizer for each in self.optimizers].index(True)]
             raise DivergedError(
-                f"gradients were not finite {self._skipped} times in a row; the parameters are those of the last good update. "
-                "Lower sac.*_rate or sac.max_grad_norm, or look for NaN in the rewards"
+                f"gradients of the {name} were not finite {SKIPS_ALLOWED} times in a row; the parameters are those of the last "
+                "good update. Lower sac.*_rate or sac.max_grad_norm, or look for NaN in the rewards"
             )
         return norm
 

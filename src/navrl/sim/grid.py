@@ -14,7 +14,7 @@ from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from navrl.errors import ConfigError
+from navrl.errors import ActionError, ConfigError
 from navrl.sim.terrain import GROUND, PIXEL
 from navrl.sim.worldfile import World
 
@@ -40,13 +40,16 @@ class LocalGrids:
         if not 1 <= cells <= 1024 or not 0.01 <= resolution <= 10:
             raise ConfigError(f"a grid of {cells} cells of {resolution} m; expected 1 to 1024 cells of 0.01 to 10 m")
         self.env, self.cells, self.resolution = env, cells, resolution
-        self._heights = np.stack([_heights(world) for world in env.pool.worlds])
+        self._heights = np.stack([_heights(world) for world in env.pool.worlds])  # (W, 2, SIDE, SIDE)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return what is around all drones now, (N, 2, cells, cells) uint8: 255 where something is, else 0."""
         env = self.env
+        shape = (env.num_envs, 2, self.cells, self.cells)
         if out is None:
-            out = torch.empty(env.num_envs, 2, self.cells, self.cells, dtype=torch.uint8)
+            out = torch.empty(shape, dtype=torch.uint8)
+        elif out.shape != shape or out.dtype != torch.uint8 or not out.is_cpu or not out.is_contiguous():
+            raise ActionError(f"out is {out.dtype} {tuple(out.shape)}; expected contiguous uint8 {shape} in main memory")
         positions, sizes = self._moving()
         _draw(out.numpy(), env.position.numpy(), env.forward.numpy(), env.world.numpy(), self._heights,
               positions, sizes, env.pool.moving_counts, np.float32(self.resolution))  # fmt: skip
@@ -67,16 +70,22 @@ class LocalGrids:
 
 
 def _heights(world: World) -> NDArray[np.float32]:
-    """Return how high the highest thing in each cell of a world is, in m."""
-    heights = np.zeros((SIDE, SIDE), np.float32)
-    centres = (np.arange(SIDE) + 0.5) * PIXEL - GROUND
-    for x0, x1, y0, y1, _, top in world.boxes:
-        block = np.ix_((centres > x0) & (centres < x1), (centres > y0) & (centres < y1))
-        heights[block] = np.maximum(heights[block], top)
-    for x, y, radius, _, top in world.cylinders:
-        inside = (centres[:, None] - x) ** 2 + (centres[None] - y) ** 2 < radius**2
-        heights[inside] = np.maximum(heights[inside], top)
-    return heights
+    """Return from where to where something stands in each cell of a world, in m; a cell counts if the thing touches its middle.
+
+    What is thinner than a cell touches at least one.
+    """
+    bottoms, tops = np.full((SIDE, SIDE), np.inf, np.float32), np.zeros((SIDE, SIDE), np.float32)
+    centres, half = (np.arange(SIDE) + 0.5) * PIXEL - GROUND, PIXEL / 2
+    for x0, x1, y0, y1, bottom, top in world.boxes:
+        wide, long = max(0.0, half - (x1 - x0) / 2), max(0.0, half - (y1 - y0) / 2)
+        block = np.ix_(
+            (centres >= x0 - wide) & (centres <= x1 + wide), (centres >= y0 - long) & (centres <= y1 + long)
+        )  # fmt: skip
+        bottoms[block], tops[block] = np.minimum(bottoms[block], bottom), np.maximum(tops[block], top)
+    for x, y, radius, bottom, top in world.cylinders:
+        inside = (centres[:, None] - x) ** 2 + (centres[None] - y) ** 2 <= max(radius, half * 2**0.5) ** 2
+        bottoms[inside], tops[inside] = np.minimum(bottoms[inside], bottom), np.maximum(tops[inside], top)
+    return np.stack([bottoms, tops])
 
 
 @njit(parallel=True, cache=True, nogil=True, fastmath=True)
@@ -93,8 +102,8 @@ def _draw(grids, position, forward, world, heights, moving, sizes, counts, resol
                 left = (middle - column) * resolution
                 i = int(np.floor((x + ahead * ahead_x - left * ahead_y + GROUND) / PIXEL))
                 j = int(np.floor((y + ahead * ahead_y + left * ahead_x + GROUND) / PIXEL))
-                inside = 0 <= i < SIDE and 0 <= j < SIDE
-                grids[drone, 0, row, column] = SEEN if inside and ground[i, j] > z - MARGIN else 0
+                seen = 0 <= i < SIDE and 0 <= j < SIDE and ground[0, i, j] < z + MARGIN and ground[1, i, j] > z - MARGIN
+                grids[drone, 0, row, column] = SEEN if seen else 0
                 grids[drone, 1, row, column] = 0
         for number in range(counts[world[drone]]):
             _draw_moving(grids[drone, 1], moving[world[drone], number], sizes[world[drone], number],
@@ -110,7 +119,7 @@ def _draw_moving(grid: Any, at: Any, size: Any, position: Any, forward: Any, res
     east, north = at[0] - position[0], at[1] - position[1]
     row = middle - (east * forward[0] + north * forward[1]) / resolution
     column = middle - (north * forward[0] - east * forward[1]) / resolution
-    reach = size[0] / resolution
+    reach = max(size[0] / resolution, 0.71)  # what is thinner than a cell is seen in one at least
     for i in range(max(0, int(np.ceil(row - reach))), min(cells, int(np.floor(row + reach)) + 1)):
         for j in range(max(0, int(np.ceil(column - reach))), min(cells, int(np.floor(column + reach)) + 1)):
             if (i - row) ** 2 + (j - column) ** 2 <= reach * reach:

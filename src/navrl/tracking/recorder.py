@@ -57,11 +57,11 @@ class Tracking:
     """
 
     def __init__(self, settings: TrackingSettings, config: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
-        settings.check()
+        check_trackers(settings)
         self.folder = Path(folder)
         self._settings = settings
         self._trackers = _wanted(settings)
-        self._live = [name for name in self._trackers if name != "wandb" or settings.wandb.mode == "online"]
+        self._live = _live(settings)
         self._before: dict[str, int] = {}  # the last step of each metric that an earlier session has logged
         self._queue: queue.SimpleQueue[tuple[Work, threading.Event] | None] = queue.SimpleQueue()
         self._waiting = 0  # records that are not on the disk yet
@@ -70,7 +70,6 @@ class Tracking:
         self._thread: threading.Thread | None = None
         if not self._trackers:
             return
-        _check_installed(self._live)
         spool = Spool(self.folder)
         begun = self._begin(spool, config)
         self._couriers = self._start_couriers()
@@ -307,7 +306,19 @@ def _wanted(settings: TrackingSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*settings.trackers, *extra)))
 
 
-def _check_installed(trackers: Collection[str]) -> None:
-    for name in trackers:
+def _live(settings: TrackingSettings) -> list[str]:
+    """Return the trackers that are delivered to during a run."""
+    return [name for name in _wanted(settings) if name != "wandb" or settings.wandb.mode == "online"]
+
+
+def check_trackers(settings: TrackingSettings) -> None:
+    """Raise what a `Tracking` with these settings would raise, before there is a folder.
+
+    Raises:
+        ConfigError: the settings name an unknown tracker.
+        MissingExtraError: they name one that is not installed.
+    """
+    settings.check()
+    for name in _live(settings):
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(f"the tracker {name} is not installed: pip install 'navrl[{name}]', or leave it out")

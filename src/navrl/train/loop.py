@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from navrl.config import Config, as_dict
-from navrl.evaluate import OUTCOMES, Flights
+from navrl.errors import RegistryError
+from navrl.evaluate import OUTCOMES, Flights, conditions
 from navrl.io.directory import CheckpointDirectory
 from navrl.io.rollouts import RolloutStorage
 from navrl.model import model_state, save_model
@@ -89,7 +90,7 @@ def lead(
             with record.monitor.timer("policy_training"):
                 report = trainer.learn(batch)
             ends = trainer.iteration == trainer.iterations
-            plan = _plan(config, trainer.iteration, ends, stop.signal is not None)
+            plan = _plan(config, trainer.iteration, ends, stop.signal is not None or record.failure is not None)
             team.share(plan)
             record.learnt(report)
             if plan["evaluate"]:
@@ -107,9 +108,14 @@ def lead(
                 record.summarise()
             if plan["stop"]:
                 checkpoints.flush()
+                if record.failure is not None:
+                    raise record.failure
                 display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
                 return False
         record.finished()
+        checkpoints.flush()
+        if record.failure is not None:
+            raise record.failure
         return True
 
 
@@ -152,6 +158,7 @@ class _Record:
         self._evaluation: dict[str, float] | None = None
         self.score: dict[str, float] | None = None  # of the last evaluation
         self._stall: float | None = None
+        self.failure: RegistryError | None = None  # that ends the training after the next checkpoint
         self._checkpoints: dict[str, Any] = {}
 
     def learnt(self, report: dict[str, float]) -> None:
@@ -180,7 +187,7 @@ class _Record:
             trainer.best = self.score | {"iteration": float(trainer.iteration)}
             self._keep(self.folder.model_path, rows)
             self._publish(self.folder.model_path, measured, label)
-        elif self.publisher.due(trainer.iteration):
+        elif self.publisher.wants(trainer.iteration, measured, label):
             self.publish_present(rows, measured, label)
 
     def publish_present(
@@ -190,11 +197,14 @@ class _Record:
         path = self.folder.path / "present.pt"
         self._keep(path, rows)
         self._publish(path, measured or {}, label)
-        path.unlink()
+        path.unlink(missing_ok=True)
 
     def finished(self) -> None:
-        """Hand on the best model of a training that came to its end."""
-        self._publish(self.folder.model_path, {}, final=True)
+        """Hand on the best model of a training that came to its end, and say where its time went."""
+        if self.trainer.iteration % SUMMARY_INTERVAL:
+            self.summarise()
+        *_, label = conditions(self.trainer.config.task, self.trainer.config.flight)
+        self._publish(self.folder.model_path, {}, label, final=True)
 
     def _keep(self, path: Path, rows: dict[str, Any] | None) -> None:
         trainer = self.trainer
@@ -204,7 +214,13 @@ class _Record:
         self.tracker.log(trainer.iteration, size | {"model/file_size_mb": path.stat().st_size / 1e6})
 
     def _publish(self, path: Path, measured: dict[str, float], label: str = "", *, final: bool = False) -> None:
-        told = self.publisher.publish(path, self.trainer.iteration, measured, condition=label, final=final)
+        best = self.trainer.best
+        iteration = int(best["iteration"]) if final and best is not None else self.trainer.iteration
+        try:
+            told = self.publisher.publish(path, iteration, measured, condition=label, final=final)
+        except RegistryError as error:
+            self.failure = error
+            return
         if told:
             self.display.note(told)
 

@@ -19,7 +19,7 @@ from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.sim.env import NavigationEnv
 from navrl.train.interim import InterimEvaluation
-from navrl.train.share import episode_means, share_of
+from navrl.train.share import collision_penalty, episode_means, share_of
 from navrl.train.team import Team
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
@@ -85,6 +85,7 @@ class SACTrainer:
 
     def collect(self) -> Transitions:
         """Fly the next batch: at random at first, then with the present policy."""
+        self.env.set_collision_penalty(collision_penalty(self.config, self.iteration / self.iterations))
         return self.collector.collect(at_random=self.frames < self.settings.warmup)
 
     def learn(self, batch: Transitions) -> dict[str, float]:
@@ -102,11 +103,7 @@ class SACTrainer:
         for name in LEARNT:
             values = [each[name] for each in reports if name in each]
             report[name] = sum(values) / len(values) if values else float("nan")
-        report |= {
-            "updates": float(len(reports)),
-            "remembered": float(len(self.replay)),
-            "replay_mb": self.replay.nbytes() / 1e6,
-        }
+        report |= {"updates": float(len(reports)), "remembered": float(len(self.replay))}
         return report | episode_means(batch.episodes, self.team)
 
     def evaluate(self) -> dict[str, Flights]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from navrl.config import Config
 from navrl.errors import ConfigError
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -36,6 +37,13 @@ def _rotate(values: list[Any], places: int) -> None:
     if values:
         places %= len(values)
         values[:] = values[places:] + values[:places]
+
+
+def collision_penalty(config: Config, progress: float) -> float:
+    """Return what a collision costs after a share of the training, by the curriculum."""
+    ramp, first = config.curriculum, config.reward.collision
+    last = first if ramp.final_collision is None else ramp.final_collision
+    return first + min(1.0, progress / ramp.collision_until) * (last - first)
 
 
 def episode_means(episodes: Tensor, team: Team) -> dict[str, float]:

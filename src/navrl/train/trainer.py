@@ -19,7 +19,7 @@ from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
 from navrl.train.interim import InterimEvaluation
-from navrl.train.share import episode_means, share_of
+from navrl.train.share import collision_penalty, episode_means, share_of
 from navrl.train.team import Team
 
 ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
@@ -70,10 +70,7 @@ class Trainer:
 
     def collect(self) -> Rollout:
         """Fly the next batch with the present policy."""
-        ramp, first = self.config.curriculum, self.config.reward.collision
-        last = first if ramp.final_collision is None else ramp.final_collision
-        share = min(1.0, self.iteration / self.iterations / ramp.collision_until)
-        self.env.set_collision_penalty(first + share * (last - first))
+        self.env.set_collision_penalty(collision_penalty(self.config, self.iteration / self.iterations))
         return self.collector.collect(*self.ppo.normaliser.statistics())
 
     def learn(self, batch: Rollout) -> dict[str, float]:
