@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,15 @@ class RowCodec:
     ) -> list[Any]:  # fmt: skip
         """Return buffers whose concatenation is the stored form of a chunk; some may be views of it."""
         rows = rows or _numbers(chunk, element)
+        kernels = compiled() if chunk.size else None
+        if kernels is not None:
+            coded = kernels.encode_chunk(chunk, self._cut(element, rows), _LEVEL if level is None else level, scratch)
+            if coded is not None:
+                return [coded, *padding_for(chunk.size, coded.size)]
+        return self.encode_readably(chunk, element, level, rows)
+
+    def encode_readably(self, chunk: Bytes, element: str, level: int | None, rows: Rows) -> list[Any]:
+        """Do what `encode` does, in NumPy: the same bytes, more slowly."""
         words: list[int] = []
         buffers: list[Any] = []
         parts = [part for group in self._split(chunk, element, rows) for part in group]
@@ -130,6 +140,15 @@ class RowCodec:
             ContainerError: the stored form is not one that `encode` could have made.
         """
         rows = rows or _numbers(chunk, element)
+        kernels = compiled() if chunk.size else None
+        if kernels is not None:
+            numbers = np.arange(rows.groups(chunk.size)) if groups is None else np.fromiter(groups, np.int64)
+            if kernels.decode_chunk(stored, chunk, self._cut(element, rows), numbers):
+                return
+        self.decode_readably(stored, chunk, element, rows, groups)  # and say what is wrong, where something is
+
+    def decode_readably(self, stored: Bytes, chunk: Bytes, element: str, rows: Rows, groups: Iterable[int] | None) -> None:
+        """Do what `decode` does, in NumPy."""
         count = rows.groups(chunk.size)
         parts = _Parts(stored, count * (_width(element) + 1 if self.differences else 1))
         wanted = np.arange(count) if groups is None else np.fromiter(groups, np.int64)
@@ -145,6 +164,21 @@ class RowCodec:
             if len(chosen):
                 output = numbers[first * rows.group :][: number * lines].reshape(number, lines, -1)
                 _add_up(parts, chosen, output, chosen - first, rows)
+
+
+    def _cut(self, element: str, rows: Rows) -> tuple[int, int, int, int, int, int]:
+        """Return what the kernels have to know of a chunk."""
+        return rows.row_bytes, _width(element), rows.steps, rows.group, rows.first, int(self.differences)
+
+
+@cache
+def compiled() -> Any:
+    """Return the compiled form of these codecs; None where numba is missing, or zstd's functions are hidden."""
+    try:
+        from navrl.io import row_kernels
+    except ImportError:
+        return None
+    return row_kernels if row_kernels.zstd_functions() is not None else None
 
 
 def _alike(count: int, group: int) -> Iterable[tuple[int, int, int]]:
