@@ -40,7 +40,7 @@ class Rows:
 
     def at(self, position: int) -> Rows:
         """Return the rows of the chunk that begins at a byte of the array."""
-        return replace(self, first=position // self.row_bytes)
+        return Rows(self.row_bytes, self.steps, self.group, position // self.row_bytes)
 
     def groups(self, size: int) -> int:
         """Return how many groups a chunk of so many bytes has."""
@@ -142,7 +142,8 @@ class RowCodec:
         rows = rows or _numbers(chunk, element)
         kernels = compiled() if chunk.size else None
         if kernels is not None:
-            numbers = np.arange(rows.groups(chunk.size)) if groups is None else np.fromiter(groups, np.int64)
+            chosen = range(rows.groups(chunk.size)) if groups is None else groups
+            numbers = np.arange(chosen.start, chosen.stop) if isinstance(chosen, range) else np.fromiter(chosen, np.int64)
             if kernels.decode_chunk(stored, chunk, self._cut(element, rows), numbers):
                 return
         self.decode_readably(stored, chunk, element, rows, groups)  # and say what is wrong, where something is

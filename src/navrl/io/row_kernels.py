@@ -124,10 +124,9 @@ def decode_chunk(stored: Bytes, chunk: Bytes, cut: Any, groups: Any) -> bool:
     context, functions = _context(), zstd_functions()
     row_bytes, width, _, group, _, _ = cut
     scratch = context.scratch((2 * width + 1) * (min(group * row_bytes, chunk.size) // width + _SLACK))
-    done: bool = _decode(
-        stored.ctypes.data, stored.size, chunk.ctypes.data, chunk.size, cut, groups, scratch.ctypes.data,
-        context.decompressing, functions,
-    )  # fmt: skip
+    if not stored.flags.writeable:  # another type to the compiler, which would have to do everything again
+        stored = stored.copy()
+    done: bool = _decode(stored, chunk, cut, groups, scratch, context.decompressing, functions)
     return done
 
 
@@ -144,7 +143,15 @@ def _splitter(width: int) -> Any:
             while start < lines:
                 stop = min(stop, lines)
                 before = np.uint64(0)
-                for _ in range(start, stop):
+                while start < stop:
+                    if place & 7 == 0 and stop - start >= 8:
+                        differ = np.uint64(0)
+                        for i in range(8):
+                            differ |= read_word(at + i * jump, width) ^ before
+                        if differ == np.uint64(0):  # most of what a drone measures
+                            write_byte(bits + (place >> 3), differ)
+                            place, at, start = place + 8, at + 8 * jump, start + 8
+                            continue
                     number = read_word(at, width)
                     change = (number - before) & low
                     before = number
@@ -156,7 +163,8 @@ def _splitter(width: int) -> Any:
                     if place & 7 == 0:
                         write_byte(bits + (place >> 3) - 1, mask)
                     at += jump
-                start, stop = stop, stop + steps
+                    start += 1
+                stop += steps
         if place & 7:
             write_byte(bits + (place >> 3), mask << np.uint64(8 - (place & 7)))
         return found
@@ -175,16 +183,22 @@ def _joiner(width: int) -> Any:
             while start < lines:
                 stop = min(stop, lines)
                 number = np.uint64(0)
-                for _ in range(start, stop):
+                while start < stop:
                     if place & 7 == 0:
                         mask = read_byte(bits + (place >> 3))
+                        if mask == np.uint64(0) and stop - start >= 8:
+                            for i in range(8):
+                                write_word(at + i * jump, width, number)
+                            place, at, start = place + 8, at + 8 * jump, start + 8
+                            continue
                     differs = (mask >> np.uint64(7 - (place & 7))) & np.uint64(1)
                     number += read_word(values + found * width, width) & (np.uint64(0) - differs)
                     found += np.int64(differs)
                     write_word(at, width, number)
                     place += 1
                     at += jump
-                start, stop = stop, stop + steps
+                    start += 1
+                stop += steps
 
     return join
 
@@ -312,9 +326,9 @@ def _decode_group(
 
 
 @_entry
-def _decode(
-    stored: int, stored_size: int, target: int, size: int, cut: Any, groups: Any, scratch: int, context: int, functions: Any
-) -> bool:  # fmt: skip
+def _decode(given: Any, whole: Any, cut: Any, groups: Any, memory: Any, context: int, functions: Any) -> bool:
+    stored, stored_size, target, size = given.ctypes.data, given.size, whole.ctypes.data, whole.size
+    scratch = memory.ctypes.data
     row_bytes, width, steps, group, first, differences = cut
     group_bytes = group * row_bytes
     count = -(-size // group_bytes)
@@ -336,8 +350,8 @@ def _decode(
         output = target + number * group_bytes
         if differences:
             until = steps - (first + number * group) % steps
-            given = (row_bytes, width, steps, group, until, differences)
-            if not _decode_group(words, stored + begin, output, part // row_bytes, given, scratch, context, functions):
+            known = (row_bytes, width, steps, group, until, differences)
+            if not _decode_group(words, stored + begin, output, part // row_bytes, known, scratch, context, functions):
                 return False
         else:
             found = _load(stored + begin, np.int64(read_word(words, 4)), part, output, context, functions)
