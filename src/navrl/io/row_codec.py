@@ -26,6 +26,7 @@ __all__ = ["RowCodec", "RowPlan", "Rows", "plan_rows"]
 
 _CHUNK_BYTES = 1 << 17  # of rows: what has to be read, and its checksum taken, for the least that can be asked for
 _GROUP_BYTES = 1 << 14  # of rows: what has to be decoded for it
+_GROUP_ENVS = 16  # of small rows: what has to be decoded for one of them, where nobody would notice a smaller file
 _LEVEL = 1
 
 
@@ -65,7 +66,7 @@ def plan_rows(shape: Sequence[int], element: str) -> RowPlan | None:
     if len(shape) < 2 or 0 in shape:
         return None
     steps, row_bytes = shape[1], math.prod(shape[2:]) * ITEM_BYTES[element]
-    group = max(1, round(_GROUP_BYTES / row_bytes))
+    group = max(1, min(round(_GROUP_BYTES / row_bytes), _GROUP_ENVS * steps))
     if group > steps // 2:
         group = max(1, round(group / steps)) * steps  # whole environments
     for rows in (group, 1):
@@ -165,7 +166,6 @@ class RowCodec:
             if len(chosen):
                 output = numbers[first * rows.group :][: number * lines].reshape(number, lines, -1)
                 _add_up(parts, chosen, output, chosen - first, rows)
-
 
     def _cut(self, element: str, rows: Rows) -> tuple[int, int, int, int, int, int]:
         """Return what the kernels have to know of a chunk."""
