@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -237,8 +236,11 @@ class Container:
         def read(number: int, targets: Any, places: Any, groups: Iterable[int]) -> None:
             where = entry.chunk(number)
             chunk = _scratch(where.stop - where.start, "decoded")
-            with self._naming(entry, number):
-                codec.decode(self._load_chunk(entry, number), chunk, entry.element, rows.at(where.start), groups)
+            stored = self._load_chunk(entry, number)
+            try:
+                codec.decode(stored, chunk, entry.element, rows.at(where.start), groups)
+            except ContainerError as error:
+                raise self._named(error, entry, number) from error
             lines[targets] = chunk.reshape(-1, rows.row_bytes)[places]
 
         self._each(read, [*_pieces(wanted, per_chunk, rows.group)], workers)
@@ -280,18 +282,14 @@ class Container:
             self._load_chunk(entry, number, chunk)
             return
         stored = self._load_chunk(entry, number)
-        with self._naming(entry, number):
-            CODECS[entry.codec].decode(stored, chunk, entry.element, entry.rows and entry.rows.at(number * entry.chunk_bytes))
-
-    @contextmanager
-    def _naming(self, entry: ArrayEntry, number: int) -> Iterator[None]:
-        """Name the chunk in what a codec says about it."""
         try:
-            yield
+            CODECS[entry.codec].decode(stored, chunk, entry.element, entry.rows and entry.rows.at(number * entry.chunk_bytes))
         except ContainerError as error:
-            if str(error).startswith(str(self.index.path)):
-                raise
-            raise ContainerError(f"{self.index.path}: array {entry.name!r}, chunk {number}: {error}") from error
+            raise self._named(error, entry, number) from error
+
+    def _named(self, error: ContainerError, entry: ArrayEntry, number: int) -> ContainerError:
+        """Return what a codec says about a chunk with the name of the chunk."""
+        return ContainerError(f"{self.index.path}: array {entry.name!r}, chunk {number}: {error}")
 
     def _load_chunk(self, entry: ArrayEntry, number: int, into: Bytes | None = None) -> Bytes:
         """Return the stored bytes of a chunk, verified; they are valid until this thread loads the next."""

@@ -57,7 +57,7 @@ class ArrayEntry:
     offsets: tuple[int, ...]  # of each chunk in the file
     part_rows: int = 0  # rows that are coded together, where the codec stores rows
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The bytes of the array in memory."""
         return math.prod(self.shape) * ITEM_BYTES[self.element]

@@ -17,9 +17,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 __all__ = [
-    "COMPRESS", "COMPRESS_WITH", "DECOMPRESS", "DECOMPRESS_WITH", "LOAD_DICTIONARY", "LZ4_STATE", "PADDING",
-    "call_compress", "call_compress_with", "call_decompress", "call_decompress_with", "call_load_dictionary", "clear_bytes",
-    "copy_bytes", "inner", "leading_zeros", "lz4_functions", "ones", "read", "read_byte", "read_word", "trailing_zeros",
+    "COMPRESS", "COMPRESS_WITH", "DECOMPRESS", "DECOMPRESS_WITH", "LOAD_DICTIONARY", "LZ4_STATE", "PADDING", "WORD",
+    "c_call", "call_compress", "call_compress_with", "call_decompress", "call_decompress_with", "call_load_dictionary",
+    "clear_bytes", "copy_bytes", "inner", "leading_zeros", "lz4_functions", "ones", "read", "read_byte", "read_word", "trailing_zeros",
     "write", "write_byte", "write_word",
 ]  # fmt: skip
 
@@ -28,7 +28,7 @@ PADDING = 16
 # Functions that only other compiled functions call; exact arithmetic, unlike that of `navrl.simd`.
 inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-_WORD = ir.IntType(64)
+WORD = ir.IntType(64)
 _INT = ir.IntType(32)
 _SHORT = ir.IntType(16)
 _BYTE = ir.IntType(8)
@@ -64,7 +64,7 @@ def read(typing_context, address):  # type: ignore[no-untyped-def]
     """Return the eight bytes at any address as a whole number, the first the lowest."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-        value = builder.load(builder.inttoptr(arguments[0], _WORD.as_pointer()))
+        value = builder.load(builder.inttoptr(arguments[0], WORD.as_pointer()))
         value.align = 1
         return value
 
@@ -76,7 +76,7 @@ def write(typing_context, address, value):  # type: ignore[no-untyped-def]
     """Write a whole number as eight bytes to any address."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-        stored = builder.store(arguments[1], builder.inttoptr(arguments[0], _WORD.as_pointer()))
+        stored = builder.store(arguments[1], builder.inttoptr(arguments[0], WORD.as_pointer()))
         stored.align = 1
         return context.get_dummy_value()
 
@@ -91,7 +91,7 @@ def _reader(kind: Any) -> Any:
         def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
             value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()))
             value.align = 1
-            return builder.zext(value, _WORD)
+            return builder.zext(value, WORD)
 
         return types.uint64(types.int64), generate
 
@@ -147,7 +147,7 @@ def clear_bytes(typing_context, target, size):  # type: ignore[no-untyped-def]
     """Set bytes to zero."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-        function = builder.module.declare_intrinsic("llvm.memset", [_BYTE.as_pointer(), _WORD])
+        function = builder.module.declare_intrinsic("llvm.memset", [_BYTE.as_pointer(), WORD])
         target = builder.inttoptr(arguments[0], _BYTE.as_pointer())
         builder.call(function, [target, ir.Constant(_BYTE, 0), arguments[1], ir.Constant(ir.IntType(1), 0)])
         return context.get_dummy_value()
@@ -157,7 +157,7 @@ def clear_bytes(typing_context, target, size):  # type: ignore[no-untyped-def]
 
 def _copy(builder: Any, target: Any, source: Any, size: Any) -> None:
     pointer = _BYTE.as_pointer()
-    function = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, _WORD])
+    function = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, WORD])
     arguments = [builder.inttoptr(target, pointer), builder.inttoptr(source, pointer), size, ir.Constant(ir.IntType(1), 0)]
     builder.call(function, arguments)
 
@@ -203,24 +203,25 @@ def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
     return types.int64(types.uint64), generate
 
 
-def _c_call(signature: str) -> Any:
-    """Return an intrinsic that calls the C function at an address; `signature` has an `i` for every int, else pointers."""
+def c_call(signature: str, result: Any = _INT) -> Any:
+    """Return an intrinsic that calls the C function at an address; `signature` has an `i` for every int, else 64 bits."""
     number = len(signature)
+    returned = types.int32 if result is _INT else types.int64
 
     @intrinsic
     def function(typing_context, address, arguments):  # type: ignore[no-untyped-def]
         def generate(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
             given = [builder.extract_value(values[1], index) for index in range(number)]
             passed = [builder.trunc(v, _INT) if kind == "i" else v for v, kind in zip(given, signature, strict=True)]
-            shape = ir.FunctionType(_INT, [value.type for value in passed])
+            shape = ir.FunctionType(result, [value.type for value in passed])
             return builder.call(builder.inttoptr(values[0], shape.as_pointer()), passed)
 
-        return types.int32(types.int64, types.UniTuple(types.int64, number)), generate
+        return returned(types.int64, types.UniTuple(types.int64, number)), generate
 
     return function
 
 
-call_compress = call_decompress = _c_call("ppii")
-call_decompress_with = _c_call("ppiipi")
-call_load_dictionary = _c_call("ppi")
-call_compress_with = _c_call("pppiii")
+call_compress = call_decompress = c_call("ppii")
+call_decompress_with = c_call("ppiipi")
+call_load_dictionary = c_call("ppi")
+call_compress_with = c_call("pppiii")

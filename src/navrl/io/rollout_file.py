@@ -222,7 +222,7 @@ def _best_codec(source: ArraySource) -> str | None:
     sample, rows = source.part(where), plan.rows.at(start)
     sizes = {}
     for name in _ROW_CODECS:
-        buffers = CODECS[name].encode(sample, source.element, None, sample, rows)
+        buffers = CODECS[name].encode(sample, source.element, None, np.empty(0, np.uint8), rows)
         sizes[name] = sum(memoryview(buffer).nbytes for buffer in buffers)
     return min(sizes, key=sizes.__getitem__)
 

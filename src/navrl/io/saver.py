@@ -301,6 +301,7 @@ class AsyncCheckpointSaver:
         for hook in self._hooks:
             hook.remove()
         self._to_copy.put(None)
+        self._to_write.put(None)  # should the thread that copies have died, which would pass it on
         self._encoders.close()
         self._encoders.join()
         join_all(self._threads)
