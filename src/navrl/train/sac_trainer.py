@@ -137,7 +137,9 @@ class SACTrainer:
         known = ages < count
         places = (oldest + torch.where(known, ages, age[:, None])) % replay.capacity
         outcome = {key: values.view_as(places) for key, values in replay.get(places.flatten(), OUTCOME).items()}
-        reward, discount, last = look_ahead(*(outcome[key] for key in OUTCOME), known, settings.gamma)
+        reward, discount, last = look_ahead(
+            outcome["reward"], outcome["terminated"], outcome["ended"], known, settings.gamma
+        )  # fmt: skip
         batch = replay.get(places[:, 0], ("lidar", "dynamic", "state", "action"))
         batch |= replay.get(places.gather(1, last[:, None])[:, 0], ("next/lidar", "next/dynamic", "next/state"))
         return {
