@@ -292,6 +292,7 @@ def received(link):
 
 
 def test_rollouts_go_compressed_from_process_to_process_and_come_out_exact(pytestconfig):
+    next(iter(navigation()))  # two processes that compile at once may differ in the last bits
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         sender = subprocess.Popen(

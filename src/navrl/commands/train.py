@@ -78,12 +78,14 @@ def _train(config: Config, state: dict[str, Any] | None, folder: RunFolder, publ
     from navrl.train.loop import Order, follow, lead
     from navrl.train.stopping import StopRequest
     from navrl.train.team import assemble
+    from navrl.train.warm import compile_kernels
 
     order = Order(config, state)
     with StopRequest() as stop, open_display(console, f"navrl train: {folder.path}") as display:
         if state is not None:
             display.note(f"resumed after iteration {state['iteration']}")
         display.note(f"{config.processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
+        compile_kernels(config)
         with assemble(config.processes, follow, order) as team:
             finished = lead(team, order, folder, display, stop, publisher)
         return 0 if finished else stop.exit_code
