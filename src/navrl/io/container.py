@@ -230,7 +230,6 @@ class Container:
         codec, rows = CODECS[entry.codec], entry.rows
         if rows is None or not isinstance(codec, RowCodec):
             raise ContainerError(f"{self.index.path}: array {entry.name!r} is not stored by rows, but by {entry.codec}")
-        per_chunk = entry.chunk_bytes // rows.row_bytes
         lines = output.reshape(len(wanted), rows.row_bytes)
 
         def read(number: int, targets: Any, places: Any, groups: Iterable[int]) -> None:
@@ -243,7 +242,11 @@ class Container:
                 raise self._named(error, entry, number) from error
             lines[targets] = chunk.reshape(-1, rows.row_bytes)[places]
 
-        self._each(read, [*_pieces(wanted, per_chunk, rows.group)], workers)
+        pieces = [*_pieces(wanted, entry.chunk_bytes // rows.row_bytes, rows.group)]
+        if len(pieces) == 1:
+            read(*pieces[0])
+        else:
+            self._each(read, pieces, workers)
 
     def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
         """Check every stored chunk against its checksum, without decoding.
@@ -341,11 +344,13 @@ def _identity(descriptor: int) -> tuple[int, ...] | None:
 def _pieces(wanted: range | NDArray[np.int64], per_chunk: int, group: int) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:
     """Yield, for each chunk that is needed: its number, where its rows go, which they are in it, and their groups."""
     if isinstance(wanted, range):
-        for number in range(wanted.start // per_chunk, -(-wanted.stop // per_chunk) if wanted else 0):
-            start, stop = (min(max(row, number * per_chunk), (number + 1) * per_chunk) for row in (wanted.start, wanted.stop))
-            first, last = start - number * per_chunk, stop - number * per_chunk
-            groups = range(first // group, -(-last // group))
-            yield number, slice(start - wanted.start, stop - wanted.start), slice(first, last), groups
+        start = wanted.start
+        while start < wanted.stop:
+            number, first = divmod(start, per_chunk)
+            last = min(first + wanted.stop - start, per_chunk)
+            target = start - wanted.start
+            yield number, slice(target, target + last - first), slice(first, last), range(first // group, -(-last // group))
+            start += last - first
         return
     chunk_of = wanted // per_chunk
     for number in np.unique(chunk_of).tolist():
