@@ -159,38 +159,50 @@ def _encode_all(
     scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
     pending: deque[tuple[int, Callable[[], Any], Bytes | None]] = deque()
 
-    def finish() -> tuple[int, list[Any], int, int]:
+    def finish() -> Iterator[tuple[int, list[Any], int, int]]:
         first, result, scratch = pending.popleft()
+        yield from ((first, *encoded) for encoded in result())
         if scratch is not None:
             scratches.append(scratch)
-        return first, *result()
 
     for number, array in enumerate(arrays):
         array.ready()
         if array.data.size < _SMALL:  # not worth a thread's while
             arguments = plans[number], level, array, slice(0, array.data.size), array.data
-            pending.extend([(number, partial(_encode_chunk, *arguments), None)] if array.data.size else [])
+            pending.extend([(number, partial(_encode_chunks, *arguments), None)] if array.data.size else [])
             continue
-        chunk_bytes = plans[number].chunk_bytes
-        for start in range(0, array.data.size, chunk_bytes):
+        run_bytes = _run_bytes(plans[number].chunk_bytes)
+        for start in range(0, array.data.size, run_bytes):
             while not scratches:
-                yield finish()
-            where, scratch = slice(start, min(start + chunk_bytes, array.data.size)), scratches.pop()
-            future = threads.submit(_encode_chunk, plans[number], level, array, where, scratch)
+                yield from finish()
+            where, scratch = slice(start, min(start + run_bytes, array.data.size)), scratches.pop()
+            future = threads.submit(_encode_chunks, plans[number], level, array, where, scratch)
             pending.append((number, future.result, scratch))
     while pending:
-        yield finish()
+        yield from finish()
 
 
-def _encode_chunk(
+def _run_bytes(chunk_bytes: int) -> int:
+    """Return the bytes of chunks that a thread takes at once: to hand over a small one takes longer than to code it."""
+    return chunk_bytes * max(1, CHUNK_BYTES // chunk_bytes)
+
+
+def _encode_chunks(
     plan: _Plan, level: int | None, array: ArraySource, where: slice, scratch: Bytes
-) -> tuple[list[Any], int, int]:  # fmt: skip
-    rows = plan.rows.at(where.start) if plan.rows else None
-    buffers = CODECS[plan.codec].encode(array.part(where), array.element, level, scratch, rows)
-    checksum = xxhash.xxh3_64()
-    for buffer in buffers:
-        checksum.update(buffer)
-    return buffers, sum(memoryview(buffer).nbytes for buffer in buffers), checksum.intdigest()
+) -> list[tuple[list[Any], int, int]]:  # fmt: skip
+    """Return (buffers, bytes, checksum) of the chunks in a part of an array; the buffers are valid as long as the scratch."""
+    encoded = []
+    for start in range(where.start, where.stop, plan.chunk_bytes):
+        chunk = array.part(slice(start, min(start + plan.chunk_bytes, where.stop)))
+        rows = plan.rows.at(start) if plan.rows else None
+        buffers = CODECS[plan.codec].encode(chunk, array.element, level, scratch, rows)
+        checksum = xxhash.xxh3_64()
+        for buffer in buffers:
+            checksum.update(buffer)
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        encoded.append((buffers, size, checksum.intdigest()))
+        scratch = scratch[size:]  # row codecs put what they code at its beginning, others have a chunk a run
+    return encoded
 
 
 class Container:
@@ -230,7 +242,6 @@ class Container:
         codec, rows = CODECS[entry.codec], entry.rows
         if rows is None or not isinstance(codec, RowCodec):
             raise ContainerError(f"{self.index.path}: array {entry.name!r} is not stored by rows, but by {entry.codec}")
-        per_chunk = entry.chunk_bytes // rows.row_bytes
         lines = output.reshape(len(wanted), rows.row_bytes)
 
         def read(number: int, targets: Any, places: Any, groups: Iterable[int]) -> None:
@@ -243,7 +254,11 @@ class Container:
                 raise self._named(error, entry, number) from error
             lines[targets] = chunk.reshape(-1, rows.row_bytes)[places]
 
-        self._each(read, [*_pieces(wanted, per_chunk, rows.group)], workers)
+        pieces = [*_pieces(wanted, entry.chunk_bytes // rows.row_bytes, rows.group)]
+        if len(pieces) == 1:
+            read(*pieces[0])
+        else:
+            self._each(read, pieces, workers)
 
     def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
         """Check every stored chunk against its checksum, without decoding.
@@ -341,11 +356,13 @@ def _identity(descriptor: int) -> tuple[int, ...] | None:
 def _pieces(wanted: range | NDArray[np.int64], per_chunk: int, group: int) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:
     """Yield, for each chunk that is needed: its number, where its rows go, which they are in it, and their groups."""
     if isinstance(wanted, range):
-        for number in range(wanted.start // per_chunk, -(-wanted.stop // per_chunk) if wanted else 0):
-            start, stop = (min(max(row, number * per_chunk), (number + 1) * per_chunk) for row in (wanted.start, wanted.stop))
-            first, last = start - number * per_chunk, stop - number * per_chunk
-            groups = range(first // group, -(-last // group))
-            yield number, slice(start - wanted.start, stop - wanted.start), slice(first, last), groups
+        start = wanted.start
+        while start < wanted.stop:
+            number, first = divmod(start, per_chunk)
+            last = min(first + wanted.stop - start, per_chunk)
+            target = start - wanted.start
+            yield number, slice(target, target + last - first), slice(first, last), range(first // group, -(-last // group))
+            start += last - first
         return
     chunk_of = wanted // per_chunk
     for number in np.unique(chunk_of).tolist():

@@ -61,13 +61,13 @@ class _Contexts(threading.local):
     """What a thread keeps between chunks: zstd's tables, and memory."""
 
     def __init__(self) -> None:
-        self.library: Any = _library()
-        self.compressing: int = self.library.ZSTD_createCCtx()
-        self.decompressing: int = self.library.ZSTD_createDCtx()
+        library: Any = _library()
+        self.compressing: int = library.ZSTD_createCCtx()
+        self.decompressing: int = library.ZSTD_createDCtx()
         if not self.compressing or not self.decompressing:
             raise MemoryError("zstd has no memory for its tables")
         self._scratch = np.empty(0, np.uint8)
-        self._end = _Freed(self.library, self.compressing, self.decompressing)
+        self._end = _Freed(library, self.compressing, self.decompressing)
 
     def scratch(self, size: int) -> Bytes:
         """Return memory that is valid until this thread asks again."""
@@ -88,15 +88,10 @@ class _Freed:
         free_other(decompressing)
 
 
-_contexts: Any = None
-
-
-def _context() -> _Contexts:
-    global _contexts
-    if _contexts is None:
-        _contexts = _Contexts()
-    found: _Contexts = _contexts
-    return found
+@cache
+def _contexts() -> _Contexts:
+    """Return what each thread has of its own; made when the first chunk comes, not when the module is loaded."""
+    return _Contexts()
 
 
 def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | None:
@@ -105,7 +100,7 @@ def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | N
     `cut` holds the bytes of a row and of a number, the steps, the rows of a group, the number of the first row, and
     whether differences are stored.
     """
-    context, functions = _context(), zstd_functions()
+    context, functions = _contexts(), zstd_functions()
     row_bytes, width, _, group, _, _ = cut
     numbers = min(group * row_bytes, chunk.size) // width
     parts = (width + 1) * -(-chunk.size // (group * row_bytes))
@@ -121,7 +116,7 @@ def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | N
 
 def decode_chunk(stored: Bytes, chunk: Bytes, cut: Any, groups: Any) -> bool:
     """Fill these groups of a chunk from its stored form; return whether it is one that can be decoded."""
-    context, functions = _context(), zstd_functions()
+    context, functions = _contexts(), zstd_functions()
     row_bytes, width, _, group, _, _ = cut
     scratch = context.scratch((2 * width + 1) * (min(group * row_bytes, chunk.size) // width + _SLACK))
     if not stored.flags.writeable:  # another type to the compiler, which would have to do everything again
@@ -135,7 +130,7 @@ def _splitter(width: int) -> Any:
     low = np.uint64(2 ** (8 * width) - 1)
 
     @inner
-    def split(source: int, lines: int, length: int, until: int, steps: int, bits: int, values: int) -> int:
+    def split(source: int, lines: int, length: int, until: int, steps: int, bits: int, values: int) -> Any:
         """`until` is the number of lines until the next environment begins; return how many numbers changed."""
         found, place, mask, jump = np.int64(0), np.int64(0), np.uint64(0), length * width
         for column in range(length):
@@ -208,7 +203,7 @@ _join_1, _join_2, _join_4, _join_8 = (_joiner(width) for width in (1, 2, 4, 8))
 
 
 @inner
-def _store(source: int, size: int, word: int, target: int, level: int, context: int, functions: Any) -> int:
+def _store(source: int, size: int, word: int, target: int, level: int, context: int, functions: Any) -> Any:
     """Store a part at `target` and its length at `word`; return the length, or less than 0 if zstd fails."""
     if size == 0:
         write_word(word, 4, np.uint64(0))
@@ -270,7 +265,7 @@ def _encode(
 
 
 @inner
-def _load(source: int, word: int, size: int, target: int, context: int, functions: Any) -> int:
+def _load(source: int, word: int, size: int, target: int, context: int, functions: Any) -> Any:
     """Return the address of a part that must have this size; it is decompressed to `target` if it is coded; 0 if wrong."""
     length = np.int64(np.uint64(word) & _LENGTH)
     if np.uint64(word) & _FLAG == np.uint64(0):
@@ -282,7 +277,7 @@ def _load(source: int, word: int, size: int, target: int, context: int, function
 
 
 @inner
-def _count(bits: int, total: int) -> int:
+def _count(bits: int, total: int) -> Any:
     """Return how many of the first bits of a map are set."""
     found = np.int64(0)
     for i in range(total >> 3):
@@ -294,7 +289,7 @@ def _count(bits: int, total: int) -> int:
 
 @inner
 def _decode_group(
-    words: int, source: int, target: int, lines: int, cut: Any, scratch: int, context: int, functions: Any
+    words: int, source: Any, target: int, lines: int, cut: Any, scratch: int, context: int, functions: Any
 ) -> bool:  # fmt: skip
     """Decode a group whose parts begin at `source`; `until` of its lines end the environment that it begins in."""
     row_bytes, width, steps, _, until, _ = cut
