@@ -17,10 +17,13 @@ from navrl.errors import ConfigError, RolloutError
 from navrl.io.checkpoint import load_checkpoint
 from navrl.io.rollout_export import export_minari, export_parquet, read_experience
 from navrl.io.rollouts import RolloutStorage
+from navrl.registry.upload_policy import UploadPolicy
+from navrl.tracking.recorder import Tracking
 from navrl.train import rollouts as train_rollouts
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
 from navrl.train.loop import Order, lead
+from navrl.train.publish import Publisher
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
 from navrl.train.trainer import Trainer
@@ -42,10 +45,10 @@ class Watched(PlainDisplay):
 
 def train(folder, *overrides):
     config = load_config([*SMALL, *overrides])
-    with RunFolder.create(folder, "", "navrl train") as run:
+    with RunFolder.create(folder, "", "navrl train") as run, Tracking(config.tracking, {}, folder) as tracking:
         display = Watched(Console(file=io.StringIO()), "")
         display.folder = folder
-        assert lead(Team(), Order(config), run, display, StopRequest())
+        assert lead(Team(), Order(config), run, display, StopRequest(), Publisher(UploadPolicy(name=""), tracking))
     return folder
 
 
