@@ -10,7 +10,8 @@ from navrl.errors import ConfigError
 from navrl.monitor import MetricsLog
 from navrl.view.topdown import make_figure
 
-PUBLISHED = {"static": 94.0, "moving": 64.8}  # %, the original's policy on worlds drawn by the same rules
+PUBLISHED = {"static": 94.0, "moving": 64.8}  # %, the original's policy on worlds drawn by the same rules ...
+PUBLISHED_AMONG = ["350 static", "350 static + 80 moving"]  # ... with these obstacles
 COLOURS = {"static": "#4575b4", "moving": "#d73027"}
 
 
@@ -24,14 +25,15 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
         static, *moving = [condition["outcomes"]["success_100"]["share"] for condition in record["conditions"].values()]
         curve.append({
             "frames": record["frames"], "minutes": record.get("seconds", float("nan")) / 60,
-            "static": 100 * static, "moving": 100 * (moving or [float("nan")])[0],
+            "static": 100 * static, "moving": 100 * (moving or [float("nan")])[0], "among": [*record["conditions"]],
         })  # fmt: skip
     return curve
 
 
 def save_curves(metrics: Sequence[Path], path: Path) -> None:
-    """Draw the curves of several runs, thin, and the published policy as a dashed line."""
+    """Draw the curves of several runs, thin, and the published policy as a dashed line where it met the same obstacles."""
     curves = [read_curve(file) for file in metrics]
+    comparable = all(point["among"] == PUBLISHED_AMONG for curve in curves for point in curve)
     figure = make_figure(11.0, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, unit, scale in ((axes[0], "frames", 1e6), (axes[1], "minutes", 1.0)):
@@ -40,9 +42,10 @@ def save_curves(metrics: Sequence[Path], path: Path) -> None:
                 label = f"{kind} obstacles" if number == 0 else None
                 points = [(point[unit] / scale, point[kind]) for point in curve]
                 axis.plot(*zip(*points, strict=True), color=colour, marker=".", linewidth=1, label=label)
-            axis.axhline(PUBLISHED[kind], color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
+            if comparable:
+                axis.axhline(PUBLISHED[kind], color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
         axis.set(xlabel="million decisions" if unit == "frames" else "minutes", ylim=(0, 100))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("success on unseen worlds (%)")
-    axes[0].legend(loc="lower right", title="dashed: published policy")
+    axes[0].legend(loc="lower right", title="dashed: published policy" if comparable else None)
     figure.savefig(path)
