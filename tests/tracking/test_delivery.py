@@ -99,8 +99,7 @@ def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everythi
     assert measured["exit"] < 5
     assert any("mlflow" in told and "navrl sync" in told for told in measured["warnings"])
     proxy.fault = "slow"
-    assert main(["sync", str(folder)]) == 1  # TensorBoard takes no models
-    assert main(["sync", str(folder), "--tracker", "mlflow"]) == 0
+    assert main(["sync", str(folder)]) == 0  # TensorBoard, which keeps no models, lacks none
     check_mlflow(proxy.url, folder, STEPS, EVERY)
     check_trackio(folder, project, STEPS, EVERY)
     check_tensorboard(folder, STEPS)

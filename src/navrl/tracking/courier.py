@@ -98,6 +98,8 @@ class Courier:
         if kind in ("run", "end"):
             return ""
         mirror = self._open()
+        if kind in STORED and not mirror.keeps_models:
+            return ""
         if kind in ROWS:
             if number <= self._last:
                 return ""
@@ -106,7 +108,7 @@ class Courier:
                 self._sent[number] = None
                 return None
         elif kind == "summary":
-            mirror.summary(record["values"])
+            mirror.summary(_known(record["values"]))
         elif kind == "artifact":
             file, metadata = self._spool.file(record["sha256"]), {**record["metadata"], "file": record["file"]}
             return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=metadata)
@@ -119,7 +121,8 @@ class Courier:
     def _row(self, mirror: Mirror, record: dict[str, Any]) -> None:
         place = {"number": record["number"], "moment": record["time"]}
         if record["kind"] == "metrics":
-            mirror.log(record["step"], record["values"], **place)
+            if values := _known(record["values"]):
+                mirror.log(record["step"], values, **place)
             return
         take = mirror.image if record["kind"] == "image" else mirror.video
         with named_file(self._spool.file(record["sha256"]), record["file"]) as file:
@@ -181,13 +184,18 @@ def end_services(courier: int) -> None:
 
     It would outlive the courier, for hours if no server answers.
     """
-    if not courier or (courier != os.getpid() and _words(courier)):  # a dead one that nobody has buried has no words left
+    if not courier or (courier != os.getpid() and is_alive(courier)):
         return
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = _words(int(entry.name))
             if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def is_alive(process: int) -> bool:
+    """Tell whether a process lives; a dead one that nobody has buried has no words left."""
+    return bool(process and _words(process))
 
 
 def _words(process: int) -> list[bytes]:
@@ -269,6 +277,11 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((number, number))
     return ranges
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values without those that were not finite, which are null in the queue: no tracker can draw them."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _short(error: BaseException) -> str:

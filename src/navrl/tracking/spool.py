@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from navrl.errors import TrackingError
 FOLDER = "tracking"
 CONTAINER = b"\x89NavRL\r\n"  # how navrl.io's files begin; a courier does not load navrl.io for it
 _PIECE = 1 << 20
+_ABANDONED = 3600.0  # s after which nobody works on a temporary file any more
 
 
 class Undeliverable(TrackingError):
@@ -74,10 +76,9 @@ class Lines:
                 content = file.read()
         except FileNotFoundError:
             return
-        for line in content.splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                return  # still being written, or torn
-            self._read += len(line)
+        *lines, _ = content.split(b"\n")  # what has no end is still being written, or torn
+        for line in lines:
+            self._read += len(line) + 1
             record = _record(line)
             if record is None:
                 self.damaged += 1
@@ -107,7 +108,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     """Return the record of a line, or None where it is damaged."""
-    checksum, _, body = line[:-1].partition(b" ")
+    checksum, _, body = line.partition(b" ")
     try:
         record = json.loads(body) if int(checksum, 16) == zlib.crc32(body) else None
     except ValueError:
@@ -176,6 +177,14 @@ class Spool:
         if digest_of(path) != digest:
             raise Undeliverable(f"{path}: the file was changed after it was queued; it cannot be delivered any more")
         return path
+
+    def tidy(self) -> Self:
+        """Remove what a writer that was killed has left half written; what is young may be somebody's work."""
+        for left in (*self.files.glob(".*.tmp"), *self.folder.glob(".written-*")):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+        return self
 
     def sync(self) -> None:
         """Put the records on the disk."""

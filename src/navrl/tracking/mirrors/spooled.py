@@ -25,6 +25,7 @@ class SpooledMirror:
     """The queue of a run, seen as a tracker; a version is `v0`, `v1`, ... in the order of the queue."""
 
     confirms = True
+    keeps_models = True
 
     def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
         self._spool = Spool(folder)

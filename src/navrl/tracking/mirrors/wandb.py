@@ -11,7 +11,7 @@ import wandb
 
 from navrl.errors import TrackingError
 from navrl.registry.names import Reference, check_alias, check_name, parse_reference
-from navrl.tracking.mirrors.interface import RunInfo, described, verified
+from navrl.tracking.mirrors.interface import RunInfo, described, refused_here, verified
 
 STEP = "iteration"  # the axis of every chart; W&B's own steps are the numbers of our records
 KIND = "model"
@@ -22,6 +22,7 @@ class WandbMirror:
     """Runs and models in a project of W&B. Records are counted by W&B's step, so a row never arrives twice."""
 
     confirms = False  # W&B takes a row and sends it some time later
+    keeps_models = True
 
     def __init__(self, project: str = "NavRL", entity: str = "", folder: str | os.PathLike[str] = ".") -> None:
         self._project, self._entity, self._folder = project, entity, Path(folder)
@@ -35,7 +36,7 @@ class WandbMirror:
         settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True, x_disable_stats=True, x_disable_meta=True)
         self._run = wandb.init(
             project=self._project, entity=self._entity or None, id=run.id, name=run.name, config=dict(run.config),
-            dir=str(run.folder), resume="allow", settings=settings,
+            dir=str(run.folder), resume="allow", mode="online", settings=settings,
         )  # fmt: skip
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
@@ -48,11 +49,15 @@ class WandbMirror:
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a picture of a step."""
-        self.log(step, {name: wandb.Image(str(file))}, number=number, moment=moment)
+        with refused_here(file):
+            picture = wandb.Image(str(file))
+        self.log(step, {name: picture}, number=number, moment=moment)
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a video of a step."""
-        self.log(step, {name: wandb.Video(str(file))}, number=number, moment=moment)
+        with refused_here(file):
+            video = wandb.Video(str(file))
+        self.log(step, {name: video}, number=number, moment=moment)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Take what sums the run up."""
@@ -79,8 +84,11 @@ class WandbMirror:
         if self._run is not None:
             self._run.log_artifact(artifact, aliases=labels)
         else:
-            run = wandb.init(project=self._project, entity=self._entity or None, job_type="upload", dir=str(self._folder),
-                             settings=wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True))  # fmt: skip
+            settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True)
+            run = wandb.init(
+                project=self._project, entity=self._entity or None, job_type="upload", dir=str(self._folder), mode="online",
+                settings=settings,
+            )  # fmt: skip
             run.log_artifact(artifact, aliases=labels)
             artifact.wait(TIMEOUT)
             run.finish()

@@ -1,0 +1,109 @@
+"""What a courier makes of records that a tracker cannot use: they neither arrive nor hold the rest up."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from navrl.tracking.courier import Courier
+from navrl.tracking.mirrors import open_mirror
+from navrl.tracking.spool import Journal, Spool
+
+
+@pytest.fixture
+def spool(tmp_path):
+    spool = Spool(tmp_path)
+    spool.append("run", id="i", name="n", trackers=["x"], options={}, config={}, patience=1.0, deadline=9.0)
+    return spool
+
+
+def carry(spool, tracker):
+    """Deliver everything and return the journal."""
+    with Journal(spool, tracker) as journal:
+        courier = Courier(spool, journal, lambda what: contextlib.nullcontext())
+        assert courier.round()
+        assert courier.finish()
+        assert journal.missing(spool.read()) == []
+        return journal
+
+
+def kept(spool, path, content):
+    path.write_bytes(content)
+    with open(path, "rb") as file:
+        return spool.keep(file.fileno())
+
+
+def tensorboard_events(folder):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    events = [event for file in sorted((folder / "tensorboard").iterdir()) for event in EventFileLoader(str(file)).Load()]
+    return [(event.step, value.tag) for event in events for value in event.summary.value]
+
+
+class Listening:
+    """A mirror that remembers."""
+
+    confirms = keeps_models = True
+
+    def __init__(self):
+        self.heard = []
+
+    def start(self, run):
+        return 0
+
+    def log(self, step, values, **place):
+        self.heard.append((step, values))
+
+    def summary(self, values):
+        self.heard.append(values)
+
+    def finish(self):
+        pass
+
+
+def test_no_tracker_is_told_of_a_value_that_is_not_finite(spool, monkeypatch):
+    mirror = Listening()
+    monkeypatch.setattr("navrl.tracking.courier.open_mirror", lambda tracker, **options: mirror)
+    spool.append("metrics", step=1, values={"a": None, "b": 0.5})
+    spool.append("metrics", step=2, values={"a": None})
+    spool.append("summary", values={"a": None, "best": 1})
+    carry(spool, "x")
+    assert mirror.heard == [(1, {"b": 0.5}), {"best": 1}]
+
+
+def test_tensorboard_is_sent_no_models_and_lacks_none(spool, tmp_path):
+    pytest.importorskip("tensorboard")
+    digest = kept(spool, tmp_path / "model.pt", b"weights")
+    number = spool.append("artifact", name="m", file="model.pt", aliases=["best"], metadata={}, sha256=digest)["number"]
+    spool.append("alias", name="m", alias="stable", of=number)
+    spool.append("delete", name="m", of=number)
+    spool.append("metrics", step=1, values={"a": 0.5})
+    assert carry(spool, "tensorboard").refused == {}
+    assert tensorboard_events(tmp_path) == [(1, "a")]
+
+
+def test_a_picture_that_is_none_is_refused_and_holds_nothing_up(spool, tmp_path):
+    pytest.importorskip("tensorboard")
+    digest = kept(spool, tmp_path / "notes.txt", b"no picture")
+    spool.append("image", step=1, name="flights", file="notes.txt", sha256=digest)
+    spool.append("metrics", step=1, values={"a": 0.5})
+    [reason] = carry(spool, "tensorboard").refused.values()
+    assert "notes.txt" in reason
+    assert tensorboard_events(tmp_path) == [(1, "a")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hostile", ["a//b", "/a", "../up", "..a", ".", "a/./b", "", "x" * 300, "a/" * 150, "ä+%", "a/.."])
+def test_every_name_of_a_metric_becomes_one_that_mlflow_takes(hostile):
+    validation = pytest.importorskip("mlflow.utils.validation")
+    from navrl.tracking.mirrors.mlflow import _metric
+
+    validation._validate_metric_name(_metric(hostile))
+    assert len(_metric(hostile)) <= validation.MAX_ENTITY_KEY_LENGTH
+
+
+def test_tensorboard_says_that_it_keeps_no_models(tmp_path):
+    pytest.importorskip("tensorboard")
+    mirror = open_mirror("tensorboard", folder=tmp_path)
+    assert (mirror.versions("m"), mirror.aliases("m"), mirror.keeps_models) == ([], {}, False)
