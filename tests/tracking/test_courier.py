@@ -8,7 +8,7 @@ import pytest
 
 from navrl.tracking.courier import Courier
 from navrl.tracking.mirrors import open_mirror
-from navrl.tracking.spool import Journal, Spool
+from navrl.tracking.spool import Dropped, Journal, Spool
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def carry(spool, tracker):
     """Deliver everything and return the journal."""
     with Journal(spool, tracker) as journal:
         courier = Courier(spool, journal, lambda what: contextlib.nullcontext())
-        assert courier.round()
-        assert courier.finish()
+        assert courier.round(), journal.failure
+        assert courier.finish(), journal.failure
         assert journal.missing(spool.read()) == []
         return journal
 
@@ -58,6 +58,13 @@ class Listening:
     def summary(self, values):
         self.heard.append(values)
 
+    def upload(self, file, name, *, aliases, metadata):
+        self.heard.append((file.read_bytes(), name, aliases))
+        return f"v{len(self.heard)}"
+
+    def set_alias(self, name, alias, version):
+        raise AssertionError(f"{version} is no version")
+
     def finish(self):
         pass
 
@@ -91,6 +98,47 @@ def test_a_picture_that_is_none_is_refused_and_holds_nothing_up(spool, tmp_path)
     [reason] = carry(spool, "tensorboard").refused.values()
     assert "notes.txt" in reason
     assert tensorboard_events(tmp_path) == [(1, "a")]
+
+
+def queue_model(spool, content, *aliases):
+    digest = kept(spool, spool.run / "model.pt", content)
+    return spool.append("artifact", name="m", file="model.pt", aliases=[*aliases], metadata={}, sha256=digest)["number"]
+
+
+def test_a_file_is_dropped_when_every_tracker_has_it_and_no_alias_means_it(spool):
+    spool.append("run", id="i", name="n", trackers=["x", "y"], options={}, config={}, patience=1.0, deadline=9.0)
+    numbers = [queue_model(spool, b"weights %d" % n, *(["best"] if n == 1 else [])) for n in range(4)]
+    with Journal(spool, "x") as x, Journal(spool, "y") as y:
+        for number in numbers:
+            x.deliver(number, number, f"v{number}")
+        assert spool.drop() == 0  # y has none
+        y.deliver(numbers[0], numbers[1])
+        y.refuse(numbers[3], "no")
+        assert spool.drop() == 1
+        y.deliver(numbers[2], numbers[2])
+        assert spool.drop() == 1
+    digests = [record["sha256"] for record in spool.read() if record["kind"] == "artifact"]
+    assert [spool.file(digests[n]).read_bytes() for n in (1, 3)] == [b"weights 1", b"weights 3"]  # best and latest
+    for n in (0, 2):
+        with pytest.raises(Dropped, match="every tracker"):
+            spool.file(digests[n])
+    assert kept(spool, spool.run / "model.pt", b"weights 0") == digests[0]  # the same again is kept again
+    assert spool.file(digests[0]).read_bytes() == b"weights 0"
+
+
+def test_a_tracker_that_joins_later_lacks_nothing_that_was_dropped(spool, monkeypatch):
+    mirror = Listening()
+    monkeypatch.setattr("navrl.tracking.courier.open_mirror", lambda tracker, **options: mirror)
+    first = queue_model(spool, b"old")
+    queue_model(spool, b"new", "best")
+    carry(spool, "x")
+    assert [content for content, *_ in mirror.heard] == [b"old", b"new"]
+    assert sorted(path.suffix for path in spool.files.iterdir()) == ["", ".dropped"]
+    mirror.heard.clear()
+    spool.append("run", id="i", name="n", trackers=["x", "y"], options={}, config={}, patience=1.0, deadline=9.0)
+    spool.append("alias", name="m", alias="stable", of=first)
+    assert [*carry(spool, "y").refused] == [spool.read()[-1]["number"]]  # it cannot be said of a model that is not there
+    assert mirror.heard == [(b"new", "m", ["best"])]
 
 
 @pytest.mark.slow

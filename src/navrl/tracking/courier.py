@@ -20,7 +20,7 @@ from typing import Any
 
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
 from navrl.tracking.mirrors.interface import named_file
-from navrl.tracking.spool import Journal, Lines, Spool, Undeliverable
+from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
 POLL = 0.1  # s between looks at the queue
@@ -74,6 +74,7 @@ class Courier:
             self._pending, self._seen = [], 0
         for first, last in _ranges(sent):
             self._journal.deliver(first, last)
+        self._drop()
         return True
 
     def _lane(self, records: list[dict[str, Any]]) -> bool:
@@ -82,6 +83,8 @@ class Courier:
             try:
                 with self._limit(what):
                     label = self._carry(record)
+            except Dropped:  # of a tracker that the run had not got yet then
+                self._journal.deliver(record["number"], record["number"])
             except Undeliverable as error:
                 self._journal.refuse(record["number"], _short(error))
             except Exception as error:  # whatever a tracker can think of
@@ -90,7 +93,14 @@ class Courier:
             else:
                 if label is not None:
                     self._journal.deliver(record["number"], record["number"], label)
+                if record["kind"] == "artifact":
+                    self._drop()
         return True
+
+    def _drop(self) -> None:
+        """Make room: a long run has many models."""
+        with contextlib.suppress(OSError):
+            self._spool.drop()
 
     def _carry(self, record: dict[str, Any]) -> str | None:
         """Deliver a record and return what the tracker calls it, or None where it has yet to confirm it."""
@@ -132,7 +142,9 @@ class Courier:
         """Return what the tracker calls the model of a record."""
         if number in self._journal.refused:
             raise Undeliverable(f"the model of record {number} was refused: {self._journal.refused[number]}")
-        return self._journal.done[number]
+        if not (label := self._journal.done.get(number)):
+            raise Undeliverable(f"{self._journal.tracker} has no model of record {number}")
+        return label
 
     def _open(self) -> Mirror:
         if self._mirror is None:

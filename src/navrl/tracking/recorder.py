@@ -125,7 +125,7 @@ class Tracking:
         """
         path = Path(file)
         record = _artifact_record(name, path.name, aliases, metadata)
-        self._with_file(path, lambda digest, spool: spool.append("artifact", **record, sha256=digest))
+        self._with_file(path, "artifact", record)
 
     def written_artifact(
         self,
@@ -146,9 +146,8 @@ class Tracking:
             with tempfile.TemporaryDirectory(prefix=".written-", dir=spool.folder) as folder:
                 path = Path(folder) / record["file"]
                 write(path)
-                with open(path, "rb") as file:
-                    digest = spool.keep(file.fileno())
-                spool.append("artifact", **record, sha256=digest)
+                with open(path, "rb") as file, spool.keeping():
+                    spool.append("artifact", **record, sha256=spool.keep(file.fileno()))
 
         self._hand_over(work, heavy=True)
 
@@ -214,9 +213,9 @@ class Tracking:
             check_name(part, kind)
         record = {"step": int(step), "name": name, "file": legal_file_name(path.name)}
         if step > self._before.get(name, -1):
-            self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
+            self._with_file(path, kind, record)
 
-    def _with_file(self, path: Path, record: Callable[[str, Spool], object]) -> None:
+    def _with_file(self, path: Path, kind: str, record: Mapping[str, Any]) -> None:
         """Open the file now, so that nobody can take it away, and keep it later."""
         if self._thread is None:
             return
@@ -230,7 +229,11 @@ class Tracking:
             self._warn("file", f"{path} cannot be queued for the trackers: it is no regular file")
             return
 
-        self._hand_over(lambda spool: record(spool.keep(descriptor), spool), heavy=True, descriptor=descriptor)
+        def work(spool: Spool) -> None:
+            with spool.keeping():
+                spool.append(kind, **record, sha256=spool.keep(descriptor))
+
+        self._hand_over(work, heavy=True, descriptor=descriptor)
 
     def _hand_over(self, work: Work, seconds: float = WAIT, *, heavy: bool = False, descriptor: int = -1) -> None:
         """Give the thread something to write and wait a moment for it, unless it is behind already."""

@@ -33,6 +33,10 @@ class Undeliverable(TrackingError):
     """A record can never be delivered: its file is gone, or what it refers to is."""
 
 
+class Dropped(Undeliverable):
+    """The file of a record was removed when every tracker had got it."""
+
+
 class Lines:
     """A file of checked lines, one JSON object each. A torn tail is cut off by whoever appends, and ignored by who reads."""
 
@@ -169,14 +173,44 @@ class Spool:
         """Return the path of a kept file.
 
         Raises:
+            Dropped: every tracker had got it.
             Undeliverable: it is gone, or no longer what it was.
         """
         path = self.files / digest
         if not path.is_file():
+            if (self.files / f"{digest}.dropped").exists():
+                raise Dropped(f"{path}: the file was removed when every tracker of the run had got it; fetch it from there")
             raise Undeliverable(f"{path}: the file of a record is gone; it cannot be delivered any more")
         if digest_of(path) != digest:
             raise Undeliverable(f"{path}: the file was changed after it was queued; it cannot be delivered any more")
         return path
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Have nobody drop files for the block: what is kept has no record yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def drop(self) -> int:
+        """Remove the files that every tracker has got, but not those that an alias still means; return how many."""
+        with self.keeping():
+            records = self.read()
+            trackers = {tracker for record in records if record["kind"] == "run" for tracker in record["trackers"]}
+            journals = [Journal(self, tracker).read() for tracker in trackers]
+            needed = {record["number"] for journal in journals for record in journal.missing(records)} | _meant(records)
+            of_files = [record for record in records if "sha256" in record]
+            digests = {record["sha256"] for record in of_files}
+            digests -= {record["sha256"] for record in of_files if record["number"] in needed}
+            there = [digest for digest in digests if (self.files / digest).exists()]
+            for digest in there:
+                (self.files / f"{digest}.dropped").touch()
+                (self.files / digest).unlink()
+        return len(there)
 
     def tidy(self) -> Self:
         """Remove what a writer that was killed has left half written; what is young may be somebody's work."""
@@ -193,6 +227,17 @@ class Spool:
     def close(self) -> None:
         """Close the file of records."""
         self._lines.close()
+
+
+def _meant(records: list[dict[str, Any]]) -> set[int]:
+    """Return the numbers of the models that an alias points at."""
+    meant: dict[tuple[str, str], int] = {}
+    for record in records:
+        if record["kind"] == "artifact":
+            meant |= {(record["name"], alias): record["number"] for alias in ("latest", *record["aliases"])}
+        elif record["kind"] == "alias":
+            meant[record["name"], record["alias"]] = record["of"]
+    return {*meant.values()}
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:
