@@ -21,7 +21,7 @@ def spool(tmp_path):
 def carry(spool, tracker):
     """Deliver everything and return the journal."""
     with Journal(spool, tracker) as journal:
-        courier = Courier(spool, journal, lambda what: contextlib.nullcontext())
+        courier = Courier(spool, journal, lambda what, more: contextlib.nullcontext())
         assert courier.round(), journal.failure
         assert courier.finish(), journal.failure
         assert journal.missing(spool.read()) == []
@@ -139,6 +139,22 @@ def test_a_tracker_that_joins_later_lacks_nothing_that_was_dropped(spool, monkey
     spool.append("alias", name="m", alias="stable", of=first)
     assert [*carry(spool, "y").refused] == [spool.read()[-1]["number"]]  # it cannot be said of a model that is not there
     assert mirror.heard == [(b"new", "m", ["best"])]
+
+
+def test_a_large_file_is_given_more_time(spool, monkeypatch):
+    monkeypatch.setattr("navrl.tracking.courier.open_mirror", lambda tracker, **options: Listening())
+    given = {}
+
+    @contextlib.contextmanager
+    def limit(what, more):
+        given[what] = more
+        yield
+
+    spool.append("metrics", step=1, values={"a": 0.5})
+    queue_model(spool, bytes(3_000_000))
+    with Journal(spool, "x") as journal:
+        assert Courier(spool, journal, limit).round()
+    assert given == {"record 1 (run)": 0.0, "record 2 (metrics)": 0.0, "record 3 (artifact)": 3.0}
 
 
 @pytest.mark.slow

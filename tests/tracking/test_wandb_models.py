@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -126,7 +127,8 @@ print(json.dumps([str(path), "navrl.sim" in sys.modules]))
 
 @pytest.mark.slow
 def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb_environment, tmp_path, monkeypatch):
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    own = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # not the one of these tests
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=own)
     assert done.returncode == 0, done.stderr
     path, simulator = json.loads(done.stdout.splitlines()[-1])
     assert not simulator

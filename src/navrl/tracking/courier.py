@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
-from navrl.tracking.mirrors.interface import named_file
+from navrl.tracking.mirrors.interface import SLOWEST, named_file
 from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
@@ -30,10 +30,13 @@ ROWS = ("metrics", "image", "video")
 STORED = ("artifact", "alias", "delete")
 
 
+Limit = Callable[[str, float], contextlib.AbstractContextManager[None]]  # what is done, and seconds beyond the deadline
+
+
 class Courier:
     """Carries what a tracker lacks, in two lanes: a model that cannot be delivered does not hold the metrics up."""
 
-    def __init__(self, spool: Spool, journal: Journal, limit: Callable[[str], contextlib.AbstractContextManager[None]]) -> None:
+    def __init__(self, spool: Spool, journal: Journal, limit: Limit) -> None:
         self._spool, self._journal, self._limit = spool, journal, limit
         self._mirror: Mirror | None = None
         self._sent: dict[int, None] = {}  # rows that the tracker took and has not confirmed
@@ -63,7 +66,7 @@ class Courier:
         if self._mirror is None:
             return True
         try:
-            with self._limit("finish"):
+            with self._limit("finish", 0.0):
                 self._mirror.finish()
         except Exception as error:  # whatever a tracker can think of
             self._journal.fail(f"finish: {_short(error)}")
@@ -81,7 +84,7 @@ class Courier:
         for record in records:
             what = f"record {record['number']} ({record['kind']})"
             try:
-                with self._limit(what):
+                with self._limit(what, self._size(record) / SLOWEST):
                     label = self._carry(record)
             except Dropped:  # of a tracker that the run had not got yet then
                 self._journal.deliver(record["number"], record["number"])
@@ -101,6 +104,13 @@ class Courier:
         """Make room: a long run has many models."""
         with contextlib.suppress(OSError):
             self._spool.drop()
+
+    def _size(self, record: dict[str, Any]) -> int:
+        """Return the size of a record's file."""
+        try:
+            return (self._spool.files / record["sha256"]).stat().st_size if "sha256" in record else 0
+        except OSError:
+            return 0
 
     def _carry(self, record: dict[str, Any]) -> str | None:
         """Deliver a record and return what the tracker calls it, or None where it has yet to confirm it."""
@@ -162,14 +172,15 @@ class Watch:
 
     def __init__(self, journal: Path, deadline: float, stop: Callable[[], None]) -> None:
         self._journal, self._deadline, self._stop = journal, deadline, stop
-        self._call: tuple[float, str] | None = None
+        self._call: tuple[float, str, float] | None = None  # when it is over, what it is, the seconds it was given
         self.end: float | None = None  # when the patience is over
         threading.Thread(target=self._look, name="navrl-watch", daemon=True).start()
 
     @contextlib.contextmanager
-    def limit(self, what: str) -> Iterator[None]:
-        """Give the block so long, and no longer."""
-        self._call = (time.monotonic() + self._deadline, what)
+    def limit(self, what: str, more: float) -> Iterator[None]:
+        """Give the block the deadline and some seconds more, and no longer."""
+        seconds = self._deadline + more
+        self._call = (time.monotonic() + seconds, what, seconds)
         try:
             yield
         finally:
@@ -180,7 +191,7 @@ class Watch:
             time.sleep(0.05)
             now, call, end = time.monotonic(), self._call, self.end
             if call is not None and now > call[0]:
-                self._fail(f"{call[1]}: no answer in {self._deadline:g} s")
+                self._fail(f"{call[1]}: no answer in {call[2]:.3g} s")
             elif end is not None and now > end:
                 self._fail(f"{call[1] if call else 'waiting'}: the patience was over")
 

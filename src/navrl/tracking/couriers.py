@@ -46,7 +46,8 @@ def end_couriers(process: subprocess.Popen[bytes], until: float, spool: Spool, t
     for courier in [Journal(spool, tracker).courier() for tracker in trackers]:
         while is_alive(courier) and time.monotonic() < until:  # it was killed, but not waited for: it is not our child
             time.sleep(0.005)
-        end_services(courier)
+        if not is_alive(courier):  # else it is none of ours: another process delivers
+            end_services(courier)
 
 
 def _start(spool: Spool, name: str, module: str, *words: str, own_session: bool = True) -> subprocess.Popen[bytes]:

@@ -32,7 +32,7 @@ from navrl.tracking.mirrors.interface import legal_file_name
 from navrl.tracking.settings import TrackingSettings
 from navrl.tracking.spool import Journal, Spool
 
-WAIT = 0.03  # s that a caller waits for the disk at most
+WAIT = 0.02  # s that a caller waits for the disk at most
 FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
 HELD = 10_000  # records that are kept in memory while the disk takes none
 HELD_FILES = 64  # of them with an open file or a whole model: a process may open a thousand files, and training needs some

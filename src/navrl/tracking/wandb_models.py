@@ -1,7 +1,7 @@
 """Models to and from Weights & Biases in one call each, for any script that has torch and wandb.
 
 Uploads go through the durable queue of the open `Tracking`, or of one that these functions open by themselves beside the
-script's own W&B run: a call returns at once, and what W&B cannot take now is delivered later, by `navrl sync`.
+script's own W&B run: a call copies the tensors and returns, and what W&B cannot take now is delivered later, by `navrl sync`.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from navrl.errors import TrackingError
 from navrl.registry.names import MAX_LENGTH, Reference, check_name, parse_reference
 from navrl.tracking.spool import Undeliverable, digest_of
 
+SLOWEST = 1e6  # bytes a second: a large file is given the time that it takes at this rate
+
 
 @dataclass(frozen=True)
 class RunInfo:

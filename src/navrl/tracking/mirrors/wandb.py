@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import wandb
 
 from navrl.errors import TrackingError
 from navrl.registry.names import Reference, check_alias, check_name, parse_reference
-from navrl.tracking.mirrors.interface import RunInfo, described, refused_here, verified
+from navrl.tracking.mirrors.interface import SLOWEST, RunInfo, described, refused_here, verified
 
 STEP = "iteration"  # the axis of every chart; W&B's own steps are the numbers of our records
 KIND = "model"
@@ -81,6 +82,7 @@ class WandbMirror:
         artifact = wandb.Artifact(name, KIND, metadata=known)
         artifact.add_file(str(file), name=known["file"], policy="immutable", skip_cache=True)
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
+        seconds = TIMEOUT + math.ceil(file.stat().st_size / SLOWEST)
         if self._run is not None:
             self._run.log_artifact(artifact, aliases=labels)
         else:
@@ -90,9 +92,9 @@ class WandbMirror:
                 settings=settings,
             )  # fmt: skip
             run.log_artifact(artifact, aliases=labels)
-            artifact.wait(TIMEOUT)
+            artifact.wait(seconds)
             run.finish()
-        artifact.wait(TIMEOUT)
+        artifact.wait(seconds)
         return str(artifact.version)
 
     def download(self, reference: str, folder: Path) -> Path:
