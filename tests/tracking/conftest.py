@@ -16,6 +16,8 @@ import pytest
 from faulty_proxy import FaultyProxy
 from wandb_emulator import Emulator
 
+from navrl.tracking.courier import end_services
+
 HERE = Path(__file__).parent
 
 
@@ -38,6 +40,7 @@ def wandb_environment(emulator):
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     yield values
+    end_services(os.getpid())  # W&B's client would wait at the end of this process for a server that is gone
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
 

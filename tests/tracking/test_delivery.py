@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import warnings
 
 import pytest
 from faulty_proxy import FaultyProxy
@@ -99,8 +98,7 @@ def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everythi
     assert measured["exit"] < 5
     assert any("mlflow" in told and "navrl sync" in told for told in measured["warnings"])
     proxy.fault = "slow"
-    assert main(["sync", str(folder)]) == 1  # TensorBoard takes no models
-    assert main(["sync", str(folder), "--tracker", "mlflow"]) == 0
+    assert main(["sync", str(folder)]) == 0  # TensorBoard, which keeps no models, lacks none
     check_mlflow(proxy.url, folder, STEPS, EVERY)
     check_trackio(folder, project, STEPS, EVERY)
     check_tensorboard(folder, STEPS)
@@ -113,13 +111,11 @@ def test_pictures_and_the_summary_reach_an_embedded_store(trackio_folder, tmp_pa
 
     folder = tmp_path / "run"
     Image.new("RGB", (8, 6)).save(tmp_path / "flights.png")
-    settings = settings_of({"trackers": ["mlflow"], "wandb": {"project": tmp_path.name}, "patience": 0.0})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no patience: sync delivers
-        with Tracking(settings, {"env": {"num_envs": 4}}, folder) as tracking:
-            tracking.log(5, {"eval/350 static + 80 moving": 0.5, "note": "text", "nothing": None})
-            tracking.image(5, "eval/flights", tmp_path / "flights.png")
-            tracking.summary({"best": 3})
+    settings = settings_of({"trackers": ["mlflow"], "wandb": {"project": tmp_path.name}, "patience": 60.0})
+    with Tracking(settings, {"env": {"num_envs": 4}}, folder) as tracking:
+        tracking.log(5, {"eval/350 static + 80 moving": 0.5, "note": "text", "nothing": None})
+        tracking.image(5, "eval/flights", tmp_path / "flights.png")
+        tracking.summary({"best": 3})
     assert main(["sync", str(folder)]) == 0
     client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
     run = client.get_run(run_of(client, folder))

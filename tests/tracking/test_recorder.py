@@ -19,7 +19,7 @@ from navrl.config import load_config
 from navrl.errors import ConfigError, MissingExtraError, RegistryError
 from navrl.tracking import spool as spool_module
 from navrl.tracking.mirrors import open_mirror
-from navrl.tracking.recorder import WAIT, Tracking
+from navrl.tracking.recorder import HELD_FILES, WAIT, Tracking
 from navrl.tracking.settings import TrackingSettings, tracker_names
 from navrl.tracking.spool import Spool
 
@@ -129,6 +129,42 @@ def test_a_disk_that_was_full_for_a_while_costs_nothing(tmp_path, monkeypatch):
     assert [record["step"] for record in records(tmp_path, "metrics")] == [1, 2, 3, 4, 5]
     digests = [record["sha256"] for record in records(tmp_path, "artifact")]
     assert [Spool(tmp_path).file(digest).read_bytes() for digest in digests] == [b"weights %d" % step for step in range(2, 6)]
+
+
+def test_a_disk_that_is_full_for_long_does_not_use_up_the_files_that_a_process_may_open(tmp_path, monkeypatch):
+    def full(descriptor, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    with Tracking(settings_of(OFFLINE), {}, tmp_path) as tracking, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tracking.log(1, {"x": 1})
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(spool_module.os, "write", full)
+        for _ in range(2 * HELD_FILES):
+            tracking.artifact(tmp_path / "model.pt", "model")
+        assert len(os.listdir("/proc/self/fd")) < before + HELD_FILES + 10
+        tracking.log(2, {"x": 2})  # takes no file, and is kept
+        monkeypatch.undo()
+        assert tracking.flush()
+        assert len(os.listdir("/proc/self/fd")) <= before
+    assert sum("are dropped" in str(warning.message) for warning in caught) == 1
+    assert len(records(tmp_path, "artifact")) == HELD_FILES
+    assert [record["step"] for record in records(tmp_path, "metrics")] == [1, 2]
+
+
+def test_couriers_are_sent_when_the_session_is_in_the_queue_not_before(tmp_path, monkeypatch):
+    settings, seen = settings_of({"trackers": ["tensorboard"], "patience": 0.0}), []
+
+    def start(folder, trackers):
+        seen.append([record["kind"] for record in Spool(folder).read()])
+        raise OSError("no process")
+
+    monkeypatch.setattr("navrl.tracking.recorder.start_couriers", start)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning), Tracking(settings, {}, tmp_path):
+            pass
+    assert seen == [["run"], ["run", "end", "run"]]
 
 
 def test_a_disk_that_stays_full_is_a_warning_and_no_more(tmp_path):

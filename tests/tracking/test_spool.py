@@ -46,6 +46,30 @@ def check_cut(path, records, kept):
     assert [*Lines(path).new()] == [*whole, {"after": "the cut"}]
 
 
+@pytest.mark.parametrize("byte", [b"\0", b"\r", b"\x85", b"\xff"])
+def test_records_behind_a_damaged_byte_are_read_whatever_it_is(tmp_path, byte):
+    spool = Spool(tmp_path)
+    for step in range(3):
+        spool.append("metrics", step=step, values={})
+    path = spool.folder / "records.log"
+    path.write_bytes(path.read_bytes().replace(b'"step":1', b'"step"' + byte + b"1"))
+    assert [record["step"] for record in Spool(tmp_path).read()] == [0, 2]
+
+
+def test_what_a_killed_writer_has_left_is_removed_some_time_later(tmp_path):
+    spool = Spool(tmp_path)
+    spool.append("metrics", step=1, values={})
+    spool.files.mkdir()
+    left = [spool.files / ".1234.tmp", spool.folder / ".written-abc", spool.files / ".5678.tmp", spool.files / "a-model"]
+    for path in left:
+        path.mkdir() if "written" in path.name else path.write_bytes(b"half")
+    for path in (left[0], left[1], left[3]):
+        os.utime(path, (1, 1))
+    spool.tidy()
+    assert [path.exists() for path in left] == [False, False, True, True]
+    assert len(Spool(tmp_path).read()) == 1
+
+
 def test_a_damaged_record_is_left_out_and_counted_and_its_number_is_not_given_again(tmp_path):
     spool = Spool(tmp_path)
     for step in range(3):

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trackers.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_code_on_the_page_runs(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     assert len(blocks) == 3
@@ -65,8 +66,11 @@ def test_sync_says_what_is_wrong_with_a_run_or_a_tracker(queued, tmp_path, capsy
     assert "wandb" in capsys.readouterr().err
 
 
-def test_sync_leaves_a_run_alone_that_is_being_delivered(queued, capsys):
+def test_sync_leaves_a_run_alone_that_is_being_delivered(queued, capsys, monkeypatch):
+    ended = []
+    monkeypatch.setattr("navrl.tracking.couriers.end_services", ended.append)
     with Journal(Spool(queued), "wandb") as journal:
         assert journal.lock()
         assert main(["sync", str(queued)]) == 1
+    assert ended == []  # least of all the service of the one that delivers
     assert "another process delivers just now" in capsys.readouterr().out

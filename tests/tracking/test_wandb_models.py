@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+import types
 
 import pytest
 import torch
@@ -40,6 +43,26 @@ def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(
     [record] = kinds(offline.folder, "artifact")
     assert record["metadata"] | {"step": 7, "total_parameters": 1000, "metrics": {"mean_reward": 1.5}} == record["metadata"]
     assert kinds(offline.folder, "metrics")[0]["values"]["model/total_parameters"] == 1000
+
+
+def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
+    weight, moment = torch.ones(10), torch.ones(5)
+    slow = threading.Event()
+    offline._hand_over(lambda spool: slow.wait(5))  # the thread that writes is behind
+    upload_model_to_wandb({"network": {"weight": weight}, "optimizer": [moment, 3]}, 7, None, "best")
+    weight.zero_(), moment.zero_()
+    slow.set()
+    state = load_checkpoint(download_model_from_wandb("P/model:best", tmp_path / "models"))
+    assert (state["network"]["weight"].sum(), state["optimizer"][0].sum()) == (10, 5)
+    assert kinds(offline.folder, "artifact")[0]["metadata"]["total_parameters"] == 15
+
+
+def test_a_script_whose_run_is_disabled_uploads_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = types.SimpleNamespace(disabled=True, offline=False, project="P", entity="", name="n", id="i")
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=run))
+    upload_model_to_wandb({"weight": torch.ones(2)}, 1)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_only_a_better_model_is_uploaded(offline):
@@ -104,7 +127,8 @@ print(json.dumps([str(path), "navrl.sim" in sys.modules]))
 
 @pytest.mark.slow
 def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb_environment, tmp_path, monkeypatch):
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    own = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # not the one of these tests
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=own)
     assert done.returncode == 0, done.stderr
     path, simulator = json.loads(done.stdout.splitlines()[-1])
     assert not simulator

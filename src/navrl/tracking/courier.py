@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
-from navrl.tracking.mirrors.interface import named_file
-from navrl.tracking.spool import Journal, Lines, Spool, Undeliverable
+from navrl.tracking.mirrors.interface import SLOWEST, named_file
+from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
 POLL = 0.1  # s between looks at the queue
@@ -30,10 +30,13 @@ ROWS = ("metrics", "image", "video")
 STORED = ("artifact", "alias", "delete")
 
 
+Limit = Callable[[str, float], contextlib.AbstractContextManager[None]]  # what is done, and seconds beyond the deadline
+
+
 class Courier:
     """Carries what a tracker lacks, in two lanes: a model that cannot be delivered does not hold the metrics up."""
 
-    def __init__(self, spool: Spool, journal: Journal, limit: Callable[[str], contextlib.AbstractContextManager[None]]) -> None:
+    def __init__(self, spool: Spool, journal: Journal, limit: Limit) -> None:
         self._spool, self._journal, self._limit = spool, journal, limit
         self._mirror: Mirror | None = None
         self._sent: dict[int, None] = {}  # rows that the tracker took and has not confirmed
@@ -63,7 +66,7 @@ class Courier:
         if self._mirror is None:
             return True
         try:
-            with self._limit("finish"):
+            with self._limit("finish", 0.0):
                 self._mirror.finish()
         except Exception as error:  # whatever a tracker can think of
             self._journal.fail(f"finish: {_short(error)}")
@@ -74,14 +77,17 @@ class Courier:
             self._pending, self._seen = [], 0
         for first, last in _ranges(sent):
             self._journal.deliver(first, last)
+        self._drop()
         return True
 
     def _lane(self, records: list[dict[str, Any]]) -> bool:
         for record in records:
             what = f"record {record['number']} ({record['kind']})"
             try:
-                with self._limit(what):
+                with self._limit(what, self._size(record) / SLOWEST):
                     label = self._carry(record)
+            except Dropped:  # of a tracker that the run had not got yet then
+                self._journal.deliver(record["number"], record["number"])
             except Undeliverable as error:
                 self._journal.refuse(record["number"], _short(error))
             except Exception as error:  # whatever a tracker can think of
@@ -90,7 +96,21 @@ class Courier:
             else:
                 if label is not None:
                     self._journal.deliver(record["number"], record["number"], label)
+                if record["kind"] == "artifact":
+                    self._drop()
         return True
+
+    def _drop(self) -> None:
+        """Make room: a long run has many models."""
+        with contextlib.suppress(OSError):
+            self._spool.drop()
+
+    def _size(self, record: dict[str, Any]) -> int:
+        """Return the size of a record's file."""
+        try:
+            return (self._spool.files / record["sha256"]).stat().st_size if "sha256" in record else 0
+        except OSError:
+            return 0
 
     def _carry(self, record: dict[str, Any]) -> str | None:
         """Deliver a record and return what the tracker calls it, or None where it has yet to confirm it."""
@@ -98,6 +118,8 @@ class Courier:
         if kind in ("run", "end"):
             return ""
         mirror = self._open()
+        if kind in STORED and not mirror.keeps_models:
+            return ""
         if kind in ROWS:
             if number <= self._last:
                 return ""
@@ -106,7 +128,7 @@ class Courier:
                 self._sent[number] = None
                 return None
         elif kind == "summary":
-            mirror.summary(record["values"])
+            mirror.summary(_known(record["values"]))
         elif kind == "artifact":
             file, metadata = self._spool.file(record["sha256"]), {**record["metadata"], "file": record["file"]}
             return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=metadata)
@@ -119,7 +141,8 @@ class Courier:
     def _row(self, mirror: Mirror, record: dict[str, Any]) -> None:
         place = {"number": record["number"], "moment": record["time"]}
         if record["kind"] == "metrics":
-            mirror.log(record["step"], record["values"], **place)
+            if values := _known(record["values"]):
+                mirror.log(record["step"], values, **place)
             return
         take = mirror.image if record["kind"] == "image" else mirror.video
         with named_file(self._spool.file(record["sha256"]), record["file"]) as file:
@@ -129,7 +152,9 @@ class Courier:
         """Return what the tracker calls the model of a record."""
         if number in self._journal.refused:
             raise Undeliverable(f"the model of record {number} was refused: {self._journal.refused[number]}")
-        return self._journal.done[number]
+        if not (label := self._journal.done.get(number)):
+            raise Undeliverable(f"{self._journal.tracker} has no model of record {number}")
+        return label
 
     def _open(self) -> Mirror:
         if self._mirror is None:
@@ -147,14 +172,15 @@ class Watch:
 
     def __init__(self, journal: Path, deadline: float, stop: Callable[[], None]) -> None:
         self._journal, self._deadline, self._stop = journal, deadline, stop
-        self._call: tuple[float, str] | None = None
+        self._call: tuple[float, str, float] | None = None  # when it is over, what it is, the seconds it was given
         self.end: float | None = None  # when the patience is over
         threading.Thread(target=self._look, name="navrl-watch", daemon=True).start()
 
     @contextlib.contextmanager
-    def limit(self, what: str) -> Iterator[None]:
-        """Give the block so long, and no longer."""
-        self._call = (time.monotonic() + self._deadline, what)
+    def limit(self, what: str, more: float) -> Iterator[None]:
+        """Give the block the deadline and some seconds more, and no longer."""
+        seconds = self._deadline + more
+        self._call = (time.monotonic() + seconds, what, seconds)
         try:
             yield
         finally:
@@ -165,7 +191,7 @@ class Watch:
             time.sleep(0.05)
             now, call, end = time.monotonic(), self._call, self.end
             if call is not None and now > call[0]:
-                self._fail(f"{call[1]}: no answer in {self._deadline:g} s")
+                self._fail(f"{call[1]}: no answer in {call[2]:.3g} s")
             elif end is not None and now > end:
                 self._fail(f"{call[1] if call else 'waiting'}: the patience was over")
 
@@ -181,13 +207,18 @@ def end_services(courier: int) -> None:
 
     It would outlive the courier, for hours if no server answers.
     """
-    if not courier or (courier != os.getpid() and _words(courier)):  # a dead one that nobody has buried has no words left
+    if not courier or (courier != os.getpid() and is_alive(courier)):
         return
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = _words(int(entry.name))
             if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def is_alive(process: int) -> bool:
+    """Tell whether a process lives; a dead one that nobody has buried has no words left."""
+    return bool(process and _words(process))
 
 
 def _words(process: int) -> list[bytes]:
@@ -269,6 +300,11 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((number, number))
     return ranges
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values without those that were not finite, which are null in the queue: no tracker can draw them."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _short(error: BaseException) -> str:

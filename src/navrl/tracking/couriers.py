@@ -16,10 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from navrl.tracking.courier import end_services, has_ended
+from navrl.tracking.courier import end_services, has_ended, is_alive
 from navrl.tracking.spool import Journal, Spool
 
 RESTART = (1.0, 60.0)  # s after the first death, and at most
+DEATH = 1.0  # s that killed processes have to be gone
 _OUTPUT_LIMIT = 1 << 20  # bytes of what couriers have printed that are kept when another one starts
 
 
@@ -40,9 +41,13 @@ def end_couriers(process: subprocess.Popen[bytes], until: float, spool: Spool, t
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
-    for tracker in trackers:
-        end_services(Journal(spool, tracker).courier())
+        process.wait(DEATH)
+    until = time.monotonic() + DEATH
+    for courier in [Journal(spool, tracker).courier() for tracker in trackers]:
+        while is_alive(courier) and time.monotonic() < until:  # it was killed, but not waited for: it is not our child
+            time.sleep(0.005)
+        if not is_alive(courier):  # else it is none of ours: another process delivers
+            end_services(courier)
 
 
 def _start(spool: Spool, name: str, module: str, *words: str, own_session: bool = True) -> subprocess.Popen[bytes]:
@@ -52,9 +57,13 @@ def _start(spool: Spool, name: str, module: str, *words: str, own_session: bool 
         if output.stat().st_size > _OUTPUT_LIMIT:
             output.unlink()
     command = [sys.executable, "-m", module, str(spool.run.resolve()), *words]
+    # A script that uses W&B itself has a service of W&B's client, which ends with the script: couriers have their own.
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     with open(output, "ab") as file:
         # A session of its own: Ctrl+C is for the training, which ends it in good time.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=own_session)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=own_session, env=environment
+        )  # fmt: skip
 
 
 class Couriers:

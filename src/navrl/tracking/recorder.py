@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from navrl.errors import MissingExtraError
 from navrl.monitor import plain_value
@@ -32,11 +32,23 @@ from navrl.tracking.mirrors.interface import legal_file_name
 from navrl.tracking.settings import TrackingSettings
 from navrl.tracking.spool import Journal, Spool
 
-WAIT = 0.03  # s that a caller waits for the disk at most
+WAIT = 0.02  # s that a caller waits for the disk at most
 FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
 HELD = 10_000  # records that are kept in memory while the disk takes none
+HELD_FILES = 64  # of them with an open file or a whole model: a process may open a thousand files, and training needs some
 RETRY = 0.5  # s after the disk has failed
 Work = Callable[[Spool], object]
+
+
+class _Task(NamedTuple):
+    """Something to write, and what it holds until then."""
+
+    work: Work
+    tried: threading.Event
+    heavy: bool
+    descriptor: int
+
+
 _open: list[Tracking] = []  # those that are not closed yet, oldest first
 
 
@@ -63,8 +75,9 @@ class Tracking:
         self._trackers = _wanted(settings)
         self._live = _live(settings)
         self._before: dict[str, int] = {}  # the last step of each metric that an earlier session has logged
-        self._queue: queue.SimpleQueue[tuple[Work, threading.Event] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._waiting = 0  # records that are not on the disk yet
+        self._heavy = 0  # of them with a file or a model
         self._lock = threading.Lock()
         self._warned: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -72,10 +85,10 @@ class Tracking:
             return
         spool = Spool(self.folder)
         begun = self._begin(spool, config)
-        self._couriers = self._start_couriers()
         self._thread = threading.Thread(target=self._write, args=(spool,), name="navrl-tracking", daemon=True)
         self._thread.start()
         self._hand_over(begun, FIRST_WAIT)
+        self._couriers = self._start_couriers()  # now, or they take the end of an earlier session for that of this one
         _open.append(self)
 
     @property
@@ -112,7 +125,7 @@ class Tracking:
         """
         path = Path(file)
         record = _artifact_record(name, path.name, aliases, metadata)
-        self._with_file(path, lambda digest, spool: spool.append("artifact", **record, sha256=digest))
+        self._with_file(path, "artifact", record)
 
     def written_artifact(
         self,
@@ -130,14 +143,13 @@ class Tracking:
         record = _artifact_record(name, file_name, aliases, metadata)
 
         def work(spool: Spool) -> None:
-            with tempfile.TemporaryDirectory(prefix=".", dir=spool.folder) as folder:
+            with tempfile.TemporaryDirectory(prefix=".written-", dir=spool.folder) as folder:
                 path = Path(folder) / record["file"]
                 write(path)
-                with open(path, "rb") as file:
-                    digest = spool.keep(file.fileno())
-                spool.append("artifact", **record, sha256=digest)
+                with open(path, "rb") as file, spool.keeping():
+                    spool.append("artifact", **record, sha256=spool.keep(file.fileno()))
 
-        self._hand_over(work)
+        self._hand_over(work, heavy=True)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Take what sums the run up; it replaces what was said before."""
@@ -184,7 +196,7 @@ class Tracking:
         }
         plain = plain_value(config, "config")
         name = wandb.name or self.folder.resolve().name
-        return lambda spool: spool.append(
+        return lambda spool: spool.tidy().append(
             "run", id=identity, name=name, trackers=[*self._trackers], options=options, config=plain,
             patience=settings.patience, deadline=settings.deadline,
         )  # fmt: skip
@@ -201,9 +213,9 @@ class Tracking:
             check_name(part, kind)
         record = {"step": int(step), "name": name, "file": legal_file_name(path.name)}
         if step > self._before.get(name, -1):
-            self._with_file(path, lambda digest, spool: spool.append(kind, **record, sha256=digest))
+            self._with_file(path, kind, record)
 
-    def _with_file(self, path: Path, record: Callable[[str, Spool], object]) -> None:
+    def _with_file(self, path: Path, kind: str, record: Mapping[str, Any]) -> None:
         """Open the file now, so that nobody can take it away, and keep it later."""
         if self._thread is None:
             return
@@ -218,58 +230,65 @@ class Tracking:
             return
 
         def work(spool: Spool) -> None:
-            record(spool.keep(descriptor), spool)
-            os.close(descriptor)
+            with spool.keeping():
+                spool.append(kind, **record, sha256=spool.keep(descriptor))
 
-        self._hand_over(work)
+        self._hand_over(work, heavy=True, descriptor=descriptor)
 
-    def _hand_over(self, work: Work, seconds: float = WAIT) -> None:
+    def _hand_over(self, work: Work, seconds: float = WAIT, *, heavy: bool = False, descriptor: int = -1) -> None:
         """Give the thread something to write and wait a moment for it, unless it is behind already."""
         if self._thread is None:
             return
+        task = _Task(work, threading.Event(), heavy, descriptor)
         with self._lock:
-            behind, full = self._waiting > 0, self._waiting >= HELD
-            self._waiting += not full
+            behind, full = self._waiting > 0, self._waiting >= HELD or (heavy and self._heavy >= HELD_FILES)
+            self._waiting += 1
+            self._heavy += heavy
         if full:
+            self._done_with(task)
             self._warn("full", f"the disk of {self.folder} takes nothing; records for the trackers are dropped")
             return
-        written = threading.Event()
-        self._queue.put((work, written))
+        self._queue.put(task)
         if not behind:
-            written.wait(seconds)
+            task.tried.wait(seconds)
+
+    def _done_with(self, task: _Task) -> None:
+        if task.descriptor >= 0:
+            os.close(task.descriptor)
+        with self._lock:
+            self._waiting -= 1
+            self._heavy -= task.heavy
 
     def _write(self, spool: Spool) -> None:
         """Write what comes, in order; the disk may fail and come back."""
-        held: deque[Work] = deque()
-        item: tuple[Work, threading.Event] | None = None
+        held: deque[_Task] = deque()
+        task: _Task | None = None
         while True:
             with contextlib.suppress(queue.Empty):
-                if (item := self._queue.get(timeout=RETRY if held else None)) is None:
+                if (task := self._queue.get(timeout=RETRY if held else None)) is None:
                     break
-                held.append(item[0])
+                held.append(task)
             self._empty(held, spool)
-            if item is not None:
-                item[1].set()
+            if task is not None:
+                task.tried.set()
         with self._lock:
             self._waiting += 1
-        held.append(lambda spool: spool.append("end"))
+        held.append(_Task(lambda spool: spool.append("end"), threading.Event(), False, -1))
         self._empty(held, spool)
         with contextlib.suppress(OSError):
             spool.sync()
         spool.close()
 
-    def _empty(self, held: deque[Work], spool: Spool) -> None:
+    def _empty(self, held: deque[_Task], spool: Spool) -> None:
         while held:
             try:
-                held[0](spool)
+                held[0].work(spool)
             except OSError as error:
                 self._warn("disk", f"{spool.folder} cannot be written: {error.strerror}; records wait in memory")
                 return
             except Exception as error:  # of what was to be written: not worth a training
                 self._warn("record", f"something could not be queued for the trackers: {error}")
-            held.popleft()
-            with self._lock:
-                self._waiting -= 1
+            self._done_with(held.popleft())
 
     def _report(self) -> None:
         """Say what no tracker has taken yet."""

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -25,10 +26,15 @@ from navrl.errors import TrackingError
 FOLDER = "tracking"
 CONTAINER = b"\x89NavRL\r\n"  # how navrl.io's files begin; a courier does not load navrl.io for it
 _PIECE = 1 << 20
+_ABANDONED = 3600.0  # s after which nobody works on a temporary file any more
 
 
 class Undeliverable(TrackingError):
     """A record can never be delivered: its file is gone, or what it refers to is."""
+
+
+class Dropped(Undeliverable):
+    """The file of a record was removed when every tracker had got it."""
 
 
 class Lines:
@@ -74,10 +80,9 @@ class Lines:
                 content = file.read()
         except FileNotFoundError:
             return
-        for line in content.splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                return  # still being written, or torn
-            self._read += len(line)
+        *lines, _ = content.split(b"\n")  # what has no end is still being written, or torn
+        for line in lines:
+            self._read += len(line) + 1
             record = _record(line)
             if record is None:
                 self.damaged += 1
@@ -107,7 +112,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     """Return the record of a line, or None where it is damaged."""
-    checksum, _, body = line[:-1].partition(b" ")
+    checksum, _, body = line.partition(b" ")
     try:
         record = json.loads(body) if int(checksum, 16) == zlib.crc32(body) else None
     except ValueError:
@@ -168,14 +173,52 @@ class Spool:
         """Return the path of a kept file.
 
         Raises:
+            Dropped: every tracker had got it.
             Undeliverable: it is gone, or no longer what it was.
         """
         path = self.files / digest
         if not path.is_file():
+            if (self.files / f"{digest}.dropped").exists():
+                raise Dropped(f"{path}: the file was removed when every tracker of the run had got it; fetch it from there")
             raise Undeliverable(f"{path}: the file of a record is gone; it cannot be delivered any more")
         if digest_of(path) != digest:
             raise Undeliverable(f"{path}: the file was changed after it was queued; it cannot be delivered any more")
         return path
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Have nobody drop files for the block: what is kept has no record yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def drop(self) -> int:
+        """Remove the files that every tracker has got, but not those that an alias still means; return how many."""
+        with self.keeping():
+            records = self.read()
+            trackers = {tracker for record in records if record["kind"] == "run" for tracker in record["trackers"]}
+            journals = [Journal(self, tracker).read() for tracker in trackers]
+            needed = {record["number"] for journal in journals for record in journal.missing(records)} | _meant(records)
+            of_files = [record for record in records if "sha256" in record]
+            digests = {record["sha256"] for record in of_files}
+            digests -= {record["sha256"] for record in of_files if record["number"] in needed}
+            there = [digest for digest in digests if (self.files / digest).exists()]
+            for digest in there:
+                (self.files / f"{digest}.dropped").touch()
+                (self.files / digest).unlink()
+        return len(there)
+
+    def tidy(self) -> Self:
+        """Remove what a writer that was killed has left half written; what is young may be somebody's work."""
+        for left in (*self.files.glob(".*.tmp"), *self.folder.glob(".written-*")):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+        return self
 
     def sync(self) -> None:
         """Put the records on the disk."""
@@ -184,6 +227,17 @@ class Spool:
     def close(self) -> None:
         """Close the file of records."""
         self._lines.close()
+
+
+def _meant(records: list[dict[str, Any]]) -> set[int]:
+    """Return the numbers of the models that an alias points at."""
+    meant: dict[tuple[str, str], int] = {}
+    for record in records:
+        if record["kind"] == "artifact":
+            meant |= {(record["name"], alias): record["number"] for alias in ("latest", *record["aliases"])}
+        elif record["kind"] == "alias":
+            meant[record["name"], record["alias"]] = record["of"]
+    return {*meant.values()}
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:

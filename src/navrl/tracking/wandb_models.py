@@ -1,7 +1,7 @@
 """Models to and from Weights & Biases in one call each, for any script that has torch and wandb.
 
 Uploads go through the durable queue of the open `Tracking`, or of one that these functions open by themselves beside the
-script's own W&B run: a call returns at once, and what W&B cannot take now is delivered later, by `navrl sync`.
+script's own W&B run: a call copies the tensors and returns, and what W&B cannot take now is delivered later, by `navrl sync`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ def upload_model_to_wandb(
         RegistryError: the alias or the name is illegal.
     """
     tracking = current_tracking() or _beside_the_script()
-    copy = {key: _copied(value) for key, value in model_state_dict.items()}
-    tensors = [value for value in copy.values() if isinstance(value, torch.Tensor)]
+    copy = _copied(model_state_dict)
+    tensors = [*_tensors(copy)]
     parameters = sum(tensor.numel() for tensor in tensors)
     metrics = dict(eval_metrics or {})
     metadata = {"step": int(step), "model_type": model_type, "metrics": metrics, "total_parameters": parameters}
@@ -178,7 +178,20 @@ def _within(seconds: float, call: Callable[[], Path]) -> Path:
 
 
 def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    """Return a state that training cannot change any more, however deep its tensors lie."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inner)
 
 
 def _beside_the_script() -> Tracking:
@@ -196,7 +209,7 @@ def _beside_the_script() -> Tracking:
 
 def _mode() -> str:
     run = getattr(sys.modules.get("wandb"), "run", None)
-    own = "offline" if getattr(run, "offline", False) else None
+    own = next((mode for mode in ("disabled", "offline") if getattr(run, mode, False)), None)
     tracking = current_tracking()
     mode = own or (tracking.wandb_mode if tracking is not None else "") or os.environ.get("WANDB_MODE", "online")
     return mode if mode in MODES else "online"

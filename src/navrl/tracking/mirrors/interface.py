@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from navrl.errors import TrackingError
 from navrl.registry.names import MAX_LENGTH, Reference, check_name, parse_reference
-from navrl.tracking.spool import digest_of
+from navrl.tracking.spool import Undeliverable, digest_of
+
+SLOWEST = 1e6  # bytes a second: a large file is given the time that it takes at this rate
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Mirror(Protocol):
     """
 
     confirms: bool  # a row is delivered when its call returns; else when `finish` does
+    keeps_models: bool  # else it is sent none
 
     def start(self, run: RunInfo) -> int:
         """Begin, or go on with, a run; return the number of the last row that is certainly there, or 0."""
@@ -80,6 +83,15 @@ def described(file: Path, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 def legal_file_name(name: str) -> str:
     """Return the name of a file with the characters that every tracker takes."""
     return check_name(re.sub(r"[^A-Za-z0-9_.-]", "_", Path(name).name).strip(".-")[-MAX_LENGTH:] or "file", "file")
+
+
+@contextlib.contextmanager
+def refused_here(file: Path) -> Iterator[None]:
+    """Give up on a file that a tracker's client refuses before it has asked anybody: it would hold up all that follows."""
+    try:
+        yield
+    except Exception as error:  # whatever a client can think of
+        raise Undeliverable(f"{file.name}: not a picture or video that this tracker takes: {error}") from error
 
 
 @contextlib.contextmanager

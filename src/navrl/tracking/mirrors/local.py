@@ -18,6 +18,7 @@ class LocalMirror:
     """Models in a `Registry`; runs are left out."""
 
     confirms = True
+    keeps_models = True
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._registry = Registry(folder)

@@ -25,12 +25,14 @@ from navrl.tracking.mirrors.interface import RunInfo, described, named_file, ver
 RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata"
 _PARAMETERS_AT_ONCE = 100  # what MLflow takes
 _LONGEST_PARAMETER = 500
+_LONGEST_NAME = 200
 
 
 class MlflowMirror:
     """Runs in an experiment, models in the registry. A metric carries its record's time, so that it never counts twice."""
 
     confirms = True
+    keeps_models = True
 
     def __init__(self, uri: str = "", project: str = "NavRL", folder: str | os.PathLike[str] = ".") -> None:
         self._artifacts: str | None = None
@@ -46,12 +48,14 @@ class MlflowMirror:
         """Begin the run, or find it again by the tag that has our name of it."""
         experiment = self._experiment()
         found = self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run.id}'", max_results=1)
+        known: Mapping[str, str] = {}
         if found:
-            self._run = found[0].info.run_id
+            self._run, known = found[0].info.run_id, found[0].data.params
             self._client.update_run(self._run, status="RUNNING")
-            return 0
-        self._run = self._client.create_run(experiment, tags={RUN_TAG: run.id}, run_name=run.name).info.run_id
-        parameters = [Param(key, value) for key, value in _flat(run.config)]
+        else:
+            self._run = self._client.create_run(experiment, tags={RUN_TAG: run.id}, run_name=run.name).info.run_id
+        # MLflow refuses to change a parameter; those that a courier died before it could write are still missing.
+        parameters = [Param(key, value) for key, value in _flat(run.config) if key not in known]
         for first in range(0, len(parameters), _PARAMETERS_AT_ONCE):
             self._client.log_batch(self._run, params=parameters[first : first + _PARAMETERS_AT_ONCE])
         return 0
@@ -176,8 +180,12 @@ def from_mlflow(alias: str) -> str:
 
 
 def _metric(key: str) -> str:
-    """Return a metric's name with the characters that MLflow takes: `350 static + 80 moving` has one that it does not."""
-    return re.sub(r"[^\w\-. :/]", "_", key)
+    """Return a metric's name as MLflow takes it: `350 static + 80 moving` has a character that it does not.
+
+    A name that it refused would hold up all that follows.
+    """
+    parts = (part.strip(".") for part in re.sub(r"[^\w\-. :/]", "_", key)[:_LONGEST_NAME].split("/"))
+    return "/".join(part for part in parts if part) or "_"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ class SpooledMirror:
     """The queue of a run, seen as a tracker; a version is `v0`, `v1`, ... in the order of the queue."""
 
     confirms = True
+    keeps_models = True
 
     def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
         self._spool = Spool(folder)
@@ -65,13 +66,15 @@ class SpooledMirror:
         labels = [check_alias(alias) for alias in aliases]
         if not any(record["kind"] == "run" for record in self._spool.read()):
             self.start(RunInfo(os.urandom(4).hex(), self._spool.run.resolve().name, self._spool.run))
-        known, digest = described(file, metadata), self._keep(file)
-        for version, entry in self._state(name)[0].items():
-            if entry.sha256 == digest:
-                for alias in ("latest", *labels):
-                    self.set_alias(name, alias, version)
-                return version
-        self._spool.append("artifact", name=name, file=known["file"], aliases=labels, metadata=known, sha256=digest)
+        known = described(file, metadata)
+        with self._spool.keeping():
+            digest = self._keep(file)
+            for version, entry in self._state(name)[0].items():
+                if entry.sha256 == digest:
+                    for alias in ("latest", *labels):
+                        self.set_alias(name, alias, version)
+                    return version
+            self._spool.append("artifact", name=name, file=known["file"], aliases=labels, metadata=known, sha256=digest)
         return [*self._state(name)[0]][-1]
 
     def download(self, reference: str, folder: Path) -> Path:
@@ -103,7 +106,8 @@ class SpooledMirror:
         self._spool.append("delete", name=name, of=self._state(name)[0][version].number)
 
     def _media(self, kind: str, step: int, name: str, file: Path) -> None:
-        self._spool.append(kind, step=step, name=name, file=file.name, sha256=self._keep(file))
+        with self._spool.keeping():
+            self._spool.append(kind, step=step, name=name, file=file.name, sha256=self._keep(file))
 
     def _keep(self, file: Path) -> str:
         with open(file, "rb") as opened:

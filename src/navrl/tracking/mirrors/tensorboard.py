@@ -12,8 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from navrl.errors import TrackingError
-from navrl.tracking.mirrors.interface import RunInfo
-from navrl.tracking.spool import Undeliverable
+from navrl.tracking.mirrors.interface import RunInfo, refused_here
 
 _NO_MODELS = "TensorBoard keeps no models; use local, wandb, trackio or mlflow for them"
 
@@ -22,6 +21,7 @@ class TensorboardMirror:
     """Event files below `RUN/tensorboard`; look at them with `tensorboard --logdir RUN/tensorboard`."""
 
     confirms = True
+    keeps_models = False
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder) / "tensorboard"
@@ -41,7 +41,7 @@ class TensorboardMirror:
         """Take a picture of a step."""
         from PIL import Image
 
-        with Image.open(file) as opened:
+        with refused_here(file), Image.open(file) as opened:
             width, height = opened.size
         picture = Summary.Image(height=height, width=width, encoded_image_string=file.read_bytes())
         self._add(step, moment, [Summary.Value(tag=name, image=picture)])
@@ -64,7 +64,7 @@ class TensorboardMirror:
 
     def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
         """Refuse: TensorBoard keeps no models."""
-        raise Undeliverable(_NO_MODELS)
+        raise TrackingError(_NO_MODELS)
 
     def download(self, reference: str, folder: Path) -> Path:
         """Refuse: TensorBoard keeps no models."""
@@ -80,8 +80,8 @@ class TensorboardMirror:
 
     def set_alias(self, name: str, alias: str, version: str) -> None:
         """Refuse: TensorBoard keeps no models."""
-        raise Undeliverable(_NO_MODELS)
+        raise TrackingError(_NO_MODELS)
 
     def delete(self, name: str, version: str) -> None:
         """Refuse: TensorBoard keeps no models."""
-        raise Undeliverable(_NO_MODELS)
+        raise TrackingError(_NO_MODELS)

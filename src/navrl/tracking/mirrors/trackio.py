@@ -14,7 +14,7 @@ from trackio import cas
 from trackio.sqlite_storage import SQLiteStorage as Store
 
 from navrl.registry.names import check_alias, check_name, parse_reference
-from navrl.tracking.mirrors.interface import RunInfo, described, verified, wanted_version
+from navrl.tracking.mirrors.interface import RunInfo, described, refused_here, verified, wanted_version
 
 KIND = "model"
 
@@ -23,6 +23,7 @@ class TrackioMirror:
     """Runs and models of a project. A row carries the run's and the record's number, so that it never counts twice."""
 
     confirms = True
+    keeps_models = True
 
     def __init__(self, project: str = "NavRL", folder: str | os.PathLike[str] = ".") -> None:
         self._project, self._folder = project, folder  # the folder is the run's; trackio has one of its own
@@ -44,11 +45,15 @@ class TrackioMirror:
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a picture of a step."""
-        self._media(trackio.Image(str(file)), step, name, number, moment)
+        with refused_here(file):
+            media = trackio.Image(str(file))
+        self._media(media, step, name, number, moment)
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a video of a step."""
-        self._media(trackio.Video(str(file)), step, name, number, moment)
+        with refused_here(file):
+            media = trackio.Video(str(file))
+        self._media(media, step, name, number, moment)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Leave the summary out: trackio takes the last value of each metric."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import wandb
 
 from navrl.errors import TrackingError
 from navrl.registry.names import Reference, check_alias, check_name, parse_reference
-from navrl.tracking.mirrors.interface import RunInfo, described, verified
+from navrl.tracking.mirrors.interface import SLOWEST, RunInfo, described, refused_here, verified
 
 STEP = "iteration"  # the axis of every chart; W&B's own steps are the numbers of our records
 KIND = "model"
@@ -22,6 +23,7 @@ class WandbMirror:
     """Runs and models in a project of W&B. Records are counted by W&B's step, so a row never arrives twice."""
 
     confirms = False  # W&B takes a row and sends it some time later
+    keeps_models = True
 
     def __init__(self, project: str = "NavRL", entity: str = "", folder: str | os.PathLike[str] = ".") -> None:
         self._project, self._entity, self._folder = project, entity, Path(folder)
@@ -35,7 +37,7 @@ class WandbMirror:
         settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True, x_disable_stats=True, x_disable_meta=True)
         self._run = wandb.init(
             project=self._project, entity=self._entity or None, id=run.id, name=run.name, config=dict(run.config),
-            dir=str(run.folder), resume="allow", settings=settings,
+            dir=str(run.folder), resume="allow", mode="online", settings=settings,
         )  # fmt: skip
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
@@ -48,11 +50,15 @@ class WandbMirror:
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a picture of a step."""
-        self.log(step, {name: wandb.Image(str(file))}, number=number, moment=moment)
+        with refused_here(file):
+            picture = wandb.Image(str(file))
+        self.log(step, {name: picture}, number=number, moment=moment)
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a video of a step."""
-        self.log(step, {name: wandb.Video(str(file))}, number=number, moment=moment)
+        with refused_here(file):
+            video = wandb.Video(str(file))
+        self.log(step, {name: video}, number=number, moment=moment)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Take what sums the run up."""
@@ -76,15 +82,19 @@ class WandbMirror:
         artifact = wandb.Artifact(name, KIND, metadata=known)
         artifact.add_file(str(file), name=known["file"], policy="immutable", skip_cache=True)
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
+        seconds = TIMEOUT + math.ceil(file.stat().st_size / SLOWEST)
         if self._run is not None:
             self._run.log_artifact(artifact, aliases=labels)
         else:
-            run = wandb.init(project=self._project, entity=self._entity or None, job_type="upload", dir=str(self._folder),
-                             settings=wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True))  # fmt: skip
+            settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True)
+            run = wandb.init(
+                project=self._project, entity=self._entity or None, job_type="upload", dir=str(self._folder), mode="online",
+                settings=settings,
+            )  # fmt: skip
             run.log_artifact(artifact, aliases=labels)
-            artifact.wait(TIMEOUT)
+            artifact.wait(seconds)
             run.finish()
-        artifact.wait(TIMEOUT)
+        artifact.wait(seconds)
         return str(artifact.version)
 
     def download(self, reference: str, folder: Path) -> Path:
