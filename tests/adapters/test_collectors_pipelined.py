@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 import torch
 from collector_parts import FRAMES, NUMBER, STEPS, collecting_threads, navigation, random_policy, settings, torchrls
+from tensordict.nn import set_skip_existing, skip_existing
 from torch import nn
 from torchrl.collectors import MultiSyncCollector
+from torchrl.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
 from navrl import PipelinedDataCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv
@@ -131,7 +133,7 @@ def test_log_probabilities_are_those_of_the_weights_that_the_batch_names(make, o
             while time.perf_counter() < end:  # training writes while the next batch is collected
                 with torch.no_grad():
                     for parameter in policy.parameters():
-                        parameter.add_(torch.randn_like(parameter), alpha=0.3)
+                        parameter.normal_(std=0.3)  # bounded: large weights would make large rounding errors
             weights.append(copy.deepcopy(policy.state_dict()))
     judge = random_policy()
     for batch in seen:
@@ -203,6 +205,59 @@ def test_it_works_around_collectors_in_other_processes():
     )
     with PipelinedDataCollector(base) as collector:
         assert [batch.numel() for batch in collector] == [FRAMES] * 3
+
+
+# ---------------------------------------------------------------------- modes
+
+
+def test_the_exploration_type_of_one_thread_is_not_that_of_the_other():
+    begun, go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def batches():
+        while True:
+            with set_exploration_type(ExplorationType.RANDOM):
+                begun.release()
+                go.acquire(timeout=10)
+                yield exploration_type()
+
+    before = exploration_type()
+    go.release()
+    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+        assert next(collector) == ExplorationType.RANDOM
+        begun.acquire(timeout=10)
+        begun.acquire(timeout=10)  # the second batch is being collected
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            go.release()
+            assert next(collector) == ExplorationType.RANDOM
+            assert begun.acquire(timeout=10)  # the third one has begun within our block, and set its own
+            assert exploration_type() == ExplorationType.DETERMINISTIC
+        assert exploration_type() == before
+        go.release(2)
+        assert next(collector) == ExplorationType.RANDOM
+        assert exploration_type() == before
+    assert exploration_type() == before
+
+
+def test_a_base_without_a_mode_of_its_own_keeps_that_of_the_first_request():
+    def batches():
+        while True:
+            yield exploration_type(), skip_existing()
+
+    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+        with set_exploration_type(ExplorationType.MEAN):
+            next(collector)
+        with set_skip_existing(True):  # as GAE does
+            assert [next(collector) for _ in range(3)] == [(ExplorationType.MEAN, False)] * 3
+
+
+def test_nothing_of_tensordict_stays_changed_when_the_last_thread_has_ended():
+    holder = sys.modules["tensordict.nn.probabilistic"]._interaction_type
+    before = dict(vars(holder))
+    with PipelinedDataCollector(numbers()) as first, PipelinedDataCollector(numbers()) as second:
+        next(first), next(second)
+        first.shutdown()
+        assert "get_mode" in vars(holder)
+    assert vars(holder) == before
 
 
 # ---------------------------------------------------------------------- errors

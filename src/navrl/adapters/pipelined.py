@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from navrl.adapters.frozen import FrozenPolicy
+from navrl.adapters.thread_modes import own_modes
 from navrl.errors import CollectorError, ConfigError
 
 __all__ = ["PipelinedDataCollector"]
@@ -213,16 +214,8 @@ class _Pipeline:
 
     def _run(self) -> None:
         try:
-            iterator = iter(self.base)
-            while self._wait_for_room():
-                with self.collecting:
-                    version = self._next_version()
-                    for batch in iterator:
-                        self._hand_over(batch, version)
-                        del batch  # or a batch more would live while the next one is made
-                        break
-                    else:
-                        return
+            with own_modes():
+                self._collect()
         except BaseException as error:
             self.error = error
         finally:
@@ -232,6 +225,18 @@ class _Pipeline:
             with self.changed:
                 self.ended = True
                 self.changed.notify_all()
+
+    def _collect(self) -> None:
+        iterator = iter(self.base)
+        while self._wait_for_room():
+            with self.collecting:
+                version = self._next_version()
+                for batch in iterator:
+                    self._hand_over(batch, version)
+                    del batch  # or a batch more would live while the next one is made
+                    break
+                else:
+                    return
 
     def _wait_for_room(self) -> bool:
         with self.changed:
