@@ -135,14 +135,11 @@ def test_log_probabilities_are_those_of_the_weights_that_the_batch_names(make, o
                     for parameter in policy.parameters():
                         parameter.normal_(std=0.3)  # bounded: large weights would make large rounding errors
             weights.append(copy.deepcopy(policy.state_dict()))
-    judge = random_policy()
     for batch in seen:
         versions = batch["collector", "policy_version"]
         assert versions.shape == (NUMBER, STEPS)
         assert len(versions.unique()) == 1
-        judge.load_state_dict(weights[int(versions.flatten()[0])])
-        expected = judge.get_dist(batch.select("state")).log_prob(batch["action"])
-        assert torch.allclose(batch["action_log_prob"], expected, atol=1e-5)
+        assert judged(batch, weights[int(versions.flatten()[0])])
     assert len({int(batch["collector", "policy_version"].max()) for batch in seen}) > 3  # it did move on
 
 
@@ -180,16 +177,96 @@ def test_a_copy_of_the_policy_that_is_made_meanwhile_is_a_policy_of_its_own():
     assert "forward" not in vars(policy)
 
 
-def test_two_collectors_can_share_a_policy():
+def judged(batch, weights):
+    """Tell whether the log-probabilities of a batch are those of given weights."""
+    judge = random_policy()
+    judge.load_state_dict(weights)
+    expected = judge.get_dist(batch.select("state")).log_prob(batch["action"])
+    return torch.allclose(batch["action_log_prob"], expected, atol=1e-5)
+
+
+def test_two_collectors_can_share_a_policy_and_each_acts_with_the_version_it_names():
     policy = random_policy()
-    with (
-        PipelinedDataCollector(navigation(policy), policy=policy) as first,
-        PipelinedDataCollector(navigation(policy), policy=policy) as second,
-    ):
-        next(first), next(second)
-        first.shutdown()
-        assert torch.isfinite(next(second)["action_log_prob"]).all()
-    assert "forward" not in vars(policy)
+    with PipelinedDataCollector(navigation(policy, batches=99), policy=policy, prefetch_count=1) as first:
+        next(first)  # acts already when the second one copies the policy
+        with PipelinedDataCollector(navigation(policy, batches=99), policy=policy, prefetch_count=1) as second:
+            weights = {first: [None], second: []}
+            for _ in range(4):
+                for collector in (second, first):
+                    with torch.no_grad():
+                        for parameter in policy.parameters():
+                            parameter.normal_(std=0.3)
+                    weights[collector].append(copy.deepcopy(policy.state_dict()))
+                    batch = next(collector)
+                    if collector.policy_version or collector is second:
+                        assert judged(batch, weights[collector][collector.policy_version])
+            first.shutdown()
+            weights[second].append(copy.deepcopy(policy.state_dict()))
+            assert judged(next(second), weights[second][second.policy_version])
+            assert second.policy_version >= 3
+    assert all("forward" not in vars(module) for module in policy.modules())
+
+
+class Agent(nn.Module):
+    """What holds the acting module, and cannot be called itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleDict({"actor": nn.Sequential(nn.Linear(3, 3)), "critic": nn.Linear(3, 1)})
+
+
+@pytest.mark.parametrize("part", [lambda agent: agent.parts["actor"], lambda agent: agent.parts["actor"][0]])
+def test_a_part_of_the_policy_that_acts_is_frozen_too(part):
+    agent, observation = Agent(), torch.ones(3)
+    begun, go = threading.Semaphore(0), threading.Semaphore(1)
+    base = halting(part(agent), observation, begun, go)
+    with PipelinedDataCollector(base, prefetch_count=1, policy=agent) as collector:
+        next(collector)
+        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=10)
+        with torch.no_grad():
+            agent.parts["actor"][0].weight.add_(1)
+        go.release(2)
+        batch = next(collector)
+        assert torch.equal(batch["first"], batch["second"])
+        go.release()
+
+
+def test_a_forward_of_the_instance_acts_and_is_there_again_afterwards():
+    policy = nn.Linear(2, 2)
+
+    def doubled(observation):
+        return 2 * nn.Linear.forward(policy, observation)
+
+    policy.forward = doubled
+    with PipelinedDataCollector((policy(torch.ones(2)).detach() for _ in range(9)), policy=policy) as collector:
+        assert torch.equal(next(collector), doubled(torch.ones(2)))
+        assert torch.equal(policy(torch.ones(2)), doubled(torch.ones(2)))
+    assert policy.forward is doubled
+
+
+def test_a_compiled_policy_is_frozen_as_any_other():
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    policy = torch.compile(inner, backend="eager")
+    begun, go = threading.Semaphore(0), threading.Semaphore(1)
+    before = policy.forward
+    with PipelinedDataCollector(halting(policy, torch.ones(3), begun, go), prefetch_count=1, policy=policy) as collector:
+        expected = inner(torch.ones(3)).detach()
+        assert torch.allclose(next(collector)["first"], expected)
+        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=30)
+        with torch.no_grad():
+            inner[0].weight.add_(0.1)
+        changed = policy(torch.ones(3))
+        assert changed.requires_grad
+        assert not torch.allclose(changed, expected)
+        go.release(2)
+        batch = next(collector)
+        assert torch.equal(batch["first"], batch["second"])
+        assert torch.allclose(batch["second"], expected)
+        go.release()
+    assert policy.forward is before
+    assert torch.allclose(policy(torch.ones(3)), inner(torch.ones(3)))
 
 
 def test_a_collector_that_acts_with_another_policy_is_refused():
