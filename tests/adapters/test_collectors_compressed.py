@@ -220,6 +220,17 @@ def test_rollouts_are_joined_along_time(shuffle):
     assert torch.equal(seen.sum(1).sort()[0], expected["action"].reshape(30, 3).sum(1).sort()[0])
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_minibatches_of_joined_rollouts_are_random_whether_frames_are_in_order_or_not(seed):
+    batches = [TensorDict({"x": torch.rand(64, 4, 32), "time": torch.full((64, 4), float(t))}, (64, 4)) for t in range(4)]
+    (rollout,) = CompressedDataCollector(batches, batches_per_rollout=4, chunk_rows=64, seed=seed)
+    rollout["drone"] = torch.arange(64.0)[:, None].expand(64, 16)
+    for minibatch in rollout.minibatches(256, torch.Generator().manual_seed(0)):
+        assert len(minibatch["drone"].unique()) > 48  # four chunks in order would hold 16 drones each, at most 64 by luck
+    first = next(rollout.minibatches(64))
+    assert len(first["drone"].unique()) > 32  # one chunk in order: 16
+
+
 def test_entries_come_back_on_the_device_asked_for():
     packed = compressed(example(4)).to("meta")
     assert packed["lidar"].is_meta

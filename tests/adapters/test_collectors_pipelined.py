@@ -579,6 +579,51 @@ def test_its_state_is_that_of_the_base_between_two_batches():
     assert any(torch.equal(ids, batch["collector", "traj_ids"]) for batch in rest)
 
 
+def test_a_finished_one_collects_again_from_a_state_that_is_loaded():
+    policy = random_policy()
+    with PipelinedDataCollector(navigation(policy, batches=3), policy=policy) as collector:
+        state = collector.state_dict()
+        first = list(collector)
+        assert next(collector, "over") == "over"
+        for _ in range(2):
+            collector.load_state_dict(state)
+            again = list(collector)
+            ids = ("collector", "traj_ids")
+            assert len(again) == 3
+            assert torch.equal(again[0][ids][:, 0], first[0][ids][:, 0])
+            assert torch.equal(again[0]["state"][:, 0], first[0]["state"][:, 0])
+    assert "forward" not in vars(policy)
+
+
+def test_one_that_failed_collects_again_from_a_state_that_is_loaded():
+    class Robot:
+        fallen = True
+
+        def __iter__(self):
+            yield torch.tensor(1)
+            if self.fallen:
+                raise OSError("the robot fell over")
+
+        def load_state_dict(self, state):
+            self.fallen = state["fallen"]
+
+    with PipelinedDataCollector(Robot()) as collector:
+        with pytest.raises(CollectorError):
+            list(collector)
+        collector.load_state_dict({"fallen": False})
+        assert len(list(collector)) == 1
+
+
+def test_weights_for_a_collector_that_acts_with_those_of_the_policy_are_refused():
+    policy = random_policy()
+    with PipelinedDataCollector(navigation(policy), policy=policy) as collector:
+        collector.update_policy_weights_()
+        with pytest.raises(ConfigError, match="load them into the policy"):
+            collector.update_policy_weights_(policy.state_dict())
+        with pytest.raises(ConfigError, match="load them into the policy"):
+            collector.update_policy_weights_(policy_or_weights=policy)
+
+
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
 def test_a_prefetch_count_that_makes_no_sense_is_refused(count):
     with pytest.raises(ConfigError, match="prefetch_count"):

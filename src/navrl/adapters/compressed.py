@@ -56,6 +56,7 @@ class CompressedTensorDict:
         self._level, self._codec, self._chunk_rows = level, codec, chunk_rows
         self.batch_size = torch.Size(data.batch_size)
         number = self.batch_size.numel()
+        self._shuffled = shuffle is not None
         self._order = None if shuffle is None else torch.randperm(number, generator=shuffle)  # frames by place
         self._places = None if self._order is None else torch.argsort(self._order)  # places by frame
         paths = _chosen(data, compress_keys)
@@ -188,7 +189,7 @@ class CompressedTensorDict:
             yield source._read(flat[chosen], chosen)
 
     def _random_frames(self, generator: torch.Generator | None) -> Tensor:
-        if self._order is None:
+        if self._order is None or not self._shuffled:  # joined rollouts have an order, shuffled or not
             return torch.randperm(self.numel(), generator=generator)
         starts = torch.randperm(-(-len(self._order) // self._chunk_rows), generator=generator) * self._chunk_rows
         places = (starts[:, None] + torch.arange(self._chunk_rows)).flatten()
@@ -246,6 +247,7 @@ class CompressedTensorDict:
             its = its.reshape(-1) if part._order is None else its.reshape(-1)[part._order]
             orders.append(torch.cat([its, its.new_full((-len(its) % first._chunk_rows,), -1)]))
         result._order = torch.cat(orders)
+        result._shuffled = all(part._shuffled for part in parts)
         used = result._order >= 0
         result._places = torch.empty(result.numel(), dtype=torch.int64)
         result._places[result._order[used]] = used.nonzero().squeeze(1)
