@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -229,6 +230,18 @@ def test_minibatches_of_joined_rollouts_are_random_whether_frames_are_in_order_o
         assert len(minibatch["drone"].unique()) > 48  # four chunks in order would hold 16 drones each, at most 64 by luck
     first = next(rollout.minibatches(64))
     assert len(first["drone"].unique()) > 32  # one chunk in order: 16
+
+
+def test_a_rollout_of_several_batches_is_not_held_twice():
+    noise = [TensorDict({"x": torch.randint(0, 256, (64, 4, 4096), dtype=torch.uint8)}, (64, 4)) for _ in range(8)]
+    size = sum(batch.bytes() for batch in noise)  # it cannot be compressed, so about as much is kept
+    tracemalloc.start()  # sees NumPy's memory, in which what is compressed is kept, not torch's
+    try:
+        rollout = next(iter(CompressedDataCollector(noise, batches_per_rollout=8)))
+        assert tracemalloc.get_traced_memory()[1] < 1.4 * size
+    finally:
+        tracemalloc.stop()
+    assert rollout.stored_nbytes > 0.9 * size
 
 
 def test_entries_come_back_on_the_device_asked_for():

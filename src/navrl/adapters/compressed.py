@@ -114,11 +114,11 @@ class CompressedTensorDict:
     def stored_nbytes(self) -> int:
         """Bytes that are really kept."""
         places = 0 if self._places is None or self._order is None else self._places.nbytes + self._order.nbytes
-        return self._plain.bytes() + places + sum(packed.stored.nbytes for packed in self._packed.values())
+        return self._plain.bytes() + places + sum(packed.stored_nbytes for packed in self._packed.values())
 
     def sizes(self) -> dict[Path, tuple[int, int]]:
         """Return (bytes, bytes kept) of each compressed entry."""
-        return {path: (packed.nbytes, packed.stored.nbytes) for path, packed in self._packed.items()}
+        return {path: (packed.nbytes, packed.stored_nbytes) for path, packed in self._packed.items()}
 
     def __repr__(self) -> str:
         return (
@@ -235,7 +235,7 @@ class CompressedTensorDict:
 
     @classmethod
     def joined(cls, parts: Sequence[CompressedTensorDict]) -> CompressedTensorDict:
-        """Return several as one, along the last dimension of the batch (time); nothing is decompressed."""
+        """Return several as one, along the last dimension of the batch (time), without decompressing or copying them."""
         first = parts[0]
         result = first._part({path: path for path in first._packed}, torch.cat([part._plain for part in parts], -1))
         result.batch_size = torch.Size(result._plain.batch_size)
@@ -293,6 +293,13 @@ def _chosen(data: TensorDictBase, keys: Sequence[Key] | None) -> list[Path]:
     return list(chosen)
 
 
+def _taken(parts: list[CompressedTensorDict]) -> CompressedTensorDict:
+    """Return parts as one, and empty the list, or what is not shared would live twice while the rollout is used."""
+    whole = parts[0] if len(parts) == 1 else CompressedTensorDict.joined(parts)
+    parts.clear()
+    return whole
+
+
 class CompressedDataCollector:
     """The rollouts of a collector as CompressedTensorDicts, for machines short of memory.
 
@@ -331,10 +338,9 @@ class CompressedDataCollector:
             parts.append(self._compressed(batch))
             del batch  # or it would live, uncompressed, while the next one is made
             if len(parts) == self.batches_per_rollout:
-                yield parts[0] if len(parts) == 1 else CompressedTensorDict.joined(parts)
-                parts = []
+                yield _taken(parts)
         if parts:
-            yield CompressedTensorDict.joined(parts)
+            yield _taken(parts)
 
     def _compressed(self, batch: Any) -> CompressedTensorDict:
         if self.postproc is not None:
