@@ -232,6 +232,16 @@ def test_minibatches_of_joined_rollouts_are_random_whether_frames_are_in_order_o
     assert len(first["drone"].unique()) > 32  # one chunk in order: 16
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_an_entry_of_joined_rollouts_is_written_whole(seed):
+    batches = [TensorDict({"x": torch.rand(3, 2, 32)}, (3, 2)) for _ in range(3)]
+    (rollout,) = CompressedDataCollector(batches, batches_per_rollout=3, chunk_rows=4, seed=seed)  # chunks of 4 and 2
+    new = torch.rand(3, 6, 32)
+    rollout["x"] = new
+    assert torch.equal(rollout["x"], new)
+    assert torch.equal(rollout[1:, 3]["x"], new[1:, 3])
+
+
 def test_a_rollout_of_several_batches_is_not_held_twice():
     noise = [TensorDict({"x": torch.randint(0, 256, (64, 4, 4096), dtype=torch.uint8)}, (64, 4)) for _ in range(8)]
     size = sum(batch.bytes() for batch in noise)  # it cannot be compressed, so about as much is kept

@@ -69,9 +69,9 @@ class CompressedTensorDict:
 
     def _compress(self, path: Path, value: Tensor) -> None:
         rows = value.reshape(self.batch_size.numel(), *value.shape[len(self.batch_size) :])
-        if self._order is not None:
-            rows = rows[self._order.to(rows.device)]
-        self._packed[path] = CompressedRows.compress(rows, codec=self._codec, level=self._level, chunk_rows=self._chunk_rows)
+        self._packed[path] = CompressedRows.compress(
+            rows, codec=self._codec, level=self._level, chunk_rows=self._chunk_rows, order=self._order
+        )
         self._device[path] = value.device
 
     # ------------------------------------------------------------------ what it is

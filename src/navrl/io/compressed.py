@@ -62,22 +62,25 @@ class CompressedRows:
 
     @classmethod
     def compress(
-        cls, rows: Tensor, *, codec: ChunkCodec | str = "zstd", level: int | None = None, chunk_rows: int = 64
-    ) -> CompressedRows:
-        """Compress a tensor along its first dimension; it is copied, whatever device it is on."""
+        cls, rows: Tensor, *, codec: ChunkCodec | str = "zstd", level: int | None = None, chunk_rows: int = 64,
+        order: Tensor | None = None,
+    ) -> CompressedRows:  # fmt: skip
+        """Compress a tensor along its first dimension, whatever device it is on; place p has row `order[p]`, if given."""
         codec = find_codec(codec) if isinstance(codec, str) else codec
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {chunk_rows}; expected at least 1")
         if rows.dtype not in NAME_OF_TORCH_DTYPE or rows.ndim == 0:
             raise ConfigError(f"a tensor of {rows.dtype} with {rows.ndim} dimensions cannot be compressed by rows")
         element = NAME_OF_TORCH_DTYPE[rows.dtype]
-        data, number = _bytes_of(rows), rows.shape[0]
+        data, number = _bytes_of(rows), rows.shape[0] if order is None else len(order)
         counts = _chunk_counts(number, chunk_rows)
         row_bytes = data.shape[1]
         scratch = np.empty(chunk_rows * row_bytes, np.uint8)
         pieces = []
         for start in range(0, number, chunk_rows) if row_bytes else ():
-            chunk = data[start : start + chunk_rows].reshape(-1)
+            # Gathered chunk by chunk: a shuffled copy of everything would take its memory once more.
+            chosen = slice(start, start + chunk_rows)
+            chunk = data[chosen if order is None else order[chosen].numpy()].reshape(-1)
             buffers = codec.encode(chunk, element, level, scratch[: chunk.size])
             pieces.append(b"".join(bytes(memoryview(buffer)) for buffer in buffers))
         ends = np.cumsum([len(piece) for piece in pieces] if row_bytes else [0] * len(counts), dtype=np.int64)
