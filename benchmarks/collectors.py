@@ -241,7 +241,8 @@ def suite(smoke: bool) -> Suite:
     return Suite(
         name="collectors",
         title=f"Collectors: {here.drones} drones x {here.steps} steps, {here.epochs} epochs x {here.minibatches} minibatches "
-        f"(slow: {slow.epochs} epoch, {1e3 * pause:.0f} ms more a step), {here.threads} threads",
+        f"(slow: {slow.epochs} epoch, {1e3 * pause:.0f} ms more a step), {here.threads} threads; "
+        f"kept and sent: {kept.task.drones} drones x {kept.task.steps} steps",
         cases=[
             *(Case(name, training.measure) for name, training in trainings.items()),
             *(Case(name, measure, note) for name, (measure, note) in ways.items()),

@@ -300,21 +300,15 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             raise StateError(
                 f"traj_pool, frames or iter of the state is no number ({error!r}); expected whole numbers"
             ) from error
-        weights = state_dict.get("policy_state_dict") if isinstance(self.policy, nn.Module) else None
-        if weights is not None:
-            self._refuse_weights_that_do_not_fit(weights)
+        policy, weights = self.policy, state_dict.get("policy_state_dict")
+        if isinstance(policy, nn.Module) and weights is not None:
+            _refuse_weights_that_do_not_fit(policy, weights)
         self.env.load_state_dict(state_dict["env_state_dict"])  # refuses before it changes anything, too
-        if weights is not None:
-            self.policy.load_state_dict(weights)
+        if isinstance(policy, nn.Module) and weights is not None:
+            policy.load_state_dict(weights)
         self._step.packed.copy_(state_dict["observation"])
         self._trajectories.copy_(state_dict["traj_ids"])
         self._next_trajectory, self._frames, self._iter = trajectory, frames, iteration
-
-    def _refuse_weights_that_do_not_fit(self, weights: Mapping[str, Any]) -> None:
-        try:
-            copy.deepcopy(self.policy).load_state_dict(weights)  # torch loads what fits before it complains of the rest
-        except (RuntimeError, TypeError, AttributeError) as error:
-            raise StateError(f"the weights of the state do not fit the collector's policy: {error}") from error
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Refuse to collect from now on; a simulator that was given stays usable."""
@@ -326,3 +320,10 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} steps, policy={self.policy})"
+
+
+def _refuse_weights_that_do_not_fit(policy: nn.Module, weights: Mapping[str, Any]) -> None:
+    try:
+        copy.deepcopy(policy).load_state_dict(weights)  # torch loads what fits before it complains of the rest
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise StateError(f"the weights of the state do not fit the collector's policy: {error}") from error

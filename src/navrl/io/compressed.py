@@ -198,7 +198,7 @@ def write_message(
     }  # fmt: skip
     text = json.dumps(header).encode()
     lengths = np.diff(packed.ends, prepend=0).astype("<u8").tobytes()
-    body = b"".join([_MAGIC, struct.pack("<I", len(text)), text, lengths, *packed.pieces])
+    body = b"".join([_MAGIC, struct.pack("<I", len(text)), text, lengths, *(piece.data for piece in packed.pieces)])
     return torch.frombuffer(bytearray(body + xxhash.xxh3_64_digest(body)), dtype=torch.uint8)
 
 
