@@ -6,18 +6,23 @@ Three questions, all with the simulator and the network of `benchmarks/training.
   the same cores as the update, so that collecting ahead has little to gain and something to lose.
 - "slow": every step takes longer without using the processor, as that of a simulator on another machine or on a GPU does.
   One epoch, so that collecting and learning take about as long.
-- "kept": a rollout flown by the package's policy: bytes that stay, bytes at most, and the time of a minibatch.
+- "kept": a rollout flown by the package's policy: bytes that stay, bytes at most, and the time of a minibatch. Bytes at
+  most are measured: by how much the process's peak of resident memory grows while batches come, one at a time, and are
+  made into what is kept.
 
-A measure of the first two is a few iterations of collecting and learning without a pause, after one that fills the
-pipeline; the pipeline is closed before another case has its turn.
+A measure of the first two is a few iterations of collecting and learning without a pause, with a pipeline after one that
+fills it; the pipeline is closed before another case has its turn. They have half the drones of `benchmarks/training.py`,
+so that the whole is over in five minutes.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +62,24 @@ def slow_down(simulator: NavigationEnv, seconds: float) -> None:
     simulator.step = slowly  # type: ignore[method-assign]
 
 
+def resident(field: str) -> float:
+    """Return a number of bytes of this process's memory: VmRSS, resident now; VmHWM, at most since it was reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def most_memory(work: Callable[[], object]) -> float:
+    """Return by how many bytes resident memory grew at most while something worked and its result was there."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # or it would grow into what was freed before, unseen
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    result = work()
+    grown = resident("VmHWM") - before
+    del result
+    return grown
+
+
 class Training:
     """A collector and the plain update."""
 
@@ -81,7 +104,8 @@ class Training:
         batches: Any = iter(self.base)
         pipeline = PipelinedDataCollector(batches, prefetch_count=self.ahead, policy=self.policy) if self.ahead else None
         source: Iterator[Any] = pipeline or batches
-        self.learn(next(source))
+        if pipeline is not None:
+            self.learn(next(source))  # fills it
         waited, start = 0.0, time.perf_counter()
         for _ in range(self.iterations):
             asked = time.perf_counter()
@@ -114,7 +138,7 @@ class Kept:
         self.task = task
         self.pilot = load_policy("pretrained")
         self.data = self.fly(before=1 if task is SMOKE else 10)
-        self.pieces = [part.clone() for part in self.data.split(max(1, task.steps // PIECES), 1)]
+        self.piece_steps = max(1, task.steps // PIECES)
 
     def fly(self, *, before: int) -> Any:
         """Return a rollout from amid the flights: at their start the drones are far from the obstacles."""
@@ -141,18 +165,23 @@ class Kept:
             for chosen in torch.randperm(len(flat)).split(self.task.minibatch):
                 yield flat[chosen]
 
-        size = float(self.data.bytes())
-        return {"kept": size, "most": size, "minibatch": self._timed(minibatches)}
+        most = most_memory(self.data.clone)
+        return {"kept": float(self.data.bytes()), "most": most, "minibatch": self._timed(minibatches)}
 
     def compressed(self, *, seed: int | None, pieces: bool = False) -> Mapping[str, float]:
-        batches = self.pieces if pieces else [self.data]
-        collector = CompressedDataCollector(batches, batches_per_rollout=len(batches), seed=seed)
+        parts = self.data.split(self.piece_steps, 1) if pieces else [self.data]
+
+        def rollout_of(batches: Iterable[Any]) -> CompressedTensorDict:
+            return next(iter(CompressedDataCollector(batches, batches_per_rollout=len(parts), seed=seed)))
+
+        most = most_memory(lambda: rollout_of(part.clone() for part in parts))
+        batches = [part.clone() for part in parts]
         start = time.perf_counter()
-        rollout: CompressedTensorDict = next(iter(collector))
+        rollout = rollout_of(batches)
         seconds = time.perf_counter() - start
         return {
             "kept": float(rollout.stored_nbytes),
-            "most": float(rollout.stored_nbytes + batches[0].bytes()),
+            "most": most,
             "compressing": seconds,
             "minibatch": self._timed(lambda: rollout.minibatches(self.task.minibatch, keys=LEARNED_FROM)),
         }
@@ -160,18 +189,20 @@ class Kept:
     def sent(self) -> Mapping[str, float]:
         keys = [*SEEN, "stats", *(("next", key) for key in (*SEEN, "stats"))]
         transform = ObservationCompression(keys)
+        most = most_memory(lambda: transform(self.data.clone()))
         start = time.perf_counter()
         message = transform(self.data)
         seconds = time.perf_counter() - start
         transform.inv(message)
-        return {"kept": float(message.bytes()), "compressing": seconds, "whole": time.perf_counter() - start - seconds}
+        whole = time.perf_counter() - start - seconds
+        return {"kept": float(message.bytes()), "most": most, "compressing": seconds, "whole": whole}
 
 
 def suite(smoke: bool) -> Suite:
     warnings.filterwarnings("ignore")
     torch.distributions.Distribution.set_default_validate_args(False)
-    here = SMOKE if smoke else Task()
-    slow = SMOKE if smoke else Task(epochs=1)
+    here = SMOKE if smoke else Task(drones=512)
+    slow = SMOKE if smoke else Task(drones=512, epochs=1)
     pause = 0.002 if smoke else PAUSE
     kept = Kept(SMOKE if smoke else Task())
     trainings = {
@@ -210,7 +241,8 @@ def suite(smoke: bool) -> Suite:
     return Suite(
         name="collectors",
         title=f"Collectors: {here.drones} drones x {here.steps} steps, {here.epochs} epochs x {here.minibatches} minibatches "
-        f"(slow: {slow.epochs} epoch, {1e3 * pause:.0f} ms more a step), {here.threads} threads",
+        f"(slow: {slow.epochs} epoch, {1e3 * pause:.0f} ms more a step), {here.threads} threads; "
+        f"kept and sent: {kept.task.drones} drones x {kept.task.steps} steps",
         cases=[
             *(Case(name, training.measure) for name, training in trainings.items()),
             *(Case(name, measure, note) for name, (measure, note) in ways.items()),
@@ -227,6 +259,6 @@ def suite(smoke: bool) -> Suite:
         ],
         gates=[] if smoke else gates,
         packages=("torchrl", "tensordict", "zstandard"),
-        repeats=5,
+        repeats=3,
         settings={"task": here.as_json(), "pause of a slow step": pause},
     )

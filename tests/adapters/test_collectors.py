@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 import warnings
@@ -288,6 +289,35 @@ def test_it_continues_bit_for_bit_from_its_state():
 def test_a_state_of_something_else_is_refused():
     with pytest.raises(StateError, match="lacks env_state_dict"):
         navigation().load_state_dict({"frames": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("observation", torch.zeros(1, 2)),
+        ("traj_ids", [1, 2]),
+        ("traj_pool", {}),
+        ("frames", "many"),
+        ("policy_state_dict", {"module.0.module.linear.weight": torch.full((3, 8), 7.0)}),
+        ("env_state_dict", {}),
+    ],
+)
+def test_a_state_of_which_a_part_does_not_fit_changes_nothing(name, value):
+    collector = navigation(random_policy(), batches=9)
+    batches = iter(collector)
+    wrong = copy.deepcopy({**collector.state_dict(), name: value})
+    next(batches)
+    before = copy.deepcopy(collector.state_dict())
+    with pytest.raises(StateError):
+        collector.load_state_dict(wrong)
+    after = collector.state_dict()
+    assert all(torch.equal(after["policy_state_dict"][key], kept) for key, kept in before["policy_state_dict"].items())
+    assert after["frames"] == before["frames"]
+    assert torch.equal(after["observation"], before["observation"])
+    assert torch.equal(after["traj_ids"], before["traj_ids"])
+    for key, kept in before["env_state_dict"].items():
+        now = after["env_state_dict"][key]
+        assert torch.equal(now, kept) if isinstance(kept, torch.Tensor) else now == kept
 
 
 def test_a_seed_begins_everything_anew():

@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -218,6 +219,39 @@ def test_rollouts_are_joined_along_time(shuffle):
     assert same(packed[2, 1:4], expected[2, 1:4])
     seen = torch.cat([batch["action"] for batch in packed.minibatches(7)])
     assert torch.equal(seen.sum(1).sort()[0], expected["action"].reshape(30, 3).sum(1).sort()[0])
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_minibatches_of_joined_rollouts_are_random_whether_frames_are_in_order_or_not(seed):
+    batches = [TensorDict({"x": torch.rand(64, 4, 32), "time": torch.full((64, 4), float(t))}, (64, 4)) for t in range(4)]
+    (rollout,) = CompressedDataCollector(batches, batches_per_rollout=4, chunk_rows=64, seed=seed)
+    rollout["drone"] = torch.arange(64.0)[:, None].expand(64, 16)
+    for minibatch in rollout.minibatches(256, torch.Generator().manual_seed(0)):
+        assert len(minibatch["drone"].unique()) > 48  # four chunks in order would hold 16 drones each, at most 64 by luck
+    first = next(rollout.minibatches(64))
+    assert len(first["drone"].unique()) > 32  # one chunk in order: 16
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_an_entry_of_joined_rollouts_is_written_whole(seed):
+    batches = [TensorDict({"x": torch.rand(3, 2, 32)}, (3, 2)) for _ in range(3)]
+    (rollout,) = CompressedDataCollector(batches, batches_per_rollout=3, chunk_rows=4, seed=seed)  # chunks of 4 and 2
+    new = torch.rand(3, 6, 32)
+    rollout["x"] = new
+    assert torch.equal(rollout["x"], new)
+    assert torch.equal(rollout[1:, 3]["x"], new[1:, 3])
+
+
+def test_a_rollout_of_several_batches_is_not_held_twice():
+    noise = [TensorDict({"x": torch.randint(0, 256, (64, 4, 4096), dtype=torch.uint8)}, (64, 4)) for _ in range(8)]
+    size = sum(batch.bytes() for batch in noise)  # it cannot be compressed, so about as much is kept
+    tracemalloc.start()  # sees NumPy's memory, in which what is compressed is kept, not torch's
+    try:
+        rollout = next(iter(CompressedDataCollector(noise, batches_per_rollout=8)))
+        assert tracemalloc.get_traced_memory()[1] < 1.4 * size
+    finally:
+        tracemalloc.stop()
+    assert rollout.stored_nbytes > 0.9 * size
 
 
 def test_entries_come_back_on_the_device_asked_for():

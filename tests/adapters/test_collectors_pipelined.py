@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 import torch
 from collector_parts import FRAMES, NUMBER, STEPS, collecting_threads, navigation, random_policy, settings, torchrls
+from tensordict.nn import set_skip_existing, skip_existing
 from torch import nn
 from torchrl.collectors import MultiSyncCollector
+from torchrl.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
 from navrl import PipelinedDataCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv
@@ -131,16 +133,13 @@ def test_log_probabilities_are_those_of_the_weights_that_the_batch_names(make, o
             while time.perf_counter() < end:  # training writes while the next batch is collected
                 with torch.no_grad():
                     for parameter in policy.parameters():
-                        parameter.add_(torch.randn_like(parameter), alpha=0.3)
+                        parameter.normal_(std=0.3)  # bounded: large weights would make large rounding errors
             weights.append(copy.deepcopy(policy.state_dict()))
-    judge = random_policy()
     for batch in seen:
         versions = batch["collector", "policy_version"]
         assert versions.shape == (NUMBER, STEPS)
         assert len(versions.unique()) == 1
-        judge.load_state_dict(weights[int(versions.flatten()[0])])
-        expected = judge.get_dist(batch.select("state")).log_prob(batch["action"])
-        assert torch.allclose(batch["action_log_prob"], expected, atol=1e-5)
+        assert judged(batch, weights[int(versions.flatten()[0])])
     assert len({int(batch["collector", "policy_version"].max()) for batch in seen}) > 3  # it did move on
 
 
@@ -178,16 +177,96 @@ def test_a_copy_of_the_policy_that_is_made_meanwhile_is_a_policy_of_its_own():
     assert "forward" not in vars(policy)
 
 
-def test_two_collectors_can_share_a_policy():
+def judged(batch, weights):
+    """Tell whether the log-probabilities of a batch are those of given weights."""
+    judge = random_policy()
+    judge.load_state_dict(weights)
+    expected = judge.get_dist(batch.select("state")).log_prob(batch["action"])
+    return torch.allclose(batch["action_log_prob"], expected, atol=1e-5)
+
+
+def test_two_collectors_can_share_a_policy_and_each_acts_with_the_version_it_names():
     policy = random_policy()
-    with (
-        PipelinedDataCollector(navigation(policy), policy=policy) as first,
-        PipelinedDataCollector(navigation(policy), policy=policy) as second,
-    ):
-        next(first), next(second)
-        first.shutdown()
-        assert torch.isfinite(next(second)["action_log_prob"]).all()
-    assert "forward" not in vars(policy)
+    with PipelinedDataCollector(navigation(policy, batches=99), policy=policy, prefetch_count=1) as first:
+        next(first)  # acts already when the second one copies the policy
+        with PipelinedDataCollector(navigation(policy, batches=99), policy=policy, prefetch_count=1) as second:
+            weights = {first: [None], second: []}
+            for _ in range(4):
+                for collector in (second, first):
+                    with torch.no_grad():
+                        for parameter in policy.parameters():
+                            parameter.normal_(std=0.3)
+                    weights[collector].append(copy.deepcopy(policy.state_dict()))
+                    batch = next(collector)
+                    if collector.policy_version or collector is second:
+                        assert judged(batch, weights[collector][collector.policy_version])
+            first.shutdown()
+            weights[second].append(copy.deepcopy(policy.state_dict()))
+            assert judged(next(second), weights[second][second.policy_version])
+            assert second.policy_version >= 3
+    assert all("forward" not in vars(module) for module in policy.modules())
+
+
+class Agent(nn.Module):
+    """What holds the acting module, and cannot be called itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleDict({"actor": nn.Sequential(nn.Linear(3, 3)), "critic": nn.Linear(3, 1)})
+
+
+@pytest.mark.parametrize("part", [lambda agent: agent.parts["actor"], lambda agent: agent.parts["actor"][0]])
+def test_a_part_of_the_policy_that_acts_is_frozen_too(part):
+    agent, observation = Agent(), torch.ones(3)
+    begun, go = threading.Semaphore(0), threading.Semaphore(1)
+    base = halting(part(agent), observation, begun, go)
+    with PipelinedDataCollector(base, prefetch_count=1, policy=agent) as collector:
+        next(collector)
+        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=10)
+        with torch.no_grad():
+            agent.parts["actor"][0].weight.add_(1)
+        go.release(2)
+        batch = next(collector)
+        assert torch.equal(batch["first"], batch["second"])
+        go.release()
+
+
+def test_a_forward_of_the_instance_acts_and_is_there_again_afterwards():
+    policy = nn.Linear(2, 2)
+
+    def doubled(observation):
+        return 2 * nn.Linear.forward(policy, observation)
+
+    policy.forward = doubled
+    with PipelinedDataCollector((policy(torch.ones(2)).detach() for _ in range(9)), policy=policy) as collector:
+        assert torch.equal(next(collector), doubled(torch.ones(2)))
+        assert torch.equal(policy(torch.ones(2)), doubled(torch.ones(2)))
+    assert policy.forward is doubled
+
+
+def test_a_compiled_policy_is_frozen_as_any_other():
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    policy = torch.compile(inner, backend="eager")
+    begun, go = threading.Semaphore(0), threading.Semaphore(1)
+    before = policy.forward
+    with PipelinedDataCollector(halting(policy, torch.ones(3), begun, go), prefetch_count=1, policy=policy) as collector:
+        expected = inner(torch.ones(3)).detach()
+        assert torch.allclose(next(collector)["first"], expected)
+        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=30)
+        with torch.no_grad():
+            inner[0].weight.add_(0.1)
+        changed = policy(torch.ones(3))
+        assert changed.requires_grad
+        assert not torch.allclose(changed, expected)
+        go.release(2)
+        batch = next(collector)
+        assert torch.equal(batch["first"], batch["second"])
+        assert torch.allclose(batch["second"], expected)
+        go.release()
+    assert policy.forward is before
+    assert torch.allclose(policy(torch.ones(3)), inner(torch.ones(3)))
 
 
 def test_a_collector_that_acts_with_another_policy_is_refused():
@@ -203,6 +282,59 @@ def test_it_works_around_collectors_in_other_processes():
     )
     with PipelinedDataCollector(base) as collector:
         assert [batch.numel() for batch in collector] == [FRAMES] * 3
+
+
+# ---------------------------------------------------------------------- modes
+
+
+def test_the_exploration_type_of_one_thread_is_not_that_of_the_other():
+    begun, go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def batches():
+        while True:
+            with set_exploration_type(ExplorationType.RANDOM):
+                begun.release()
+                go.acquire(timeout=10)
+                yield exploration_type()
+
+    before = exploration_type()
+    go.release()
+    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+        assert next(collector) == ExplorationType.RANDOM
+        begun.acquire(timeout=10)
+        begun.acquire(timeout=10)  # the second batch is being collected
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            go.release()
+            assert next(collector) == ExplorationType.RANDOM
+            assert begun.acquire(timeout=10)  # the third one has begun within our block, and set its own
+            assert exploration_type() == ExplorationType.DETERMINISTIC
+        assert exploration_type() == before
+        go.release(2)
+        assert next(collector) == ExplorationType.RANDOM
+        assert exploration_type() == before
+    assert exploration_type() == before
+
+
+def test_a_base_without_a_mode_of_its_own_keeps_that_of_the_first_request():
+    def batches():
+        while True:
+            yield exploration_type(), skip_existing()
+
+    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+        with set_exploration_type(ExplorationType.MEAN):
+            next(collector)
+        with set_skip_existing(True):  # as GAE does
+            assert [next(collector) for _ in range(3)] == [(ExplorationType.MEAN, False)] * 3
+
+
+def test_nothing_of_tensordict_stays_changed_when_the_last_thread_has_ended():
+    holder = sys.modules["tensordict.nn.probabilistic"]._interaction_type
+    before = dict(vars(holder))
+    with PipelinedDataCollector(numbers()) as first, PipelinedDataCollector(numbers()) as second:
+        next(first), next(second)
+        first.shutdown()
+        assert "get_mode" in vars(holder)
+    assert vars(holder) == before
 
 
 # ---------------------------------------------------------------------- errors
@@ -445,6 +577,51 @@ def test_its_state_is_that_of_the_base_between_two_batches():
         assert collector.ready <= 1
         ids = next(collector)["collector", "traj_ids"]
     assert any(torch.equal(ids, batch["collector", "traj_ids"]) for batch in rest)
+
+
+def test_a_finished_one_collects_again_from_a_state_that_is_loaded():
+    policy = random_policy()
+    with PipelinedDataCollector(navigation(policy, batches=3), policy=policy) as collector:
+        state = collector.state_dict()
+        first = list(collector)
+        assert next(collector, "over") == "over"
+        for _ in range(2):
+            collector.load_state_dict(state)
+            again = list(collector)
+            ids = ("collector", "traj_ids")
+            assert len(again) == 3
+            assert torch.equal(again[0][ids][:, 0], first[0][ids][:, 0])
+            assert torch.equal(again[0]["state"][:, 0], first[0]["state"][:, 0])
+    assert "forward" not in vars(policy)
+
+
+def test_one_that_failed_collects_again_from_a_state_that_is_loaded():
+    class Robot:
+        fallen = True
+
+        def __iter__(self):
+            yield torch.tensor(1)
+            if self.fallen:
+                raise OSError("the robot fell over")
+
+        def load_state_dict(self, state):
+            self.fallen = state["fallen"]
+
+    with PipelinedDataCollector(Robot()) as collector:
+        with pytest.raises(CollectorError):
+            list(collector)
+        collector.load_state_dict({"fallen": False})
+        assert len(list(collector)) == 1
+
+
+def test_weights_for_a_collector_that_acts_with_those_of_the_policy_are_refused():
+    policy = random_policy()
+    with PipelinedDataCollector(navigation(policy), policy=policy) as collector:
+        collector.update_policy_weights_()
+        with pytest.raises(ConfigError, match="load them into the policy"):
+            collector.update_policy_weights_(policy.state_dict())
+        with pytest.raises(ConfigError, match="load them into the policy"):
+            collector.update_policy_weights_(policy_or_weights=policy)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])

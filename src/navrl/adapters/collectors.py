@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections import OrderedDict, deque
@@ -261,7 +262,10 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             self.policy.load_state_dict(policy_or_weights)
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Return all that is needed to continue bit for bit, the flying drones included."""
+        """Return all that is needed to continue bit for bit, the flying drones included.
+
+        All but the generator of a policy that draws its actions, which is torch's, not the collector's.
+        """
         policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
         return OrderedDict(
             **policy,
@@ -284,13 +288,27 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         missing = sorted(expected - set(state_dict))
         if missing:
             raise StateError(f"the state lacks {', '.join(missing)}; expected what a NavigationCollector's state_dict() gave")
-        self.env.load_state_dict(state_dict["env_state_dict"])
-        if isinstance(self.policy, nn.Module) and "policy_state_dict" in state_dict:
-            self.policy.load_state_dict(state_dict["policy_state_dict"])
+        for name, own in (("observation", self._step.packed), ("traj_ids", self._trajectories)):
+            saved = state_dict[name]
+            if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (own.shape, own.dtype):
+                found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
+                raise StateError(f"{name} of the state is {found}; expected {own.dtype} {tuple(own.shape)}")
+        try:
+            trajectory = int(state_dict["traj_pool"]["traj_id"])
+            frames, iteration = int(state_dict["frames"]), int(state_dict["iter"])
+        except (TypeError, ValueError, KeyError) as error:
+            raise StateError(
+                f"traj_pool, frames or iter of the state is no number ({error!r}); expected whole numbers"
+            ) from error
+        policy, weights = self.policy, state_dict.get("policy_state_dict")
+        if isinstance(policy, nn.Module) and weights is not None:
+            _refuse_weights_that_do_not_fit(policy, weights)
+        self.env.load_state_dict(state_dict["env_state_dict"])  # refuses before it changes anything, too
+        if isinstance(policy, nn.Module) and weights is not None:
+            policy.load_state_dict(weights)
         self._step.packed.copy_(state_dict["observation"])
         self._trajectories.copy_(state_dict["traj_ids"])
-        self._next_trajectory = int(state_dict["traj_pool"]["traj_id"])
-        self._frames, self._iter = int(state_dict["frames"]), int(state_dict["iter"])
+        self._next_trajectory, self._frames, self._iter = trajectory, frames, iteration
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Refuse to collect from now on; a simulator that was given stays usable."""
@@ -302,3 +320,10 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} steps, policy={self.policy})"
+
+
+def _refuse_weights_that_do_not_fit(policy: nn.Module, weights: Mapping[str, Any]) -> None:
+    try:
+        copy.deepcopy(policy).load_state_dict(weights)  # torch loads what fits before it complains of the rest
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise StateError(f"the weights of the state do not fit the collector's policy: {error}") from error

@@ -56,6 +56,7 @@ class CompressedTensorDict:
         self._level, self._codec, self._chunk_rows = level, codec, chunk_rows
         self.batch_size = torch.Size(data.batch_size)
         number = self.batch_size.numel()
+        self._shuffled = shuffle is not None
         self._order = None if shuffle is None else torch.randperm(number, generator=shuffle)  # frames by place
         self._places = None if self._order is None else torch.argsort(self._order)  # places by frame
         paths = _chosen(data, compress_keys)
@@ -68,9 +69,9 @@ class CompressedTensorDict:
 
     def _compress(self, path: Path, value: Tensor) -> None:
         rows = value.reshape(self.batch_size.numel(), *value.shape[len(self.batch_size) :])
-        if self._order is not None:
-            rows = rows[self._order.to(rows.device)]
-        self._packed[path] = CompressedRows.compress(rows, codec=self._codec, level=self._level, chunk_rows=self._chunk_rows)
+        self._packed[path] = CompressedRows.compress(
+            rows, codec=self._codec, level=self._level, chunk_rows=self._chunk_rows, order=self._order
+        )
         self._device[path] = value.device
 
     # ------------------------------------------------------------------ what it is
@@ -113,11 +114,11 @@ class CompressedTensorDict:
     def stored_nbytes(self) -> int:
         """Bytes that are really kept."""
         places = 0 if self._places is None or self._order is None else self._places.nbytes + self._order.nbytes
-        return self._plain.bytes() + places + sum(packed.stored.nbytes for packed in self._packed.values())
+        return self._plain.bytes() + places + sum(packed.stored_nbytes for packed in self._packed.values())
 
     def sizes(self) -> dict[Path, tuple[int, int]]:
         """Return (bytes, bytes kept) of each compressed entry."""
-        return {path: (packed.nbytes, packed.stored.nbytes) for path, packed in self._packed.items()}
+        return {path: (packed.nbytes, packed.stored_nbytes) for path, packed in self._packed.items()}
 
     def __repr__(self) -> str:
         return (
@@ -188,7 +189,7 @@ class CompressedTensorDict:
             yield source._read(flat[chosen], chosen)
 
     def _random_frames(self, generator: torch.Generator | None) -> Tensor:
-        if self._order is None:
+        if self._order is None or not self._shuffled:  # joined rollouts have an order, shuffled or not
             return torch.randperm(self.numel(), generator=generator)
         starts = torch.randperm(-(-len(self._order) // self._chunk_rows), generator=generator) * self._chunk_rows
         places = (starts[:, None] + torch.arange(self._chunk_rows)).flatten()
@@ -234,7 +235,7 @@ class CompressedTensorDict:
 
     @classmethod
     def joined(cls, parts: Sequence[CompressedTensorDict]) -> CompressedTensorDict:
-        """Return several as one, along the last dimension of the batch (time); nothing is decompressed."""
+        """Return several as one, along the last dimension of the batch (time), without decompressing or copying them."""
         first = parts[0]
         result = first._part({path: path for path in first._packed}, torch.cat([part._plain for part in parts], -1))
         result.batch_size = torch.Size(result._plain.batch_size)
@@ -246,6 +247,7 @@ class CompressedTensorDict:
             its = its.reshape(-1) if part._order is None else its.reshape(-1)[part._order]
             orders.append(torch.cat([its, its.new_full((-len(its) % first._chunk_rows,), -1)]))
         result._order = torch.cat(orders)
+        result._shuffled = all(part._shuffled for part in parts)
         used = result._order >= 0
         result._places = torch.empty(result.numel(), dtype=torch.int64)
         result._places[result._order[used]] = used.nonzero().squeeze(1)
@@ -291,6 +293,13 @@ def _chosen(data: TensorDictBase, keys: Sequence[Key] | None) -> list[Path]:
     return list(chosen)
 
 
+def _taken(parts: list[CompressedTensorDict]) -> CompressedTensorDict:
+    """Return parts as one, and empty the list, or what is not shared would live twice while the rollout is used."""
+    whole = parts[0] if len(parts) == 1 else CompressedTensorDict.joined(parts)
+    parts.clear()
+    return whole
+
+
 class CompressedDataCollector:
     """The rollouts of a collector as CompressedTensorDicts, for machines short of memory.
 
@@ -329,10 +338,9 @@ class CompressedDataCollector:
             parts.append(self._compressed(batch))
             del batch  # or it would live, uncompressed, while the next one is made
             if len(parts) == self.batches_per_rollout:
-                yield parts[0] if len(parts) == 1 else CompressedTensorDict.joined(parts)
-                parts = []
+                yield _taken(parts)
         if parts:
-            yield CompressedTensorDict.joined(parts)
+            yield _taken(parts)
 
     def _compressed(self, batch: Any) -> CompressedTensorDict:
         if self.postproc is not None:

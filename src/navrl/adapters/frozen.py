@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,15 +20,16 @@ class FrozenPolicy:
 
     `publish()` belongs to the thread that trains: it copies the weights as they are now and numbers them. `install()`
     belongs to the acting thread: it loads the latest that was published into the frozen copy. Between two installs the
-    copy does not change, whatever training does meanwhile. In the acting thread a call of the policy runs the copy; in
-    every other thread it runs the policy itself. Buffers that acting itself changes are not carried back.
+    copy does not change, whatever training does meanwhile. In the acting thread a call of the policy, or of any module
+    within it, runs the copy's `forward`; in every other thread it runs the policy itself. Other methods are the policy's
+    own in every thread. Buffers that acting itself changes are not carried back.
     """
 
     def __init__(self, policy: nn.Module) -> None:
         self.policy = policy
         self.copy = copy.deepcopy(policy).requires_grad_(False)
         self._published: tuple[int, list[Tensor]] = (-1, [])
-        self._thread: int | None = None
+        self._redirected: list[nn.Module] = []
 
     @torch.no_grad()
     def publish(self) -> int:
@@ -42,16 +44,17 @@ class FrozenPolicy:
         version, weights = self._published
         for frozen, published in zip(_tensors(self.copy), weights, strict=True):
             frozen.copy_(published)
-        if self._thread is None:
-            self._thread = threading.get_ident()
-            _redirect(self.policy, self._thread, self.copy)
+        if not self._redirected:
+            # Every module, as what acts may be a part of the policy: the actor of an actor and a critic.
+            for module, twin in zip(self.policy.modules(), self.copy.modules(), strict=True):
+                _redirect(module, twin)
+                self._redirected.append(module)
         return version
 
     def release(self) -> None:
-        """Let the policy be itself in every thread again."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            _direct(self.policy, thread)
+        """Let the policy be itself in this thread again; for the thread that installed."""
+        while self._redirected:
+            _direct(self._redirected.pop())
 
 
 def _tensors(policy: nn.Module) -> itertools.chain[Tensor]:
@@ -59,37 +62,55 @@ def _tensors(policy: nn.Module) -> itertools.chain[Tensor]:
 
 
 class _ForwardByThread:
-    """The `forward` of a policy: that of a frozen copy in the threads that have one, else the policy's own.
+    """The `forward` of a module: that of a frozen twin in the threads that have one, else the module's own.
 
-    The copy's `forward` is called, not the copy: hooks are the policy's own, and run once. A deep copy of the policy
-    takes a deep copy of this along, which then belongs to it.
+    The twin's `forward` is called, not the twin: hooks are the module's own, and run once. A copy of the module, deep or
+    pickled, has the module's own `forward`, as no thread has a twin of the copy.
     """
 
-    def __init__(self, policy: nn.Module) -> None:
-        self.policy = policy
-        self.copies: dict[int, nn.Module] = {}
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.own: Callable[..., Any] | None = module.__dict__.get("forward")  # such as that of a compiled module
+        self.acting = threading.local()  # which torch.compile, unlike a thread's number, can look into
+        self.threads = 0
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        frozen = self.copies.get(threading.get_ident())
-        forward: Callable[..., Any] = type(self.policy).forward.__get__(self.policy) if frozen is None else frozen.forward
-        return forward(*arguments, **options)
+        if hasattr(self.acting, "twin"):
+            return self.acting.twin.forward(*arguments, **options)
+        if self.own is not None:
+            return self.own(*arguments, **options)
+        return type(self.module).forward(self.module, *arguments, **options)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if self.own is not None:
+            return _itself, (self.own,)
+        return types.MethodType, (type(self.module).forward, self.module)
+
+
+def _itself(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return forward
 
 
 _redirecting = threading.Lock()
 
 
-def _redirect(policy: nn.Module, thread: int, frozen: nn.Module) -> None:
+def _redirect(module: nn.Module, twin: nn.Module) -> None:
     with _redirecting:
-        forward = policy.__dict__.get("forward")
+        forward = module.__dict__.get("forward")
         if not isinstance(forward, _ForwardByThread):
-            forward = policy.__dict__["forward"] = _ForwardByThread(policy)
-        forward.copies[thread] = frozen
+            forward = module.__dict__["forward"] = _ForwardByThread(module)
+        forward.acting.twin = twin
+        forward.threads += 1
 
 
-def _direct(policy: nn.Module, thread: int) -> None:
+def _direct(module: nn.Module) -> None:
     with _redirecting:
-        forward = policy.__dict__.get("forward")
-        if isinstance(forward, _ForwardByThread):
-            forward.copies.pop(thread, None)
-            if not forward.copies:
-                del policy.__dict__["forward"]
+        forward = module.__dict__.get("forward")
+        if not isinstance(forward, _ForwardByThread):
+            return  # somebody set another one meanwhile
+        del forward.acting.twin
+        forward.threads -= 1
+        if not forward.threads:
+            del module.__dict__["forward"]
+            if forward.own is not None:
+                module.__dict__["forward"] = forward.own

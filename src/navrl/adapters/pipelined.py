@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from navrl.adapters.frozen import FrozenPolicy
+from navrl.adapters.thread_modes import own_modes
 from navrl.errors import CollectorError, ConfigError
 
 __all__ = ["PipelinedDataCollector"]
@@ -123,10 +124,10 @@ class PipelinedDataCollector:
             return dict(self.base_collector.state_dict())  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the base collector from a saved state; batches that wait are dropped."""
+        """Continue the base collector from a saved state, also after its end or an error; batches that wait are dropped."""
         with self._pipeline.collecting:
             self.base_collector.load_state_dict(state)  # type: ignore[attr-defined]
-            self._pipeline.drop()
+            self._pipeline.begin_anew()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the base collector between two batches."""
@@ -134,10 +135,19 @@ class PipelinedDataCollector:
             return int(self.base_collector.set_seed(seed, static_seed))  # type: ignore[attr-defined]
 
     def update_policy_weights_(self, *arguments: Any, **options: Any) -> None:
-        """Hand weights to the base collector between two batches; not needed with `policy`."""
+        """Hand weights to the base collector between two batches. With `policy` there is nothing to do, and to hand over.
+
+        Raises:
+            ConfigError: weights were given although the collector acts with those of `policy`.
+        """
         if self._pipeline.frozen is None:
             with self._pipeline.collecting:
                 self.base_collector.update_policy_weights_(*arguments, **options)  # type: ignore[attr-defined]
+        elif any(value is not None for value in (*arguments, *options.values())):
+            raise ConfigError(
+                "update_policy_weights_ was given weights, but the collector was made with policy= and acts with its weights; "
+                "load them into the policy instead, and call this without an argument or not at all"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +171,7 @@ class _Pipeline:
         self.ended = False
         self.error: BaseException | None = None
         self.collecting = threading.Lock()  # held by the thread while the base collector works
+        self.finished = False  # guarded by `collecting`: the thread came to the end of the base, or to an error
         self.thread: threading.Thread | None = None
 
     # Of the consumer.
@@ -192,10 +203,14 @@ class _Pipeline:
             self.ready.clear()
             self.changed.notify_all()
 
-    def drop(self) -> None:
-        """Forget the batches that wait."""
+    def begin_anew(self) -> None:
+        """Forget the batches that wait, and the end if the thread came to it: the next request starts another thread."""
+        if self.finished:
+            self.join(None)
         with self.changed:
             self.ready.clear()
+            if self.finished:
+                self.thread, self.error, self.ended, self.finished = None, None, False, False
             self.changed.notify_all()
 
     def join(self, timeout: float | None) -> bool:
@@ -213,16 +228,8 @@ class _Pipeline:
 
     def _run(self) -> None:
         try:
-            iterator = iter(self.base)
-            while self._wait_for_room():
-                with self.collecting:
-                    version = self._next_version()
-                    for batch in iterator:
-                        self._hand_over(batch, version)
-                        del batch  # or a batch more would live while the next one is made
-                        break
-                    else:
-                        return
+            with own_modes():
+                self._collect()
         except BaseException as error:
             self.error = error
         finally:
@@ -232,6 +239,21 @@ class _Pipeline:
             with self.changed:
                 self.ended = True
                 self.changed.notify_all()
+
+    def _collect(self) -> None:
+        iterator = None
+        while self._wait_for_room():
+            with self.collecting:
+                self.finished = True  # unless there is a batch
+                iterator = iter(self.base) if iterator is None else iterator
+                version = self._next_version()
+                for batch in iterator:
+                    self._hand_over(batch, version)
+                    del batch  # or a batch more would live while the next one is made
+                    self.finished = False
+                    break
+                else:
+                    return
 
     def _wait_for_room(self) -> bool:
         with self.changed:

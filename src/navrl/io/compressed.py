@@ -57,32 +57,35 @@ class CompressedRows:
     row_shape: tuple[int, ...]
     chunk_rows: int
     counts: np.ndarray[Any, np.dtype[np.int64]]  # rows of each chunk
-    ends: np.ndarray[Any, np.dtype[np.int64]]  # where each chunk ends in `stored`
-    stored: Bytes
+    ends: np.ndarray[Any, np.dtype[np.int64]]  # where each chunk ends in all pieces
+    pieces: tuple[Bytes, ...]  # each with whole chunks; one, unless these are joined rows
 
     @classmethod
     def compress(
-        cls, rows: Tensor, *, codec: ChunkCodec | str = "zstd", level: int | None = None, chunk_rows: int = 64
-    ) -> CompressedRows:
-        """Compress a tensor along its first dimension; it is copied, whatever device it is on."""
+        cls, rows: Tensor, *, codec: ChunkCodec | str = "zstd", level: int | None = None, chunk_rows: int = 64,
+        order: Tensor | None = None,
+    ) -> CompressedRows:  # fmt: skip
+        """Compress a tensor along its first dimension, whatever device it is on; place p has row `order[p]`, if given."""
         codec = find_codec(codec) if isinstance(codec, str) else codec
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {chunk_rows}; expected at least 1")
         if rows.dtype not in NAME_OF_TORCH_DTYPE or rows.ndim == 0:
             raise ConfigError(f"a tensor of {rows.dtype} with {rows.ndim} dimensions cannot be compressed by rows")
         element = NAME_OF_TORCH_DTYPE[rows.dtype]
-        data, number = _bytes_of(rows), rows.shape[0]
+        data, number = _bytes_of(rows), rows.shape[0] if order is None else len(order)
         counts = _chunk_counts(number, chunk_rows)
         row_bytes = data.shape[1]
         scratch = np.empty(chunk_rows * row_bytes, np.uint8)
         pieces = []
         for start in range(0, number, chunk_rows) if row_bytes else ():
-            chunk = data[start : start + chunk_rows].reshape(-1)
+            # Gathered chunk by chunk: a shuffled copy of everything would take its memory once more.
+            chosen = slice(start, start + chunk_rows)
+            chunk = data[chosen if order is None else order[chosen].numpy()].reshape(-1)
             buffers = codec.encode(chunk, element, level, scratch[: chunk.size])
             pieces.append(b"".join(bytes(memoryview(buffer)) for buffer in buffers))
         ends = np.cumsum([len(piece) for piece in pieces] if row_bytes else [0] * len(counts), dtype=np.int64)
         stored = np.frombuffer(b"".join(pieces), np.uint8)
-        return cls(codec, rows.dtype, tuple(rows.shape[1:]), chunk_rows, counts, ends, stored)
+        return cls(codec, rows.dtype, tuple(rows.shape[1:]), chunk_rows, counts, ends, (stored,))
 
     @property
     def row_bytes(self) -> int:
@@ -93,6 +96,11 @@ class CompressedRows:
     def nbytes(self) -> int:
         """Bytes of all rows when they are not compressed."""
         return int(self.counts.sum()) * self.row_bytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes that are really kept."""
+        return sum(piece.nbytes for piece in self.pieces)
 
     @property
     def places(self) -> int:
@@ -131,22 +139,27 @@ class CompressedRows:
                 result[slice(start, stop) if order is None else order[start:stop]] = chunk[rows]
 
     def _stored(self, number: int) -> Bytes:
-        return self.stored[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
+        start, end = int(self.ends[number - 1]) if number else 0, int(self.ends[number])
+        for piece in self.pieces:
+            if start < piece.size:
+                return piece[start:end]
+            start, end = start - piece.size, end - piece.size
+        return np.empty(0, np.uint8)
 
     @staticmethod
     def joined(parts: Sequence[CompressedRows]) -> CompressedRows:
-        """Return the chunks of several one after another; nothing is decompressed."""
+        """Return the chunks of several one after another; nothing is decompressed, or copied."""
         first = parts[0]
         for part in parts[1:]:
             if (part.codec, part.dtype, part.row_shape, part.chunk_rows) != (
                 first.codec, first.dtype, first.row_shape, first.chunk_rows
             ):  # fmt: skip
                 raise ConfigError("rows of different types, shapes, codecs or chunks cannot be joined")
-        before = np.cumsum([0, *(part.stored.size for part in parts[:-1])])
+        before = np.cumsum([0, *(part.stored_nbytes for part in parts[:-1])])
         ends = np.concatenate([part.ends + start for part, start in zip(parts, before, strict=True)])
         counts = np.concatenate([part.counts for part in parts])
-        stored = np.concatenate([part.stored for part in parts])
-        return CompressedRows(first.codec, first.dtype, first.row_shape, first.chunk_rows, counts, ends, stored)
+        pieces = tuple(piece for part in parts for piece in part.pieces)
+        return CompressedRows(first.codec, first.dtype, first.row_shape, first.chunk_rows, counts, ends, pieces)
 
 
 def _chunk_counts(number: int, chunk_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -185,7 +198,7 @@ def write_message(
     }  # fmt: skip
     text = json.dumps(header).encode()
     lengths = np.diff(packed.ends, prepend=0).astype("<u8").tobytes()
-    body = b"".join([_MAGIC, struct.pack("<I", len(text)), text, lengths, packed.stored.tobytes()])
+    body = b"".join([_MAGIC, struct.pack("<I", len(text)), text, lengths, *(piece.data for piece in packed.pieces)])
     return torch.frombuffer(bytearray(body + xxhash.xxh3_64_digest(body)), dtype=torch.uint8)
 
 
@@ -224,5 +237,5 @@ def read_message(message: Tensor, *, codec: ChunkCodec | None = None) -> tuple[T
     row_bytes = math.prod(rows_shape[1:]) * dtype.itemsize
     if (lengths < 0).any() or lengths.sum() != stored.size or (counts * row_bytes > lengths * MAX_EXPANSION).any():
         raise ContainerError("a message of compressed rows has chunks that do not fit the shape that it claims")
-    packed = CompressedRows(codec, dtype, rows_shape[1:], chunk_rows, counts, np.cumsum(lengths), stored)
+    packed = CompressedRows(codec, dtype, rows_shape[1:], chunk_rows, counts, np.cumsum(lengths), (stored,))
     return packed.read().reshape(shape), note
