@@ -19,8 +19,8 @@ from numba.extending import intrinsic
 __all__ = [
     "COMPRESS", "COMPRESS_WITH", "DECOMPRESS", "DECOMPRESS_WITH", "LOAD_DICTIONARY", "LZ4_STATE", "PADDING", "WORD",
     "c_call", "call_compress", "call_compress_with", "call_decompress", "call_decompress_with", "call_load_dictionary",
-    "clear_bytes", "copy_bytes", "inner", "leading_zeros", "lz4_functions", "ones", "read", "read_byte", "read_word", "trailing_zeros",
-    "write", "write_byte", "write_word",
+    "clear_bytes", "copy_bytes", "inner", "leading_zeros", "lz4_functions", "ones", "read", "read_byte", "read_word",
+    "trailing_zeros", "write", "write_byte", "write_word",
 ]  # fmt: skip
 
 PADDING = 16
