@@ -86,12 +86,14 @@ class FrameStore:
             self.first: list[dict[str, Array]] = []  # what came before codecs were chosen
 
     def __len__(self) -> int:
-        return min(self.ring.total + self._waiting, self.capacity)
+        with self._lock:
+            return min(self.ring.total + self._waiting, self.capacity)
 
     @property
     def cursor(self) -> int:
         """The index of the next frame."""
-        return (self.ring.cursor + self._waiting) % self.capacity
+        with self._lock:
+            return (self.ring.cursor + self._waiting) % self.capacity
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -128,12 +130,16 @@ class FrameStore:
         """Write frames at indices: where the next would go, as `extend` does, or over frames that are held.
 
         Rewriting is slow for compressed keys: their chunks are decoded and encoded again.
+
+        Raises:
+            ReplayError: keys, element types or shapes are not those of the first frames; nothing was stored.
+            ReplayIndexError: an index is neither that of a frame nor that of the next; nothing was stored.
         """
         with self._writing:
-            words, count = self._words(frames)
             slots = as_indices(indices)
-            if len(slots) != count:
-                raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
+            ends = np.maximum.accumulate([len(self), *(slots[:-1] + 1)])  # how many there are when it is a slot's turn
+            self._check_held(slots, np.minimum(ends[: len(slots)] + 1, self.capacity))
+            words, count = self._words(frames, expected=len(slots))
             while count:
                 ahead = slots == (self.cursor + np.arange(count)) % self.capacity
                 appended = bool(ahead[0])
@@ -150,10 +156,8 @@ class FrameStore:
             ReplayIndexError: an index is not that of a frame that is held.
         """
         with self._writing:
-            words, count = self._words(frames, some=True)
             slots = as_indices(indices)
-            if len(slots) != count:
-                raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
+            words, _ = self._words(frames, some=True, expected=len(slots))
             self._change(slots, words)
 
     def _change(self, slots: Array, words: dict[str, Array]) -> None:
@@ -185,7 +189,9 @@ class FrameStore:
         for key in self.columns.keys() & words.keys():
             self.columns[key].write(slots, words[key])
 
-    def _words(self, frames: Mapping[str, Any], *, some: bool = False) -> tuple[dict[str, Array], int]:
+    def _words(
+        self, frames: Mapping[str, Any], *, some: bool = False, expected: int | None = None
+    ) -> tuple[dict[str, Array], int]:
         """Return frames as rows of whole numbers by key, and how many there are; of some keys, or of all."""
         if not frames:
             raise ReplayError("no keys given; expected a mapping of names to arrays")
@@ -193,6 +199,8 @@ class FrameStore:
         for key, value in frames.items():
             kinds[key], words[key] = as_words(key, value)
         count = common_length(words)
+        if expected is not None and count != expected:
+            raise ReplayError(f"{count} frames for {expected} indices; expected as many")
         known = {key: kind for key, kind in self.kinds.items() if not some or key in kinds}
         if self.kinds or some:
             check_kinds(kinds, known)
@@ -374,9 +382,10 @@ class FrameStore:
             return torch.from_numpy(self.rounded[key].from_whole(words, kind.element)).view(len(words), *kind.shape)
         return as_tensor(kind, words)
 
-    def _check_held(self, slots: Array) -> None:
-        if len(slots) and (slots.min() < 0 or slots.max() >= len(self)):
-            wrong = slots[(slots < 0) | (slots >= len(self))]
+    def _check_held(self, slots: Array, ends: Array | None = None) -> None:
+        """Raise a ReplayIndexError for a slot that is not below the end, or not below its own end."""
+        wrong = slots[(slots < 0) | (slots >= (len(self) if ends is None else ends))]
+        if len(wrong):
             raise ReplayIndexError(f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}")
 
     def state_dict(self) -> dict[str, Any]:
