@@ -516,3 +516,13 @@ def test_the_length_is_not_read_while_the_first_frames_are_moved():
     while not seen and time.monotonic() < deadline:
         time.sleep(0.01)
     assert seen == [(500, 500)]
+
+
+def test_a_checkpoint_takes_tensors_whose_short_axes_have_no_stride(tmp_path):
+    tensors = {
+        "none": torch.from_numpy(np.array([], np.int64)),
+        "one": torch.zeros(3, dtype=torch.int64).as_strided((1,), (0,)),
+    }
+    save_checkpoint(tensors, tmp_path / "x.pt")
+    loaded = load_checkpoint(tmp_path / "x.pt")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())

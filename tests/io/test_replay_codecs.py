@@ -91,7 +91,7 @@ def decode_rows(blob: bytes, frame_bytes: int, stride: int, size: int, count: in
 
 
 def blobs_of(store: FrameStore, key: str) -> list[bytes]:
-    packed = store.state_dict()["columns"][key]
+    packed = {name: np.asarray(value) for name, value in store.state_dict()["columns"][key].items()}
     ends = np.cumsum(packed["sizes"])
     return [packed["blobs"].tobytes()[end - size : end] for end, size in zip(ends, packed["sizes"], strict=True)]
 

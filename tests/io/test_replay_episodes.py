@@ -233,7 +233,8 @@ def test_a_state_with_more_keys_than_the_buffer_is_loaded_without_them():
     more.add({"a": np.arange(5), "b": np.zeros(5)})
     buffer = DictReplayBuffer(100, keys=["a"])
     buffer.load_state_dict(more.state_dict())
-    assert buffer.get([3])["a"].tolist() == [3] and list(buffer.sample(2)) == ["a"]
+    assert buffer.get([3])["a"].tolist() == [3]
+    assert list(buffer.sample(2)) == ["a"]
     with pytest.raises(StateError, match="c"):
         DictReplayBuffer(100, keys=["c"]).load_state_dict(more.state_dict())
 

@@ -21,14 +21,7 @@ from torch import Tensor
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
 from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec, given_codec, rounded_keys
 from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
-from navrl.io.replay_input import (
-    as_indices,
-    as_tensor,
-    as_words,
-    check_kinds,
-    common_length,
-    length_of,
-)  # fmt: skip
+from navrl.io.replay_input import as_indices, as_tensor, as_words, check_kinds, common_length, length_of
 from navrl.io.replay_links import Link, alike
 from navrl.io.replay_state import pack_parts, read_parts
 from navrl.io.threads import TaskThreads, usable_cores
