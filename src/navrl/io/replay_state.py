@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from navrl.errors import ConfigError, StateError
 from navrl.io.element_types import TORCH_DTYPES
@@ -39,7 +40,7 @@ def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
         key: {
             "codec": column.codec.name if column.codec else "raw",
             "parameter": column.codec.parameter if column.codec else 0,
-            **_packed(_pack_column(column, ring)),
+            **_sealed(_pack_column(column, ring)),
         }
         for key, column in parts.columns.items()
     }
@@ -49,7 +50,7 @@ def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
         "first": [_packed({key: rows.copy() for key, rows in part.items()}) for part in parts.first],
         "kinds": {key: [kind.element, list(kind.shape)] for key, kind in parts.kinds.items()},
         "rounded": {key: rounded.step for key, rounded in parts.rounded.items()},
-        "links": {key: _packed(link.state()) for key, link in parts.links.items()},
+        "links": {key: _sealed(link.state()) for key, link in parts.links.items()},
     }  # fmt: skip
 
 
@@ -57,6 +58,25 @@ def _packed(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     """Return arrays as tensors; words without a sign as those with one, which every version of torch can load."""
     signed = {name: array if array.dtype == np.uint8 else array.view(f"i{array.itemsize}") for name, array in arrays.items()}
     return {name: torch.from_numpy(array) for name, array in signed.items()}
+
+
+def _sealed(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return arrays as tensors, with a checksum of them all."""
+    return {**_packed(arrays), "checksum": _checksum(arrays)}
+
+
+def _checksum(arrays: Mapping[str, Array]) -> str:
+    checksum = xxhash.xxh3_64()
+    for name in sorted(arrays):
+        checksum.update(name.encode())
+        checksum.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
+    return checksum.hexdigest()
+
+
+def _check_seal(name: str, packed: Mapping[str, Any]) -> None:
+    """Raise a StateError unless arrays are as they were packed; older states have no checksum."""
+    arrays = {key: np.asarray(value) for key, value in packed.items() if isinstance(value, torch.Tensor | np.ndarray)}
+    _expect("checksum" not in packed or packed["checksum"] == _checksum(arrays), f"{name} was damaged: its checksum differs")
 
 
 def _pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
@@ -100,6 +120,8 @@ def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
     _expect(cursor == total % capacity, f"the next frame is {cursor}, expected {total % capacity}")
     parts.ring = ring = Ring(capacity, size, streams, cursor, total)
     stored = {key: Kind("uint32", kind.shape) if key in parts.rounded else kind for key, kind in parts.kinds.items()}
+    for key, packed in [*state["columns"].items(), *((f"next/{key}", link) for key, link in state["links"].items())]:
+        _check_seal(key, packed)
     parts.columns = {key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()}
     parts.links = {}
     for key, packed in state["links"].items():
