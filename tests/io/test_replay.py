@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -526,3 +527,26 @@ def test_a_checkpoint_takes_tensors_whose_short_axes_have_no_stride(tmp_path):
     save_checkpoint(tensors, tmp_path / "x.pt")
     loaded = load_checkpoint(tmp_path / "x.pt")
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("before", [0, 20])
+def test_the_first_frames_are_not_copied_as_a_whole(before):
+    x = np.sin(np.arange(60_000)[:, None] * np.linspace(0.001, 0.002, 104)).astype(np.float32)
+    store = FrameStore(60_000, codecs={"x": "delta"}, threads=1)
+    if before:
+        store.extend({"x": x[:before]})
+    tracemalloc.start()
+    try:
+        store.extend({"x": x[before:]})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < store.nbytes() + x.nbytes // 4
+    assert torch.equal(store.get([0, before, 59_999])["x"], torch.from_numpy(x[[0, before, 59_999]]))
+
+
+def test_first_frames_that_wait_do_not_change_with_the_arrays_they_came_from():
+    store, x = FrameStore(1000), np.arange(10.0)
+    store.extend({"x": x})
+    x[:] = 0
+    assert store.get(np.arange(10))["x"].tolist() == list(range(10))
