@@ -550,3 +550,16 @@ def test_first_frames_that_wait_do_not_change_with_the_arrays_they_came_from():
     store.extend({"x": x})
     x[:] = 0
     assert store.get(np.arange(10))["x"].tolist() == list(range(10))
+
+
+def test_rewriting_compressed_frames_does_not_scatter_them():
+    rng, count = np.random.default_rng(0), 8000
+    x = (np.sin(np.arange(count)[:, None] * np.linspace(0.001, 0.002, 50)) + 2).astype(np.float32)
+    store = FrameStore(count, codecs={"x": "delta"})
+    store.extend({"x": x})
+    begin = store.nbytes()
+    for _ in range(400):
+        chosen = rng.integers(0, count, 8)
+        store.update(chosen, {"x": x[chosen]})
+    assert store.nbytes() < 2 * begin + 300_000
+    assert torch.equal(store.get(np.arange(count))["x"], torch.from_numpy(x))
