@@ -6,20 +6,22 @@ from __future__ import annotations
 import pickle
 import sys
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, Protocol
 
 import lz4.block
 import numpy as np
 import torch
 
-from _replay_data import Frames
+from _replay_data import DRONES, Frames, in_turns
 
 BATCH = 128
 
 
 class Buffer(Protocol):
-    """Takes segments of frames, gives random batches."""
+    """Takes segments of frames, gives random batches. Where it has a second way to draw one, `threaded`, the faster counts."""
 
     def add(self, frames: Frames) -> None: ...
 
@@ -42,6 +44,17 @@ class Ours:
 
     def counted(self) -> int:
         return self.store.nbytes()
+
+
+class OursInTurns(Ours):
+    """navrl.FrameStore, 256 drones taking turns: a frame of each is added, then the next of each."""
+
+    segments = staticmethod(in_turns)
+
+    def __init__(self, capacity: int, frames: Frames) -> None:
+        from navrl import FrameStore
+
+        self.store = FrameStore(capacity, streams=DRONES)
 
 
 def _tensordict(frames: Frames) -> Any:
@@ -102,7 +115,11 @@ class CompressedList(TorchRL):
 
 
 class StableBaselines3:
-    """Stable-Baselines3's ReplayBuffer, which takes one step at a time."""
+    """Stable-Baselines3's ReplayBuffer, one step at a time; its optimize_memory_usage would lose the last next observations.
+
+    With it the next observation of an episode's last frame is the first one of the next episode: after a timeout, learning
+    needs the true one, so these would not be the same frames.
+    """
 
     def __init__(self, capacity: int, frames: Frames) -> None:
         import gymnasium
@@ -135,71 +152,99 @@ class Cpprb:
 
     def add(self, frames: Frames) -> None:
         named = {key.replace("/", "_"): value for key, value in frames.items() if key != "next/observation"}
-        self.buffer.add(**named, next_observation=frames["next/observation"])
-        self.buffer.on_episode_end()
+        named["next_observation"] = frames["next/observation"]
+        ends = np.flatnonzero(frames["terminated"] | frames["truncated"]) + 1
+        for begin, end in pairwise(np.unique([0, *ends, len(frames["reward"])]).tolist()):
+            self.buffer.add(**{key: value[begin:end] for key, value in named.items()})
+            self.buffer.on_episode_end()  # or the next observation of the last frame would be that of the next episode
 
     def sample(self) -> Any:
         return self.buffer.sample(BATCH)
 
 
-def _packed(value: Any) -> bytes:
-    return lz4.block.compress(pickle.dumps(value, protocol=5), mode="high_compression", compression=9)
+def _packed(value: Any, level: int = 9) -> bytes:
+    mode = {"mode": "high_compression", "compression": level} if level else {}
+    return lz4.block.compress(pickle.dumps(value, protocol=5), **mode)
 
 
-class FrameBlocks:
-    """A pickle in an LZ4-9 block for each frame, decompressed by a pool of threads."""
+def _stacked(rows: Iterable[Frames]) -> dict[str, torch.Tensor]:
+    found = list(rows)
+    return {key: torch.from_numpy(np.stack([row[key] for row in found])) for key in found[0]}
+
+
+class Blocks:
+    """Pickles in LZ4 blocks; batches are drawn by the caller, or by a pool of threads."""
 
     def __init__(self, capacity: int, frames: Frames) -> None:
-        self._pool, self._frames, self._random = ThreadPoolExecutor(4), [], np.random.default_rng(0)
+        self._pool, self._blocks, self._random = ThreadPoolExecutor(4), [], np.random.default_rng(0)
+
+    def _draw(self, mapped: Callable[..., Iterable[Frames]]) -> Any:
+        return _stacked(mapped(self._frame, self._random.integers(0, self._count(), BATCH).tolist()))
+
+    def sample(self) -> Any:
+        return self._draw(map)
+
+    def threaded(self) -> Any:
+        return self._draw(self._pool.map)
+
+    def counted(self) -> int:
+        return sum(map(sys.getsizeof, self._blocks)) + 8 * len(self._blocks)
+
+
+class FrameBlocks(Blocks):
+    """A pickle in an LZ4-9 block for each frame; the faster of with and without a pool of threads."""
+
+    level = 9
 
     def add(self, frames: Frames) -> None:
         count = len(frames["reward"])
-        self._frames += [_packed({key: value[row] for key, value in frames.items()}) for row in range(count)]
+        self._blocks += [_packed({key: value[row] for key, value in frames.items()}, self.level) for row in range(count)]
 
-    def sample(self) -> Any:
-        chosen = self._random.integers(0, len(self._frames), BATCH).tolist()
-        rows = list(self._pool.map(lambda index: pickle.loads(lz4.block.decompress(self._frames[index])), chosen))
-        return {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
+    def _count(self) -> int:
+        return len(self._blocks)
 
-    def counted(self) -> int:
-        return sum(map(sys.getsizeof, self._frames)) + 8 * len(self._frames)
+    def _frame(self, index: int) -> Frames:
+        return pickle.loads(lz4.block.decompress(self._blocks[index]))
 
 
-class EpisodeBlocks:
-    """A pickle in an LZ4-9 block for each episode."""
+class FastFrameBlocks(FrameBlocks):
+    """A pickle in an LZ4 block of the default level for each frame; the faster of with and without a pool of threads."""
+
+    level = 0
+
+
+class EpisodeBlocks(Blocks):
+    """A pickle in an LZ4-9 block for each episode; the faster of with and without a pool of threads."""
 
     def __init__(self, capacity: int, frames: Frames) -> None:
-        self._pool, self._random = ThreadPoolExecutor(4), np.random.default_rng(0)
-        self._episodes: list[bytes] = []
+        super().__init__(capacity, frames)
         self._ends: list[int] = []
 
     def add(self, frames: Frames) -> None:
-        self._episodes.append(_packed(frames))
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(frames["reward"]))
+        self._blocks.append(_packed(frames))
+        self._ends.append(self._count() + len(frames["reward"]))
+
+    def _count(self) -> int:
+        return self._ends[-1] if self._ends else 0
 
     def _frame(self, index: int) -> Frames:
         episode = bisect_right(self._ends, index)
-        frames = pickle.loads(lz4.block.decompress(self._episodes[episode]))
+        frames = pickle.loads(lz4.block.decompress(self._blocks[episode]))
         offset = index - (self._ends[episode - 1] if episode else 0)
         return {key: value[offset] for key, value in frames.items()}
-
-    def sample(self) -> Any:
-        rows = list(self._pool.map(self._frame, self._random.integers(0, self._ends[-1], BATCH).tolist()))
-        return {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
-
-    def counted(self) -> int:
-        return sum(map(sys.getsizeof, self._episodes))
 
 
 BUFFERS = {
     "navrl": Ours,
+    "navrl, in turns": OursInTurns,
     "navrl in TorchRL": OursUnderTorchRL,
     "LazyTensorStorage": LazyTensor,
     "CompressedListStorage": CompressedList,
     "Stable-Baselines3": StableBaselines3,
     "cpprb": Cpprb,
-    "LZ4 per frame": FrameBlocks,
-    "LZ4 per episode": EpisodeBlocks,
+    "LZ4-9 per frame": FrameBlocks,
+    "LZ4 per frame": FastFrameBlocks,
+    "LZ4-9 per episode": EpisodeBlocks,
 }
 PACKAGE_OF = {
     "navrl in TorchRL": "torchrl",

@@ -197,3 +197,44 @@ def test_what_is_no_tensordict_of_tensors_is_refused():
         storage.set(0, TensorDict({"a/b": torch.zeros(3)}))
     with pytest.raises(ReplayError, match="one"):
         storage.get((0, 1))
+
+
+def filled(count: int = 150) -> CompressedStorage:
+    storage = CompressedStorage(CAPACITY)
+    frames = TensorDict({"x": torch.arange(count * 8.0).reshape(count, 8), "next": {"y": torch.zeros(count, 1)}}, [count])
+    storage.set(range(count), frames)
+    return storage
+
+
+def test_small_types_of_indices_do_not_overflow():
+    storage = filled()
+    assert torch.equal(storage.get(torch.tensor([-1, 5], dtype=torch.int8))["x"], storage.get([149, 5])["x"])
+
+
+def test_a_slice_of_a_storage_is_indexed_as_a_tensordict_is():
+    storage = filled()
+    plain = storage.get(torch.arange(10))
+    for index in (-1, 3, [1, -2], slice(2, 5), torch.tensor([[1, 2], [3, 4]]), torch.arange(10) > 6, torch.tensor(4)):
+        found = storage[:10][index]
+        found = found if isinstance(found, TensorDict) else found[:]
+        assert found.shape == plain[index].shape
+        assert torch.equal(found["x"], plain[index]["x"])
+    for index in (10, -11, [0, 10]):
+        with pytest.raises(IndexError):
+            storage[:10][index]
+
+
+def test_one_frame_of_a_slice_is_rewritten_by_its_number():
+    storage = filled()
+    storage[:].set_at_("x", torch.full((8,), 7.0), 3)
+    storage[:10].set_at_("x", torch.full((8,), 9.0), -1)
+    assert storage.get(3)["x"].tolist() == [7.0] * 8
+    assert storage.get(9)["x"].tolist() == [9.0] * 8
+
+
+def test_whether_a_key_is_held_is_told_without_decoding(monkeypatch):
+    storage = filled()
+    monkeypatch.setattr(storage.store, "get", None)
+    view = storage[:]
+    assert all(key in view for key in ("x", "next", ("next", "y")))
+    assert not any(key in view for key in ("z", ("next", "z"), 3, ()))

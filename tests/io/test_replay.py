@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from navrl import FrameStore, Rounded, load_checkpoint, save_checkpoint
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
 from navrl.io import replay_codecs
+from navrl.io.workers import Workers
 
 QUIET = settings(max_examples=30, deadline=None)
 
@@ -422,3 +425,141 @@ def test_numbers_too_large_for_a_step_are_refused():
     store = FrameStore(10, codecs={"x": Rounded(1e-6)})
     with pytest.raises(ReplayError, match="larger step"):
         store.extend({"x": np.full((3, 9), 1e6)})
+
+
+def test_no_thread_works_on_when_the_first_part_of_a_batch_raises():
+    begun, running = threading.Event(), threading.Event()
+
+    def work(begin, end):
+        if not begin:
+            begun.wait(10)
+            raise ValueError("the first part")
+        running.set()
+        begun.set()
+        time.sleep(0.3)
+        running.clear()
+
+    with pytest.raises(ValueError, match="the first part"):
+        Workers(2).split(work, 10, 1 << 30)
+    assert not running.is_set()
+
+
+@pytest.mark.parametrize("count", [40, 150])
+def test_a_state_is_loaded_by_torch_with_weights_only(tmp_path, count):
+    store, frames = FrameStore(100), flights(count)
+    store.extend(frames)
+    torch.save(store.state_dict(), tmp_path / "x.pt")
+    restored = FrameStore(100)
+    restored.load_state_dict(torch.load(tmp_path / "x.pt", weights_only=True))
+    for key, tensor in store.get(np.arange(len(store))).items():
+        assert torch.equal(restored.get(np.arange(len(store)))[key], tensor)
+
+
+def test_a_state_of_arrays_as_older_versions_wrote_it_is_loaded():
+    store = FrameStore(100)
+    store.extend(flights(150))
+    state = store.state_dict()
+    unsigned = {torch.int16: "u2", torch.int32: "u4", torch.int64: "u8"}
+    for part, known in [(part, ("sizes",)) for part in state["columns"].values()] + [
+        (p, ("slots",)) for p in state["links"].values()
+    ]:
+        for name, value in part.items():
+            if isinstance(value, torch.Tensor):
+                array = value.numpy()
+                part[name] = array if name in known else array.view(unsigned.get(value.dtype, array.dtype))
+    restored = FrameStore(100)
+    restored.load_state_dict(state)
+    for key, tensor in store.get(np.arange(100)).items():
+        assert torch.equal(restored.get(np.arange(100))[key], tensor)
+
+
+def test_a_refused_set_leaves_an_empty_store_open_to_other_keys():
+    store = FrameStore(10)
+    for indices, frames in (([5], np.zeros(1)), ([0, 1], np.zeros(1)), ([-1], np.zeros(1))):
+        with pytest.raises(ReplayError):
+            store.set(indices, {"x": frames})
+    store.extend({"y": np.zeros(3)})
+    assert list(store.kinds) == ["y"]
+
+
+@pytest.mark.parametrize("indices", [[3, 9], [0, 5], [3, 4, 6], [3, -1], [3, 4, 10], [0, 1 << 40]])
+def test_a_set_with_a_wrong_index_stores_nothing(indices):
+    store = FrameStore(10)
+    store.extend({"x": np.arange(3)})
+    with pytest.raises(ReplayIndexError, match="outside"):
+        store.set(indices, {"x": np.full(len(indices), 7)})
+    assert store.get(np.arange(len(store)))["x"].tolist() == [0, 1, 2]
+
+
+def test_a_set_may_go_on_at_the_end_and_return_to_what_it_wrote():
+    store = FrameStore(5)
+    store.extend({"x": np.arange(3)})
+    store.set([3, 1, 4, 3, 0], {"x": np.array([10, 11, 12, 13, 14])})
+    assert store.get(np.arange(5))["x"].tolist() == [14, 11, 2, 13, 12]
+
+
+def test_the_length_is_not_read_while_the_first_frames_are_moved():
+    store, seen = FrameStore(1000), []
+    store.extend(flights(10))
+    opened = store._open
+
+    def watched(streams):
+        reader = threading.Thread(target=lambda: seen.append((len(store), store.cursor)))
+        store.first, kept = [], store.first  # as it is for a moment within
+        reader.start()
+        reader.join(0.2)
+        store.first = kept
+        opened(streams)
+
+    store._open = watched
+    store.extend(flights(490))
+    deadline = time.monotonic() + 10
+    while not seen and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert seen == [(500, 500)]
+
+
+def test_a_checkpoint_takes_tensors_whose_short_axes_have_no_stride(tmp_path):
+    tensors = {
+        "none": torch.from_numpy(np.array([], np.int64)),
+        "one": torch.zeros(3, dtype=torch.int64).as_strided((1,), (0,)),
+    }
+    save_checkpoint(tensors, tmp_path / "x.pt")
+    loaded = load_checkpoint(tmp_path / "x.pt")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("before", [0, 20])
+def test_the_first_frames_are_not_copied_as_a_whole(before):
+    x = np.sin(np.arange(60_000)[:, None] * np.linspace(0.001, 0.002, 104)).astype(np.float32)
+    store = FrameStore(60_000, codecs={"x": "delta"}, threads=1)
+    if before:
+        store.extend({"x": x[:before]})
+    tracemalloc.start()
+    try:
+        store.extend({"x": x[before:]})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < store.nbytes() + x.nbytes // 4
+    assert torch.equal(store.get([0, before, 59_999])["x"], torch.from_numpy(x[[0, before, 59_999]]))
+
+
+def test_first_frames_that_wait_do_not_change_with_the_arrays_they_came_from():
+    store, x = FrameStore(1000), np.arange(10.0)
+    store.extend({"x": x})
+    x[:] = 0
+    assert store.get(np.arange(10))["x"].tolist() == list(range(10))
+
+
+def test_rewriting_compressed_frames_does_not_scatter_them():
+    rng, count = np.random.default_rng(0), 8000
+    x = (np.sin(np.arange(count)[:, None] * np.linspace(0.001, 0.002, 50)) + 2).astype(np.float32)
+    store = FrameStore(count, codecs={"x": "delta"})
+    store.extend({"x": x})
+    begin = store.nbytes()
+    for _ in range(400):
+        chosen = rng.integers(0, count, 8)
+        store.update(chosen, {"x": x[chosen]})
+    assert store.nbytes() < 2 * begin + 300_000
+    assert torch.equal(store.get(np.arange(count))["x"], torch.from_numpy(x))

@@ -91,7 +91,7 @@ def decode_rows(blob: bytes, frame_bytes: int, stride: int, size: int, count: in
 
 
 def blobs_of(store: FrameStore, key: str) -> list[bytes]:
-    packed = store.state_dict()["columns"][key]
+    packed = {name: np.asarray(value) for name, value in store.state_dict()["columns"][key].items() if name != "checksum"}
     ends = np.cumsum(packed["sizes"])
     return [packed["blobs"].tobytes()[end - size : end] for end, size in zip(ends, packed["sizes"], strict=True)]
 
@@ -145,7 +145,10 @@ def stored(codec: str) -> tuple[FrameStore, dict]:
     frames = rng.integers(0, 4, (100, 12, 12), dtype=np.uint8) * (rng.random((100, 12, 12)) < 0.3).astype(np.uint8)
     store = FrameStore(90, chunk=8, streams=1, codecs={"x": codec})
     store.extend({"x": frames, "next/x": np.roll(frames, -1, 0)})
-    return store, store.state_dict()
+    state = store.state_dict()
+    for part in (state["columns"]["x"], *state["links"].values()):
+        del part["checksum"]  # so that what holds the frames together is looked at
+    return store, state
 
 
 @pytest.mark.parametrize("codec", ["delta", "rows", "lz4"])
@@ -175,6 +178,10 @@ def test_damaged_chunks_are_refused_or_decoded_but_never_read_past_their_end(cod
         lambda state: state.update(cursor=5),
         lambda state: state.update(streams=0),
         lambda state: state.update(size=9),
+        lambda state: state.update(size="x"),
+        lambda state: state.update(total=float("inf")),
+        lambda state: state["kinds"].update(x=["uint8", [1 << 39, 1 << 39]]),
+        lambda state: state["kinds"].update(x=["uint8"]),
         lambda state: state["kinds"].update(x=["float99", [12, 12]]),
         lambda state: state["kinds"].update(x=["uint8", [12, 13]]),
         lambda state: state["columns"].pop("x"),
@@ -197,3 +204,19 @@ def test_a_state_that_does_not_hold_together_is_refused(damage):
     with pytest.raises(StateError):
         store.load_state_dict(state)
     assert all(store.get(np.arange(90))[key].equal(value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("codec", ["raw", "delta", "rows", "lz4"])
+def test_a_bit_that_changed_in_a_state_is_found_by_its_checksum(codec):
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 4, (91, 12, 12), dtype=np.uint8)
+    store = FrameStore(90, codecs={"x": codec})
+    store.extend({"x": pictures[:-1], "next/x": pictures[1:]})
+    for name in ("columns", "links"):
+        state = copy.deepcopy(store.state_dict())
+        part = state[name]["x"]
+        flat = part["tail" if name == "links" else "frames" if codec == "raw" else "blobs"].reshape(-1)
+        flat[len(flat) // 2] ^= 1
+        with pytest.raises(StateError, match="checksum"):
+            FrameStore(90).load_state_dict(state)
+    FrameStore(90).load_state_dict(store.state_dict())

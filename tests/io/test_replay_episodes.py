@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import struct
+import threading
 
 import numpy as np
 import pytest
@@ -214,3 +216,47 @@ def test_a_small_file_cannot_ask_for_much_memory():
     big = compress_image(np.zeros(1 << 20, np.uint8))
     with pytest.raises(ContainerError, match="more than is allowed"):
         decompress_image(big, largest=1 << 19)
+
+
+@pytest.mark.parametrize("mode", [False, "frame", "episode"])
+def test_a_state_is_loaded_by_torch_with_weights_only(tmp_path, mode):
+    buffer = DictReplayBuffer(100, img_compressed=mode)
+    buffer.add({"a": np.arange(30), "grid": np.zeros((30, 20, 20), np.uint8)})
+    torch.save(buffer.state_dict(), tmp_path / "x.pt")
+    restored = DictReplayBuffer(100)
+    restored.load_state_dict(torch.load(tmp_path / "x.pt", weights_only=True))
+    assert restored.get([7, 29])["a"].tolist() == [7, 29]
+
+
+def test_a_state_with_more_keys_than_the_buffer_is_loaded_without_them():
+    more = DictReplayBuffer(100)
+    more.add({"a": np.arange(5), "b": np.zeros(5)})
+    buffer = DictReplayBuffer(100, keys=["a"])
+    buffer.load_state_dict(more.state_dict())
+    assert buffer.get([3])["a"].tolist() == [3]
+    assert list(buffer.sample(2)) == ["a"]
+    with pytest.raises(StateError, match="c"):
+        DictReplayBuffer(100, keys=["c"]).load_state_dict(more.state_dict())
+
+
+def test_a_state_of_an_unknown_mode_is_told_as_such():
+    with pytest.raises(StateError, match="mode 'tape'"):
+        DictReplayBuffer(100).load_state_dict({**DictReplayBuffer(100).state_dict(), "mode": "tape"})
+
+
+@pytest.mark.parametrize("what", [0, 1])
+def test_an_image_with_impossible_axes_is_refused(what):
+    with pytest.raises(ContainerError):
+        decompress_image(struct.pack("<4sBBBB", b"NVI1", what, 0, 0, 2) + struct.pack("<2Q", 2**63 + 5, 0))
+
+
+def test_the_length_is_not_read_while_an_episode_makes_room():
+    buffer, seen = DictReplayBuffer(10), []
+    buffer.add({"a": np.zeros(10)})
+    with buffer._lock:
+        reader = threading.Thread(target=lambda: seen.append((len(buffer), buffer.num_episodes)))
+        reader.start()
+        reader.join(0.2)
+        assert not seen
+    reader.join(10)
+    assert seen == [(10, 1)]

@@ -17,7 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 from torchrl.data.replay_buffers.storages import LazyStackStorage, Storage
 
-from navrl.errors import ReplayError
+from navrl.errors import ReplayError, ReplayIndexError
 from navrl.io import load_checkpoint, save_checkpoint
 from navrl.io.replay import FrameStore, Rounded
 
@@ -112,14 +112,7 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
         return found if len(shape) == 1 else found.reshape(shape)
 
     def _indices(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return np.arange(*index.indices(len(self)))
-        if isinstance(index, torch.Tensor):
-            index = index.cpu().numpy()
-        found = np.atleast_1d(np.asarray(index))
-        if found.dtype == bool:
-            return np.flatnonzero(found)
-        return np.where(found < 0, found + len(self), found) if found.size else found.astype(np.int64)
+        return np.atleast_1d(_places(index, len(self)))
 
     def __len__(self) -> int:
         return len(self.store)
@@ -181,25 +174,36 @@ class _Frames:
             return default
 
     def __contains__(self, key: Any) -> bool:
-        return self.get(key) is not None
+        return _is_key(key) and bool(self._held(key))
+
+    def _held(self, key: Key) -> list[str]:
+        """Return the names of a key, or of those in it."""
+        name = _joined(key)
+        return [known for known in self._frames.store.kinds if known == name or known.startswith(f"{name}/")]
 
     def __getitem__(self, item: Any) -> Any:
-        if not isinstance(item, str) and not (isinstance(item, tuple) and all(isinstance(part, str) for part in item)):
-            chosen = self._frames._indices(item) if not isinstance(item, slice) else item
-            return self._frames.read(self._indices[chosen])
-        name = _joined(item)
-        held = [known for known in self._frames.store.kinds if known == name or known.startswith(f"{name}/")]
+        if not _is_key(item):
+            return self._frames.get(self._chosen(item))
+        held = self._held(item)
         if not held:
             raise KeyError(item)
         return self._frames.read(self._indices, held).get(item)
+
+    def _chosen(self, index: Any) -> Any:
+        """Return which frames of the storage an index of this view means; without an axis if it is a single one."""
+        places = _places(index, len(self))
+        if places.size and (places.min() < 0 or places.max() >= len(self)):
+            raise ReplayIndexError(f"index {index} is outside; expected one of {len(self)} frames")
+        return np.asarray(self._indices[places])
 
     def __setitem__(self, key: Key, value: Any) -> None:
         self.set_(key, value)
 
     def set_at_(self, key: Key, value: Any, index: Any) -> None:
-        """Rewrite a key of some of the frames."""
-        chosen = self._indices[index]
-        tensor = torch.as_tensor(value)
+        """Rewrite a key of some of the frames, or of one."""
+        chosen, tensor = self._chosen(index), torch.as_tensor(value)
+        if not chosen.ndim:
+            chosen, tensor = chosen.reshape(1), tensor[None]
         self._frames.store.update(chosen, {_joined(key): tensor.expand(len(chosen), *tensor.shape[1:])})
 
     def set_(self, key: Key, value: Any) -> None:
@@ -215,6 +219,21 @@ class _Frames:
 
     def __iter__(self) -> Iterator[Any]:
         return (self._frames.get(int(index)) for index in self._indices)
+
+
+def _places(index: Any, length: int) -> Any:
+    """Return an index of any kind as places from 0 on, in an array with its axes; places may be outside."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(length))
+    found = index.cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)
+    if found.dtype == bool:
+        return np.flatnonzero(found)
+    found = found.astype(np.int64)  # adding the length to a small type would overflow
+    return np.where(found < 0, found + length, found)
+
+
+def _is_key(item: Any) -> bool:
+    return isinstance(item, str) or (isinstance(item, tuple) and bool(item) and all(isinstance(part, str) for part in item))
 
 
 def _joined(key: Any) -> str:

@@ -56,11 +56,31 @@ class Arena:
         self.addresses[held] = 0
         self.sizes[held] = 0
 
+    def compact(self) -> None:
+        """Move blobs out of pieces that are less than half full, if more than half of all memory holds none."""
+        if sum(map(len, self._pieces.values())) <= 2 * int(self.sizes.sum(dtype=np.int64)) + 2 * SMALLEST:
+            return
+        held = np.flatnonzero(self.addresses)
+        for piece in [number for number in self._pieces if number != self._current]:
+            numbers = held[self._piece_of[held] == piece]
+            sizes = self.sizes[numbers]
+            if 2 * int(sizes.sum(dtype=np.int64)) >= len(self._pieces[piece]):
+                continue
+            blobs = [np.empty(size, np.uint8) for size in sizes.tolist()]
+            for number, blob in zip(numbers.tolist(), blobs, strict=True):
+                self.read(number, blob)
+            self.place(numbers, sizes)
+            for number, blob in zip(numbers.tolist(), blobs, strict=True):
+                self._slice(number, len(blob))[:] = blob
+
     def read(self, number: int, out: Array) -> None:
         """Copy a blob into an array of its size."""
+        out[:] = self._slice(number, len(out))
+
+    def _slice(self, number: int, size: int) -> Array:
         piece = self._pieces[int(self._piece_of[number])]
         begin = int(self.addresses[number]) - piece.ctypes.data
-        out[:] = piece[begin : begin + len(out)]
+        return piece[begin : begin + size]
 
     def nbytes(self) -> int:
         """Return the bytes held: pieces, full or not, and tables."""

@@ -100,19 +100,21 @@ class DictReplayBuffer:
         self.keys = None if keys is None else tuple(keys)
         self.mode = MODES[img_compressed]
         self.kinds: Kinds = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._workers = Workers(threads or usable_cores())
         self._episodes: deque[Episode] = deque()
         self._lengths = PrefixSum()
 
     def __len__(self) -> int:
         """The number of frames."""
-        return self._lengths.total
+        with self._lock:
+            return self._lengths.total
 
     @property
     def num_episodes(self) -> int:
         """How many episodes are held."""
-        return len(self._episodes)
+        with self._lock:
+            return len(self._episodes)
 
     def nbytes(self) -> int:
         """Return the bytes of the frames as they are held."""
@@ -205,11 +207,14 @@ class DictReplayBuffer:
         """
         loaded = DictReplayBuffer(self.max_size, self.keys, self.device)
         try:
-            if state["max_size"] != self.max_size or state["mode"] not in MODES.values():
+            if state["max_size"] != self.max_size:
                 raise StateError(f"a buffer for {state['max_size']} frames, expected one for {self.max_size}")
+            if state["mode"] not in MODES.values():
+                raise StateError(f"a buffer of mode {state['mode']!r}, expected one of {', '.join(map(str, MODES.values()))}")
             loaded.mode = state["mode"]
+            names = self.keys or tuple(state["keys"])
             for packed in state["episodes"]:
-                stored: Episode = {key: _unpacked(packed[key]) for key in state["keys"]}
+                stored: Episode = {key: _unpacked(packed[key]) for key in names}
                 opened = {key: _opened(value) for key, value in stored.items()}
                 whole = {
                     k: torch.stack([decompress_image(f) for f in v]) if isinstance(v, list) else v for k, v in opened.items()
@@ -218,8 +223,10 @@ class DictReplayBuffer:
                 loaded.kinds = _kinds(checked)
                 loaded._episodes.append(stored)
                 loaded._lengths.append(len(next(iter(whole.values()))))
-        except (KeyError, TypeError, AttributeError, ReplayError, ContainerError, RuntimeError) as error:
-            raise StateError(f"not the state of a DictReplayBuffer: {error}; nothing was loaded") from error
+        except StateError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, ReplayError, ContainerError, RuntimeError) as error:
+            raise StateError(f"not the state of a DictReplayBuffer: {error!r}; nothing was loaded") from error
         if len(loaded) > self.max_size:
             raise StateError(f"a state of {len(loaded)} frames, expected at most {self.max_size}; nothing was loaded")
         with self._lock:
@@ -252,16 +259,17 @@ def _opened(value: Tensor | list[bytes] | bytes) -> Any:
     return decompress_image_seq(value) if isinstance(value, bytes) else value
 
 
-def _whole(value: Any) -> Tensor:
-    return torch.stack([decompress_image(frame) for frame in value]) if isinstance(value, list) else value
-
-
 def _packed(value: Tensor | list[bytes] | bytes) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, bytes):
-        return {"episode": np.frombuffer(value, np.uint8).copy()}
-    return {"frames": np.frombuffer(b"".join(value), np.uint8).copy(), "lengths": np.array([*map(len, value)], np.int64)}
+        return {"episode": _byte_tensor(value)}
+    return {"frames": _byte_tensor(b"".join(value)), "lengths": torch.tensor([*map(len, value)], dtype=torch.int64)}
+
+
+def _byte_tensor(data: bytes) -> Tensor:
+    """Return bytes as a tensor, which `torch.load` takes with `weights_only` too."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
 def _unpacked(packed: Any) -> Tensor | list[bytes] | bytes:

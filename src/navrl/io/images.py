@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from navrl.errors import ConfigError, ContainerError, MissingExtraError, ReplayError
+from navrl.errors import ConfigError, ContainerError, MissingExtraError, NavrlError, ReplayError
 from navrl.io.codecs import CODECS, MAX_EXPANSION
 from navrl.io.codecs import find_codec as find_file_codec
 from navrl.io.element_types import ITEM_BYTES, NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
@@ -72,7 +72,12 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
     if size:
         CODECS[_CODEC_NAMES[codec_number]].decode(stored[position:], raw, element)
     mode = bytes(stored[position - 8 : position]).rstrip(b"\0").decode("ascii", "replace") if what == PICTURE else ""
-    return _put_together(what, element, shape, mode, raw)
+    try:
+        return _put_together(what, element, shape, mode, raw)
+    except NavrlError:
+        raise
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # axes that no array can have
+        raise ContainerError(f"a compressed image of shape {shape}: {error}") from error
 
 
 def compress_image_seq(images: Any, codec: str = "zstd", level: int | None = None) -> bytes:

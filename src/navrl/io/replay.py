@@ -21,14 +21,7 @@ from torch import Tensor
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
 from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec, given_codec, rounded_keys
 from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
-from navrl.io.replay_input import (
-    as_indices,
-    as_tensor,
-    as_words,
-    check_kinds,
-    common_length,
-    length_of,
-)  # fmt: skip
+from navrl.io.replay_input import as_indices, as_tensor, as_words, check_kinds, common_length, in_one, length_of
 from navrl.io.replay_links import Link, alike
 from navrl.io.replay_state import pack_parts, read_parts
 from navrl.io.threads import TaskThreads, usable_cores
@@ -38,6 +31,7 @@ __all__ = ["FrameStore", "Rounded"]
 
 CHUNK = 16  # frames; more save little, and a frame costs more to decode
 ALIKE = 0.5  # of the first frames have to be told by the next, or `next/X` is a key like any other
+TOLD = 4096  # of the first frames, and some of every stream, tell how to store all
 MANY = 1024  # frames that are encoded before they are put in place
 
 Codecs = Mapping[str, "str | Rounded"]
@@ -86,12 +80,14 @@ class FrameStore:
             self.first: list[dict[str, Array]] = []  # what came before codecs were chosen
 
     def __len__(self) -> int:
-        return min(self.ring.total + self._waiting, self.capacity)
+        with self._lock:
+            return min(self.ring.total + self._waiting, self.capacity)
 
     @property
     def cursor(self) -> int:
         """The index of the next frame."""
-        return (self.ring.cursor + self._waiting) % self.capacity
+        with self._lock:
+            return (self.ring.cursor + self._waiting) % self.capacity
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -128,12 +124,16 @@ class FrameStore:
         """Write frames at indices: where the next would go, as `extend` does, or over frames that are held.
 
         Rewriting is slow for compressed keys: their chunks are decoded and encoded again.
+
+        Raises:
+            ReplayError: keys, element types or shapes are not those of the first frames; nothing was stored.
+            ReplayIndexError: an index is neither that of a frame nor that of the next; nothing was stored.
         """
         with self._writing:
-            words, count = self._words(frames)
             slots = as_indices(indices)
-            if len(slots) != count:
-                raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
+            ends = np.maximum.accumulate([len(self), *(slots[:-1] + 1)])  # how many there are when it is a slot's turn
+            self._check_held(slots, np.minimum(ends[: len(slots)] + 1, self.capacity))
+            words, count = self._words(frames, due=len(slots))
             while count:
                 ahead = slots == (self.cursor + np.arange(count)) % self.capacity
                 appended = bool(ahead[0])
@@ -150,10 +150,8 @@ class FrameStore:
             ReplayIndexError: an index is not that of a frame that is held.
         """
         with self._writing:
-            words, count = self._words(frames, some=True)
             slots = as_indices(indices)
-            if len(slots) != count:
-                raise ReplayError(f"{count} frames for {len(slots)} indices; expected as many")
+            words, _ = self._words(frames, some=True, due=len(slots))
             self._change(slots, words)
 
     def _change(self, slots: Array, words: dict[str, Array]) -> None:
@@ -185,7 +183,7 @@ class FrameStore:
         for key in self.columns.keys() & words.keys():
             self.columns[key].write(slots, words[key])
 
-    def _words(self, frames: Mapping[str, Any], *, some: bool = False) -> tuple[dict[str, Array], int]:
+    def _words(self, frames: Mapping[str, Any], *, some: bool = False, due: int | None = None) -> tuple[dict[str, Array], int]:
         """Return frames as rows of whole numbers by key, and how many there are; of some keys, or of all."""
         if not frames:
             raise ReplayError("no keys given; expected a mapping of names to arrays")
@@ -193,6 +191,8 @@ class FrameStore:
         for key, value in frames.items():
             kinds[key], words[key] = as_words(key, value)
         count = common_length(words)
+        if due is not None and count != due:
+            raise ReplayError(f"{count} frames for {due} indices; expected as many")
         known = {key: kind for key, kind in self.kinds.items() if not some or key in kinds}
         if self.kinds or some:
             check_kinds(kinds, known)
@@ -214,10 +214,12 @@ class FrameStore:
     def _begin(self, words: dict[str, Array]) -> None:
         """Keep the first frames until they tell how to store them."""
         with self._lock:
-            self.first.append({key: rows.copy() for key, rows in words.items()})
+            self.first.append(words)
             streams = self._find_streams()
             if streams is not None:
                 self._open(streams)
+            else:  # the caller may change what is theirs
+                self.first[-1] = {key: rows.copy() for key, rows in words.items()}
 
     def _find_streams(self) -> int | None:
         """Return how many streams there are, or None while that is not known."""
@@ -227,7 +229,7 @@ class FrameStore:
             return self._streams if full or count >= 4 * max(self.chunk, self._streams) else None
         if count < 4 * self.chunk and not full:
             return None
-        words = self._joined()
+        words = self._joined(TOLD + 8 * turn)
         names = self._linkable()
         if not names or turn == 1 or max(alike(words, name, 1) for name in names) >= ALIKE:
             return 1
@@ -237,8 +239,9 @@ class FrameStore:
             return turn if full or count >= 8 * turn else None
         return 1
 
-    def _joined(self) -> dict[str, Array]:
-        return {key: np.concatenate([part[key] for part in self.first]) for key in self.kinds}
+    def _joined(self, most: int | None = None) -> dict[str, Array]:
+        """Return the first frames, or at most so many of them, in one piece."""
+        return {key: in_one([part[key][:most] for part in self.first])[:most] for key in self.kinds}
 
     def _linkable(self) -> list[str]:
         """Return the X whose `next/X` is of the same kind."""
@@ -250,13 +253,14 @@ class FrameStore:
         while size > 8 and size * streams > self.capacity // 4:
             size -= 8
         self.ring = Ring(self.capacity, size, streams)
-        words = self._joined()
+        words = self._joined(TOLD + self.chunk * streams)
         linked = [name for name in self._linkable() if alike(words, name, streams) >= ALIKE]
         self.links = {name: Link(self._stored_kind(name), self.ring) for name in linked}
         told = {f"next/{name}" for name in linked}
         self.columns = {key: self._column(key, words[key]) for key in self.kinds if key not in told}
-        self.first = []
-        self._append(words, length_of(words))
+        parts, self.first = self.first, []
+        for part in parts:
+            self._append(part, length_of(part))
 
     def _column(self, key: str, words: Array) -> RawColumn | ChunkColumn:
         kind, ring, given = self._stored_kind(key), self.ring, given_codec(self.codecs, key)
@@ -374,9 +378,10 @@ class FrameStore:
             return torch.from_numpy(self.rounded[key].from_whole(words, kind.element)).view(len(words), *kind.shape)
         return as_tensor(kind, words)
 
-    def _check_held(self, slots: Array) -> None:
-        if len(slots) and (slots.min() < 0 or slots.max() >= len(self)):
-            wrong = slots[(slots < 0) | (slots >= len(self))]
+    def _check_held(self, slots: Array, ends: Array | None = None) -> None:
+        """Raise a ReplayIndexError for a slot that is not below the end, or not below its own end."""
+        wrong = slots[(slots < 0) | (slots >= (len(self) if ends is None else ends))]
+        if len(wrong):
             raise ReplayIndexError(f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}")
 
     def state_dict(self) -> dict[str, Any]:

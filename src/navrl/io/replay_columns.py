@@ -125,6 +125,7 @@ class ChunkColumn:
             chosen = ~in_stage & (block == changed)
             frames[place[chosen]] = words[chosen]
             self.commit(*self.encode(changed, 1, frames))
+        self.arena.compact()
 
     def nbytes(self) -> int:
         """Return the bytes held."""

@@ -13,7 +13,7 @@ from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, TOR
 from navrl.io.images import bytes_of
 from navrl.io.replay_codecs import Array, Kind
 
-__all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "length_of"]
+__all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "in_one", "length_of"]
 
 
 def as_words(key: str, value: Any) -> tuple[Kind, Array]:
@@ -55,6 +55,11 @@ def as_tensor(kind: Kind, words: Array) -> torch.Tensor:
 def length_of(part: Mapping[str, Array]) -> int:
     """Return how many frames there are."""
     return len(next(iter(part.values())))
+
+
+def in_one(parts: list[Array]) -> Array:
+    """Return arrays one behind the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def common_length(words: Mapping[str, Array]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from navrl.errors import ConfigError, StateError
 from navrl.io.element_types import TORCH_DTYPES
@@ -33,24 +34,49 @@ class Parts:
 
 
 def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
-    """Return the parts of a store as arrays and plain values."""
+    """Return the parts of a store as tensors and plain values, which `torch.load` takes with `weights_only` too."""
     ring = parts.ring
     columns = {
         key: {
             "codec": column.codec.name if column.codec else "raw",
             "parameter": column.codec.parameter if column.codec else 0,
-            **_pack_column(column, ring),
+            **_sealed(_pack_column(column, ring)),
         }
         for key, column in parts.columns.items()
     }
     return {
         "version": VERSION, "capacity": capacity, "size": ring.size, "streams": ring.streams,
         "cursor": ring.cursor, "total": ring.total, "columns": columns,
-        "first": [{key: rows.copy() for key, rows in part.items()} for part in parts.first],
+        "first": [_packed({key: rows.copy() for key, rows in part.items()}) for part in parts.first],
         "kinds": {key: [kind.element, list(kind.shape)] for key, kind in parts.kinds.items()},
         "rounded": {key: rounded.step for key, rounded in parts.rounded.items()},
-        "links": {key: link.state() for key, link in parts.links.items()},
+        "links": {key: _sealed(link.state()) for key, link in parts.links.items()},
     }  # fmt: skip
+
+
+def _packed(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+    """Return arrays as tensors; words without a sign as those with one, which every version of torch can load."""
+    signed = {name: array if array.dtype == np.uint8 else array.view(f"i{array.itemsize}") for name, array in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in signed.items()}
+
+
+def _sealed(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return arrays as tensors, with a checksum of them all."""
+    return {**_packed(arrays), "checksum": _checksum(arrays)}
+
+
+def _checksum(arrays: Mapping[str, Array]) -> str:
+    checksum = xxhash.xxh3_64()
+    for name in sorted(arrays):
+        checksum.update(name.encode())
+        checksum.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
+    return checksum.hexdigest()
+
+
+def _check_seal(name: str, packed: Mapping[str, Any]) -> None:
+    """Raise a StateError unless arrays are as they were packed; older states have no checksum."""
+    arrays = {key: np.asarray(value) for key, value in packed.items() if isinstance(value, torch.Tensor | np.ndarray)}
+    _expect("checksum" not in packed or packed["checksum"] == _checksum(arrays), f"{name} was damaged: its checksum differs")
 
 
 def _pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
@@ -75,7 +101,9 @@ def read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
     """
     try:
         return _read_parts(state, capacity)
-    except (KeyError, TypeError, AttributeError, ConfigError, OverflowError, MemoryError) as error:
+    except StateError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError, OverflowError, MemoryError) as error:
         raise StateError(f"not the state of a replay store: {type(error).__name__}: {error}; nothing was loaded") from error
 
 
@@ -92,6 +120,8 @@ def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
     _expect(cursor == total % capacity, f"the next frame is {cursor}, expected {total % capacity}")
     parts.ring = ring = Ring(capacity, size, streams, cursor, total)
     stored = {key: Kind("uint32", kind.shape) if key in parts.rounded else kind for key, kind in parts.kinds.items()}
+    for key, packed in [*state["columns"].items(), *((f"next/{key}", link) for key, link in state["links"].items())]:
+        _check_seal(key, packed)
     parts.columns = {key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()}
     parts.links = {}
     for key, packed in state["links"].items():
@@ -122,6 +152,8 @@ def _kind(element: str, shape: Any) -> Kind:
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> Array:
     found = value.cpu().numpy() if isinstance(value, torch.Tensor) else value
     _expect(isinstance(found, np.ndarray), f"{name} is {type(value).__name__}, expected an array")
+    if found.dtype == np.dtype(dtype.replace("u", "i")):
+        found = found.view(dtype)
     _expect(
         found.dtype == np.dtype(dtype) and found.shape == shape,
         f"{name} is {found.dtype} {found.shape}, expected {np.dtype(dtype)} {shape}",

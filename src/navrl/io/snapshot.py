@@ -320,7 +320,8 @@ def array_sources(packed: Packed, numbers: Sequence[int], bytes_of: Callable[[An
 def tensor_bytes(tensor: torch.Tensor) -> Bytes:
     """Return the bytes of a tensor, without a copy where it lies contiguous in main memory."""
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    # An axis of length 0 or 1 may have any stride, such as 0, in a contiguous tensor; torch would not view it as bytes then.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def _flat(array: np.ndarray[Any, Any]) -> Bytes:

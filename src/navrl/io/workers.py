@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent import futures
 from itertools import pairwise
 from typing import Any
 
@@ -34,9 +35,12 @@ class Workers:
             self._threads = TaskThreads(self.count - 1, "navrl-replay")
         first, *ranges = pairwise([rows * part // parts for part in range(parts + 1)])
         waits = [self._threads.submit(work, *others) for others in ranges]
-        work(*first)
-        for wait in waits:
-            wait.result()
+        try:
+            work(*first)
+        finally:  # whatever is raised, no thread may go on with what the caller is about to unlock
+            futures.wait(waits)
+        for done in waits:
+            done.result()
 
     def __del__(self) -> None:
         if self._threads is not None:
