@@ -69,7 +69,7 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     checksum = xxhash.xxh3_64()
     for name in sorted(arrays):
         checksum.update(name.encode())
-        checksum.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
+        checksum.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
     return checksum.hexdigest()
 
 
