@@ -38,6 +38,17 @@ def joined(buffers):
     return np.frombuffer(b"".join(memoryview(buffer).cast("B") for buffer in buffers), np.uint8)
 
 
+def test_a_last_group_that_begins_within_an_environment_is_read_by_both():
+    """23 rows a group are no whole environments of 3 steps, though the 21 rows of the last group could be."""
+    chunk, rows = np.random.default_rng(0).integers(0, 256, 67, dtype=np.uint8), Rows(1, 3, 23, 0)
+    codec = CODECS["time-delta-zstd"]
+    stored = joined(codec.encode_readably(chunk, "int8", None, rows))
+    for decode in (codec.decode, codec.decode_readably):
+        found = np.zeros_like(chunk)
+        decode(stored, found, "int8", rows, None)
+        assert (found == chunk).all()
+
+
 @settings(max_examples=150, deadline=None)
 @given(drawn=chunks(), name=st.sampled_from(CODEC_NAMES), level=st.sampled_from([None, 1, 12]), choice=st.data())
 def test_compiled_and_readable_codecs_write_the_same_bytes_and_read_them(drawn, name, level, choice):

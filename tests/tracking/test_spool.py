@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from navrl.tracking.spool import CONTAINER, Journal, Lines, Spool, Undeliverable, digest_of
 
-VALUES = st.dictionaries(st.text(max_size=8), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text())
+# No subnormal numbers: other tests have this process flush them to zero, as training does.
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
+VALUES = st.dictionaries(st.text(max_size=8), NUMBERS | st.text())
 
 
 @settings(max_examples=50, deadline=None)
