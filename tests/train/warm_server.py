@@ -30,8 +30,10 @@ def warm_up(overrides: list[str]) -> None:
     from navrl.train.report import draw_flights
     from navrl.train.team import Team
     from navrl.train.trainer import Trainer
+    from navrl.train.warm import compile_kernels
 
     torch.set_flush_denormal(True)
+    compile_kernels(load_config(overrides))
     trainer = Trainer(load_config(overrides), Team())
     trainer.learn(trainer.collect())
     flights = trainer.evaluate()

@@ -205,9 +205,7 @@ def _add_up(parts: _Parts, groups: Any, output: Any, places: Any, rows: Rows) ->
     for plane in range(width):
         np.concatenate(planes[plane * len(groups) :][: len(groups)], out=values[:, width - 1 - plane])
     changes[np.flatnonzero(changed)] = values.reshape(-1).view(unsigned)
-    if (
-        lines % rows.steps == 0 and not ((rows.first + groups * rows.group) % rows.steps).any()
-    ):
+    if lines % rows.steps == 0 and not ((rows.first + groups * rows.group) % rows.steps).any():
         changes = changes.reshape(len(groups), length, -1, rows.steps)
         np.add.accumulate(changes, axis=3, dtype=unsigned, out=changes)
     else:
