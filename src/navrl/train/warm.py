@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-import navrl
 from navrl.config import Config, as_yaml, from_dict
 from navrl.rl.accelerate import accelerate
 from navrl.rl.network import RowLayout, build_network
@@ -31,7 +30,7 @@ def compile_kernels(config: Config) -> None:
 
 def compiled_before() -> bool:
     """Tell whether numba's cache holds the simulator's step."""
-    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(navrl.__file__).parent)
+    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[1])
     return any(place.rglob("kernel._step_chunk-*.nbi"))
 
 
