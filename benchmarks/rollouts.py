@@ -13,6 +13,7 @@ import pickle
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,18 +58,20 @@ def write_durably(path: Path, data: bytes | memoryview) -> None:
         os.fsync(file.fileno())
 
 
-class Peer:
+class Peer(ABC):
     """A way to store a rollout that blocks until the file is there."""
 
     def __init__(self, name: str, data: Data, folder: Path) -> None:
         self.data, self.path = data, folder / name
         self.env = 0
 
+    @abstractmethod
     def write(self) -> None:
-        raise NotImplementedError
+        """Store the rollout durably."""
 
+    @abstractmethod
     def read(self) -> Data:
-        raise NotImplementedError
+        """Return all of it."""
 
     def read_env(self, env: int) -> Data:
         return {name: array[env] for name, array in self.read().items()}
@@ -122,9 +125,12 @@ class Ours(Peer):
         super().__init__(name, data, folder)
         self.storage = RolloutStorage(self.path, level)
 
+    def write(self) -> None:
+        self.storage.save(self.data, 0)
+
     def store(self) -> tuple[float, float]:
         start = time.perf_counter()
-        self.storage.save(self.data, 0)
+        self.write()
         stall = time.perf_counter() - start
         self.storage.flush()
         return stall, time.perf_counter() - start
