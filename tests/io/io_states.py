@@ -11,8 +11,9 @@ from navrl.io.element_types import TORCH_DTYPES
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    fresh = torch.empty(plain.shape, dtype=plain.dtype).copy_(plain)  # a tensor of one element may have any stride, and keep it
+    return fresh.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def assert_same(found, expected, place="state"):

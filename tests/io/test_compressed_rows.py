@@ -7,16 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from io_states import bits
 
 from navrl.errors import ConfigError, ContainerError
 from navrl.io.codecs import CODECS
 from navrl.io.compressed import CompressedRows, read_message, write_message
 from navrl.io.element_types import TORCH_DTYPES
-
-
-def bits(tensor):
-    """Return the bytes of a tensor: NaN is equal to itself there, and 0 differs from -0."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def identical(first, second):
@@ -59,6 +55,12 @@ def test_a_message_comes_back_bit_for_bit(tensor, codec):
     read, note = read_message(message)
     assert identical(read, tensor)
     assert note == {"batch": [1, 2]}
+
+
+def test_a_single_number_cut_from_a_wider_tensor_is_compressed():
+    column = torch.tensor([[-3.5, 8.0]])[:, 0]  # contiguous, says torch of one element, with a stride of 2
+    assert identical(CompressedRows.compress(column).read(), column)
+    assert identical(read_message(write_message(column))[0], column)
 
 
 def test_only_the_chunks_that_are_touched_are_decompressed():

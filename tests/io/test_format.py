@@ -9,7 +9,7 @@ import independent_reader
 import numpy as np
 import pytest
 import torch
-from io_states import TinyTraining, random_tensor
+from io_states import TinyTraining, bits, random_tensor
 from navrl_golden import golden_rollout, write_golden
 
 from navrl.io import load_checkpoint, read_index, save_checkpoint
@@ -30,7 +30,7 @@ def test_a_reader_written_from_the_page_reads_every_type(tmp_path, codec):
     document, arrays = independent_reader.read(tmp_path / "x.pt")
     assert document["kind"] == "checkpoint"
     for name, tensor in state.items():
-        assert arrays[name] == tensor.reshape(-1).view(torch.uint8).numpy().tobytes(), name
+        assert arrays[name] == bits(tensor), name
 
 
 @pytest.mark.parametrize("shape", [(7, 5, 3), (40, 13, 30), (2, 300, 40), (1, 1, 5000), (3, 4, 9000)])
@@ -47,7 +47,7 @@ def test_a_reader_written_from_the_page_reads_rollouts(tmp_path, shape, element)
         "rows": [0, 1],
     }  # fmt: skip
     for name, tensor in (("noise", noise), ("still", still), ("last", noise[0])):
-        assert arrays[name] == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), name
+        assert arrays[name] == bits(tensor), name
 
 
 def test_the_golden_rollout_is_read_for_ever():

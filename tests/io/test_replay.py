@@ -6,6 +6,7 @@ import threading
 import time
 import tracemalloc
 
+import io_states
 import numpy as np
 import pytest
 import torch
@@ -42,7 +43,7 @@ def flights(count: int, streams: int = 1, seed: int = 0, width: int = 6) -> dict
 
 
 def bits(value: np.ndarray | torch.Tensor) -> bytes:
-    return (value.contiguous().reshape(-1).view(torch.uint8).numpy() if isinstance(value, torch.Tensor) else value).tobytes()
+    return io_states.bits(value) if isinstance(value, torch.Tensor) else value.tobytes()
 
 
 def assert_holds(store: FrameStore, expected: list[dict[str, np.ndarray]]) -> None:

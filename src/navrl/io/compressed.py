@@ -20,7 +20,7 @@ from torch import Tensor
 
 from navrl.errors import ConfigError, ContainerError
 from navrl.io.codecs import MAX_EXPANSION, find_codec
-from navrl.io.element_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES
+from navrl.io.element_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
 __all__ = ["ChunkCodec", "CompressedRows", "read_message", "write_message"]
 
@@ -169,10 +169,7 @@ def _chunk_counts(number: int, chunk_rows: int) -> np.ndarray[Any, np.dtype[np.i
 
 def _bytes_of(rows: Tensor) -> Bytes:
     """Return the bytes of a tensor, one line a row."""
-    plain = rows.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if not plain.numel():
-        return np.empty((rows.shape[0], 0), np.uint8)
-    return plain.reshape(-1).view(torch.uint8).numpy().reshape(rows.shape[0], -1)
+    return tensor_bytes(rows).reshape(rows.shape[0], math.prod(rows.shape[1:]) * rows.element_size())
 
 
 def _tensor_of(data: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

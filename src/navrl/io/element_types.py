@@ -1,6 +1,8 @@
-"""The element types that a container can hold, by the names written in the file."""
+"""The element types that a container can hold, by the names written in the file, and the bytes of a tensor of any of them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,3 +42,10 @@ NUMPY_DTYPES = {
     name: np.dtype(name) for name in ITEM_BYTES if name not in ("bfloat16", "complex32") and not name.startswith("float8")
 }
 NAME_OF_NUMPY_DTYPE = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def tensor_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the bytes of a tensor, without a copy where it lies contiguous in main memory."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    # An axis of length 0 or 1 may have any stride, such as 0, in a contiguous tensor; torch would not view it as bytes then.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()

@@ -19,9 +19,16 @@ import torch
 from navrl.errors import ConfigError, ContainerError, MissingExtraError, NavrlError, ReplayError
 from navrl.io.codecs import CODECS, MAX_EXPANSION
 from navrl.io.codecs import find_codec as find_file_codec
-from navrl.io.element_types import ITEM_BYTES, NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES
+from navrl.io.element_types import (
+    ITEM_BYTES,
+    NAME_OF_NUMPY_DTYPE,
+    NAME_OF_TORCH_DTYPE,
+    NUMPY_DTYPES,
+    TORCH_DTYPES,
+    tensor_bytes,
+)
 
-__all__ = ["bytes_of", "compress_image", "compress_image_seq", "decompress_image", "decompress_image_seq"]
+__all__ = ["compress_image", "compress_image_seq", "decompress_image", "decompress_image_seq"]
 
 MAGIC = b"NVI1"
 ARRAY, TENSOR, PICTURE = range(3)
@@ -103,22 +110,13 @@ def decompress_image_seq(data: bytes | bytearray | memoryview, *, largest: int =
     return images
 
 
-def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the bytes of a tensor in a row; a copy only where it has to be one."""
-    whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if not whole.numel():
-        return np.empty(0, np.uint8)
-    # An axis of length 1 may have any stride, such as 0, in a contiguous tensor; torch would not view it as bytes then.
-    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
-
-
 def _taken_apart(image: Any) -> tuple[int, str, tuple[int, ...], str, np.ndarray[Any, np.dtype[np.uint8]]]:
     """Return what an image is, its element type, shape, mode, and bytes."""
     if isinstance(image, torch.Tensor):
         element = NAME_OF_TORCH_DTYPE.get(image.dtype)
         if element is None:
             raise ReplayError(f"a tensor of {image.dtype} cannot be compressed; expected numbers or booleans")
-        raw = bytes_of(image)
+        raw = tensor_bytes(image)
         return TENSOR, element, tuple(image.shape), "", raw
     mode = "" if isinstance(image, np.ndarray) else getattr(image, "mode", "")
     if mode and mode not in PICTURE_MODES:

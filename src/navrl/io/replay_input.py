@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from navrl.errors import ReplayError, ReplayIndexError
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, TORCH_DTYPES
-from navrl.io.images import bytes_of
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 from navrl.io.replay_codecs import Array, Kind
 
 __all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "in_one", "length_of"]
@@ -38,7 +37,7 @@ def as_words(key: str, value: Any) -> tuple[Kind, Array]:
     if not shape[0] or not kind.nbytes:
         return kind, np.zeros((shape[0], kind.features), f"u{kind.word}")
     if isinstance(value, torch.Tensor):
-        raw = bytes_of(value).reshape(shape[0], -1)
+        raw = tensor_bytes(value).reshape(shape[0], -1)
     else:
         raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(shape[0], -1)
     return kind, raw.view(f"u{kind.word}")

@@ -24,10 +24,10 @@ from navrl.errors import CheckpointError
 from navrl.io.capture import Captured
 from navrl.io.codecs import Bytes
 from navrl.io.container import ArraySource
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, tensor_bytes
 from navrl.io.state import Packed, pack_state
 
-__all__ = ["ArenaPool", "Guarded", "Snapshot", "live_sources", "tensor_bytes"]
+__all__ = ["ArenaPool", "Guarded", "Snapshot", "live_sources"]
 
 _ALIGNMENT = 64
 _bytes_of = attrgetter("nbytes")
@@ -315,13 +315,6 @@ def array_sources(packed: Packed, numbers: Sequence[int], bytes_of: Callable[[An
         known = NAME_OF_TORCH_DTYPE if type(value) is torch.Tensor else NAME_OF_NUMPY_DTYPE
         sources.append(ArraySource(names[number], known[value.dtype], tuple(value.shape), bytes_of(value)))
     return sources
-
-
-def tensor_bytes(tensor: torch.Tensor) -> Bytes:
-    """Return the bytes of a tensor, without a copy where it lies contiguous in main memory."""
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    # An axis of length 0 or 1 may have any stride, such as 0, in a contiguous tensor; torch would not view it as bytes then.
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def _flat(array: np.ndarray[Any, Any]) -> Bytes:
