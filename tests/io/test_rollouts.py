@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -330,6 +332,52 @@ def test_a_closed_storage_refuses_to_save_and_still_reads(tmp_path):
     with pytest.raises(RolloutError, match="closed"):
         storage.save(flights(), 2)
     assert_same(storage.load(1), flights())
+
+
+def test_a_rollout_that_was_replaced_is_read_anew(tmp_path):
+    with RolloutStorage(tmp_path) as storage:
+        for seed in range(6):  # the file system gives the number of a removed file to the next one
+            storage.save(flights(seed=seed), 1, wait=True)
+            assert_same(storage.load(1, envs=3, keys="reward"), {"reward": flights(seed=seed)["reward"][3]})
+            if seed % 2:
+                storage.delete(1)
+
+
+def open_files(folder):
+    links = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+    return [link for link in links if link.startswith(str(folder))]
+
+
+def test_only_the_file_that_was_read_last_stays_open_and_none_after_the_end(tmp_path):
+    storage = RolloutStorage(tmp_path, keep_last_n=2)
+    for iteration in (1, 2):
+        storage.save(flights(), iteration, wait=True)
+        storage.load(iteration)
+    assert open_files(tmp_path) == [str(storage.path(2))]
+    storage.delete(2)
+    assert open_files(tmp_path) == []
+    storage.load(1)
+    for iteration in (3, 4):
+        storage.save(flights(), iteration, wait=True)
+    assert open_files(tmp_path) == []  # the one that was read is pruned
+    storage.load(3)
+    storage.close()
+    storage.load(3)
+    assert open_files(tmp_path) == []
+
+
+def test_threads_read_different_rollouts_through_one_storage(tmp_path):
+    with RolloutStorage(tmp_path) as storage:
+        for iteration in range(4):
+            storage.save(flights(seed=iteration), iteration)
+        storage.flush()
+
+        def read(turn):
+            return turn % 4, storage.load(turn % 4, envs=turn % ENVS, keys="action")["action"]
+
+        with ThreadPoolExecutor(4) as threads:
+            for turn, (iteration, found) in enumerate(threads.map(read, range(200))):
+                assert_same(found, flights(seed=iteration)["action"][turn % ENVS])
 
 
 def test_the_oldest_files_go_and_foreign_ones_stay(tmp_path):

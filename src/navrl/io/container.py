@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,6 @@ __all__ = ["ArraySource", "Container", "write_container"]
 CHUNK_BYTES = 1 << 20
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
-_SETTLED_NS = 100_000_000
 _READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
 
 
@@ -206,18 +205,28 @@ def _encode_chunks(
 
 
 class Container:
-    """An open container: its index at once, its arrays when asked for."""
+    """An open container: its index at once, its arrays when asked for.
 
-    def __init__(self, path: str | os.PathLike[str], known: Container | None = None) -> None:
-        """Open a file; `known` is the same one as it was before: if it still is, its index is not read again."""
+    It is closed when it is told to, or else when nobody has it any more.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._descriptor = open_to_read(path)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         try:
-            self._identity = _identity(self._descriptor)
-            same = known is not None and self._identity is not None and known._identity == self._identity
-            self.index: Index = known.index if known and same else read_index_of(self._descriptor, Path(path))
+            self._found = os.fstat(self._descriptor)
+            self.index: Index = read_index_of(self._descriptor, Path(path))
         except BaseException:
             self.close()
             raise
+
+    def is_still(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether a path leads to the file that is open here; while it is, no other can have its number."""
+        try:
+            now, then = os.stat(path), self._found
+        except OSError:
+            return False
+        return os.path.samestat(now, then) and (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
 
     def read(self, entries: Sequence[ArrayEntry], outputs: Sequence[Bytes], *, workers: int | None = None) -> Sequence[Bytes]:
         """Fill each output with the bytes of its array, chunks side by side in `workers` threads.
@@ -335,22 +344,14 @@ class Container:
 
     def close(self) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._descriptor = -1
+        self._close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _identity(descriptor: int) -> tuple[int, ...] | None:
-    """Return what tells a file from all others, and from itself after a change; None if it may be changing just now."""
-    found = os.fstat(descriptor)
-    settled = time.time_ns() - found.st_mtime_ns > _SETTLED_NS  # times of files are not as fine as they look
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if settled else None
 
 
 def _pieces(wanted: range | NDArray[np.int64], per_chunk: int, group: int) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:

@@ -21,24 +21,31 @@ from navrl.io.index import ArrayEntry
 from navrl.io.rollout_file import Axes, Key, StoredLayout, resolve_key, stored_layout
 from navrl.io.state import array_numbers, unpack_state
 
-__all__ = ["read_rollout"]
+__all__ = ["RolloutReader"]
 
 _WORTH_THREADS = 1 << 21  # bytes to be decoded
 
 
-def read_rollout(
-    container: Container, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any
-) -> Any:  # fmt: skip
-    """Return a rollout or a part of it, and close its file; see `RolloutStorage.load`."""
-    path = container.index.path
-    with container:
-        layout = stored_layout(container.index)
-        reading = _Reading(container, layout, torch.device(device), envs, steps)
+class RolloutReader:
+    """The file of a rollout, kept open: who reads part after part need not read its index each time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._container = Container(path)
+        self._layout = stored_layout(self._container.index)
+        self._tree = self._container.index.document["state"]
+        self.is_still = self._container.is_still
         with _naming(path):
-            tree = container.index.document["state"] if keys is None else _chosen(container.index.document["state"], keys)
-            reading.read(sorted(array_numbers(tree)))
+            self._numbers = sorted(array_numbers(self._tree))
+
+    def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
+        """Return the rollout or a part of it; see `RolloutStorage.load`."""
+        reading = _Reading(self._container, self._layout, torch.device(device), envs, steps)
+        with _naming(self._path):
+            tree = self._tree if keys is None else _chosen(self._tree, keys)
+            reading.read(self._numbers if keys is None else sorted(array_numbers(tree)))
             state = unpack_state(tree, reading.tensor, reading.array)
-        batches = layout.batch_dimensions
+        batches = self._layout.batch_dimensions
         return state if batches is None else _tensordict(state, (), batches, len(reading.selection.dropped))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError, RolloutError, UnsupportedStateError
-from navrl.io.container import Container, Written, write_container
+from navrl.io.container import Written, write_container
 from navrl.io.files import sync_folder
 from navrl.io.index import read_index
 from navrl.io.job import Job
@@ -32,7 +32,7 @@ from navrl.io.rollout_file import (
     rollout_info,
     row_sources,
 )
-from navrl.io.rollout_reader import read_rollout
+from navrl.io.rollout_reader import RolloutReader
 from navrl.io.saver import AsyncCheckpointSaver
 from navrl.io.state import check_json
 
@@ -86,7 +86,7 @@ class RolloutStorage:
             "max_queue_size": max_queue_size, "level": _zstd_level(compression_level), "on_error": on_error, "workers": workers,
         }  # fmt: skip
         self._writer: _RolloutWriter | None = None
-        self._read_last: Container | None = None  # closed; who reads part after part need not read the index each time
+        self._reader: RolloutReader | None = None  # of the rollout that was read last
         self._closed = False
 
     def save(
@@ -148,8 +148,11 @@ class RolloutStorage:
             RolloutError: there is no such rollout, key, environment or step.
             ContainerError: the file is damaged; the message names the file and the array.
         """
-        self._read_last = container = Container(self._existing(iteration), self._read_last)
-        return read_rollout(container, device, envs, keys, steps)
+        path, reader = self._existing(iteration), self._reader
+        if reader is None or not reader.is_still(path):
+            reader = RolloutReader(path)
+        self._reader = None if self._closed else reader
+        return reader.read(device, envs, keys, steps)
 
     def info(self, iteration: int) -> RolloutInfo:
         """Return what a rollout holds, from the index of its file alone.
@@ -179,6 +182,7 @@ class RolloutStorage:
             RolloutError: there is no such rollout.
         """
         self._existing(iteration).unlink()
+        self._reader = None  # an open file would keep its place on the disk
         sync_folder(self.folder)
 
     def path(self, iteration: int) -> Path:
@@ -199,7 +203,7 @@ class RolloutStorage:
 
     def close(self) -> None:
         """Write everything that is pending, stop the threads, and raise what failed; what is stored can still be read."""
-        self._closed = True
+        self._closed, self._reader = True, None
         writer, self._writer = self._writer, None
         if writer is not None:
             with _as_rollout_errors():
@@ -238,6 +242,7 @@ class RolloutStorage:
         for path in paths[: -self.keep_last_n]:
             with suppress(FileNotFoundError):  # the user was quicker
                 path.unlink()
+                self._reader = None
         sync_folder(self.folder)
 
 
