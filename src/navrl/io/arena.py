@@ -35,13 +35,20 @@ class Arena:
     def place(self, numbers: Array, sizes: Array) -> Array:
         """Make room for blobs, in place of those that had the same numbers; return the addresses to write them to."""
         self.free(numbers)
-        for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):
-            if self._current < 0 or self._used + size + PADDING > len(self._pieces[self._current]):
-                self._begin_piece(size + PADDING)
-            self.addresses[number] = self._base + self._used
-            self._piece_of[number] = self._current
-            self._live[self._current] += 1
-            self._used += size
+        ends, done = np.cumsum(sizes), 0
+        while done < len(numbers):
+            placed = ends[done - 1] if done else 0
+            room = len(self._pieces[self._current]) - self._used - PADDING if self._current >= 0 else -1
+            last = int(np.searchsorted(ends, placed + room, "right"))
+            if last <= done:
+                self._begin_piece(int(sizes[done]) + PADDING)
+                continue
+            some = slice(done, last)
+            self.addresses[numbers[some]] = self._base + self._used + ends[some] - sizes[some] - placed
+            self._piece_of[numbers[some]] = self._current
+            self._live[self._current] += last - done
+            self._used += int(ends[last - 1] - placed)
+            done = last
         self.sizes[numbers] = sizes
         return self.addresses[numbers]
 

@@ -66,37 +66,69 @@ def _unzigzag(number: Any) -> Any:
 
 
 @inner
-def _plan(values: Any, count: int, bits: int, second: bool, limit: int, step: int, lengths: Any) -> Any:
-    """Return the width of a difference that makes `count` values smallest. `lengths` is all zero, before and after."""
-    previous, slope, longest = values[0], _NONE, np.int64(0)
+def _measure(values: Any, count: int, bits: int, step: int, firsts: Any, seconds: Any, lengths: Any) -> Any:
+    """Fill in the differences of values and those of these; return which bit lengths occur, as two sets of bits.
+
+    `lengths` counts how often each occurs; what `_cheapest` reads of it, it sets to zero again.
+    """
+    previous, slope = values[0], _NONE
+    seen, seen_second = _NONE, _NONE
     for i in range(1, count):
         difference = values[i] - previous
-        length = 64 - leading_zeros(_zigzag(difference - slope if second else difference, bits))
-        lengths[length] += 1
-        longest = max(longest, length)
+        number, second = _zigzag(difference, bits), _zigzag(difference - slope, bits)
+        firsts[i] = number
+        seconds[i] = second
+        length, second_length = 64 - leading_zeros(number), 64 - leading_zeros(second)
+        if step == 2:
+            length, second_length = (length + 1) & ~1, (second_length + 1) & ~1
+        length, second_length = min(length, 63), min(second_length, 63)  # wider than any width there is
+        lengths[0, length] += 1
+        lengths[1, second_length] += 1
+        seen |= _ONE << np.uint64(length)
+        seen_second |= _ONE << np.uint64(second_length)
         previous = values[i]
         slope = difference
-    best: Any = 0
-    cheapest, narrow = np.int64(1) << 60, np.int64(0)
-    for width in range(longest + step):
-        if width <= longest:
-            narrow += lengths[width]
-            lengths[width] = 0
-        if width % step == 0 and width <= limit:
-            wide: Any = count - 1 - narrow
-            cost: Any = width * narrow + bits * (min(2 * wide, count - 1) if second else wide)
-            if cost < cheapest:
-                best, cheapest = width, cost
-    return best
+    return seen, seen_second
 
 
 @inner
-def _mark(values: Any, count: int, bits: int, second: bool, width: int, coded: Any) -> Any:
-    """Fill `coded` with the differences, and return which values are stored whole."""
+def _cheapest(seen: Any, lengths: Any, count: int, bits: int, whole_each: int, limit: int, size: int) -> Any:
+    """Return the width of a difference that makes `count` values smallest, the bits it takes, and how many do not fit.
+
+    `whole_each` is how many values are stored whole for each difference that is too wide.
+    """
+    best, wide = np.int64(0), np.int64(count - 1)
+    cheapest = bits * min(whole_each * wide, count - 1) + size
+    narrow = np.int64(0)
+    while seen:
+        width = trailing_zeros(seen)
+        seen &= seen - _ONE
+        narrow += lengths[width]
+        lengths[width] = 0
+        if width <= limit:
+            left = count - 1 - narrow
+            cost = width * narrow + bits * min(whole_each * left, count - 1) + (size if left else 0)
+            if cost < cheapest:
+                best, cheapest, wide = width, cost, left
+    return best, cheapest, wide
+
+
+@inner
+def _mark(numbers: Any, count: int, width: int) -> Any:
+    """Return which values are stored whole, for first differences."""
+    marks, most = _ONE, _below(width)
+    for i in range(1, count):
+        marks |= np.uint64(numbers[i] > most) << np.uint64(i)
+    return marks
+
+
+@inner
+def _mark_second(values: Any, count: int, bits: int, width: int, coded: Any) -> Any:
+    """Fill `coded` with differences of differences, none across a value that is stored whole; return which those are."""
     marks, slope = _ONE, _NONE
     for i in range(1, count):
         difference = values[i] - values[i - 1]
-        number = _zigzag(difference - slope if second else difference, bits)
+        number = _zigzag(difference - slope, bits)
         if number > _below(width):
             before = (marks >> np.uint64(i - 1)) & _ONE
             marks |= _ONE << np.uint64(i)
@@ -108,46 +140,66 @@ def _mark(values: Any, count: int, bits: int, second: bool, width: int, coded: A
 
 
 @inner
+def _gather(address: int, jump: int, number: int, size: int, word: int, values: Any) -> Any:
+    """Fill in the values of a feature that are not zero; return in which frames it is zero, and how many are not."""
+    holes, count = _NONE, np.int64(0)
+    value, absent = _NONE, _NONE
+    for t in range(size):
+        if t < number:
+            value = read_word(address, word)
+            absent = np.uint64(value == _NONE)
+            address += jump
+        values[count] = value
+        count += np.int64(_ONE - absent)
+        holes |= absent << np.uint64(t)
+    return holes, count
+
+
+@inner
+def _all_zero(address: int, jump: int, number: int, words: int) -> bool:
+    """Return whether so many words of eight bytes are zero in all frames."""
+    for t in range(number):
+        found = _NONE
+        for i in range(words):
+            found |= read(address + t * jump + 8 * i)
+        if found:
+            return False
+    return True
+
+
+@inner
 def encode_chunk(
     frames: int, features: int, word: int, stride: int, number: int, size: int, target: int, scratch: Any, lengths: Any
 ) -> int:
     """Write `number` frames, `stride` rows from one to the next, as a chunk of `size`; return the bytes written.
 
-    Frames that are missing repeat the last. `scratch` is (3, 64) uint64, `lengths` (65,) int64 zeros.
+    Frames that are missing repeat the last. `scratch` is (3, 65) uint64, `lengths` (2, 64) int64 zeros.
     """
     bits, row = word * 8, features * word
     step = 2 if word == 8 else 1
     limit = min(bits - 1, WIDEST) if word < 8 else WIDEST
-    values, coded, other_coded = scratch[0], scratch[1], scratch[2]
+    values, firsts, seconds = scratch[0], scratch[1], scratch[2]
     position = target + (features + 7) // 8
     for byte in range(0, (features + 7) // 8):
-        live = _NONE
-        for feature in range(byte * 8, min(byte * 8 + 8, features)):
-            holes, count = _NONE, 0
-            for t in range(size):
-                value = read_word(frames + min(t, number - 1) * stride * row + feature * word, word)
-                if value == _NONE:
-                    holes |= _ONE << np.uint64(t)
-                else:
-                    values[count] = value
-                    count += 1
+        live, last = _NONE, min(byte * 8 + 8, features)
+        if last == byte * 8 + 8 and _all_zero(frames + byte * 8 * word, stride * row, number, word):
+            last = 0
+        for feature in range(byte * 8, last):
+            holes, count = _gather(frames + feature * word, stride * row, number, size, word, values)
             if count == 0:
                 continue
             live |= _ONE << np.uint64(feature - byte * 8)
-            width = _plan(values, count, bits, False, limit, step, lengths)
-            marks = _mark(values, count, bits, False, width, coded)
-            second = False
-            if count > 3 and (width or marks != _ONE):
-                other = _plan(values, count, bits, True, limit, step, lengths)
-                other_marks = _mark(values, count, bits, True, other, other_coded)
-                whole, other_whole = ones(marks), ones(other_marks)
-                cost = (count - whole) * width + whole * bits + (size if whole > 1 else 0)
-                other_cost = (count - other_whole) * other + other_whole * bits + (size if other_whole > 1 else 0)
-                second = other_cost < cost
-                if second:
-                    width, marks = other, other_marks
-            flags = width // step | (SECOND if second else 0)
-            chosen = other_coded if second else coded
+            seen, seen_second = _measure(values, count, bits, step, firsts, seconds, lengths)
+            width, cost, wide = _cheapest(seen, lengths[0], count, bits, 1, limit, size)
+            other, other_cost, other_wide = _cheapest(seen_second, lengths[1], count, bits, 2, limit, size)
+            marks, flags, chosen = _ONE, np.int64(0), firsts
+            if count > 3 and other_cost < cost:
+                width, flags, chosen = other, np.int64(SECOND), seconds
+                if other_wide:
+                    marks = _mark_second(values, count, bits, width, seconds)
+            elif wide:
+                marks = _mark(firsts, count, width)
+            flags |= width // step
             position = _write_feature(position, size, word, flags, holes, marks, values, chosen, count, width)
         write_byte(target + byte, live)
     return position - target

@@ -28,10 +28,21 @@ from navrl.io.replay_words import (
     copy_bytes,
     inner,
     read,
+    read_byte,
     write,
 )
 
-__all__ = ["LZ4", "ROWS", "copy_chunks", "decode_bytes", "decode_delta", "encode_bytes", "encode_delta", "sizes_of_chunks"]
+__all__ = [
+    "LZ4",
+    "ROWS",
+    "copy_chunks",
+    "decode_bytes",
+    "decode_delta",
+    "encode_bytes",
+    "encode_delta",
+    "sizes_of_chunks",
+    "unequal_rows",
+]
 
 # Exact arithmetic, and kept on disk. An edit of a module that these call needs the cache removed, as tests do.
 _entry = njit(cache=True, nogil=True, error_model="numpy")
@@ -49,11 +60,29 @@ def copy_chunks(source: int, sizes: Any, targets: Any) -> None:
 
 
 @_entry
+def unequal_rows(one: int, other: int, rows: int, row_bytes: int, unequal: Any) -> None:
+    """Say of every row at one address whether a byte of it differs from the row at the other."""
+    for i in range(rows):
+        differs, place = np.uint64(0), 0
+        while place + 32 <= row_bytes and not differs:
+            differs = read(one + place) ^ read(other + place)
+            for ahead in range(8, 32, 8):
+                differs |= read(one + place + ahead) ^ read(other + place + ahead)
+            place += 32
+        while place < row_bytes and not differs:
+            differs = read_byte(one + place) ^ read_byte(other + place)
+            place += 1
+        unequal[i] = differs != np.uint64(0)
+        one += row_bytes
+        other += row_bytes
+
+
+@_entry
 def encode_delta(
     frames: int, features: int, word: int, starts: Any, counts: Any, stride: int, size: int, target: int, sizes: Any
 ) -> None:
     """Encode chunks that begin at `starts` and have `counts` frames, one behind the other at `target`."""
-    scratch, lengths = np.empty((3, 64), np.uint64), np.zeros(65, np.int64)
+    scratch, lengths = np.empty((3, 65), np.uint64), np.zeros((2, 64), np.int64)
     for i in range(len(starts)):
         first = frames + starts[i] * features * word
         sizes[i] = replay_delta.encode_chunk(first, features, word, stride, counts[i], size, target, scratch, lengths)

@@ -13,6 +13,7 @@ import numpy as np
 
 from navrl.io.replay_codecs import Array, Kind
 from navrl.io.replay_columns import Ring
+from navrl.io.replay_kernels import unequal_rows
 
 __all__ = ["Link", "alike"]
 
@@ -21,8 +22,16 @@ ENTRY = 200  # bytes that an exception takes beside its frame: a key and a value
 
 def alike(words: Mapping[str, Array], name: str, streams: int) -> float:
     """Return for which share of the frames `next/X` is the X of the frame after, in the same of some streams."""
-    same = (words[name][streams:] == words[f"next/{name}"][:-streams]).all(1)
-    return float(same.mean()) if len(same) else 0.0
+    differs = _unequal(words[name][streams:], words[f"next/{name}"][:-streams])
+    return 1.0 - float(differs.mean()) if len(differs) else 0.0
+
+
+def _unequal(frames: Array, others: Array) -> Array:
+    """Return which of so many frames as there are others differ from them in any bit."""
+    unequal = np.zeros(len(others), bool)
+    if others.size:
+        unequal_rows(frames.ctypes.data, others.ctypes.data, len(others), others.nbytes // len(others), unequal)
+    return unequal
 
 
 class Link:
@@ -42,14 +51,14 @@ class Link:
         self._forget(slots)
         first = max(0, streams - ring.total)  # the frames before it are the first of their streams
         waiting = self.tail[(ring.total + np.arange(first, min(count, streams))) % streams]
-        known = np.concatenate([waiting, nexts[: max(0, count - streams)]])
-        resolved = np.arange(first, count)
-        alive = resolved >= count + streams - capacity  # the others are overwritten by these very frames
-        differs = (frames[first:] != known).any(1) & alive
+        differs = np.zeros(count, bool)
+        differs[first : first + len(waiting)] = _unequal(frames[first:], waiting)
+        differs[streams:] = _unequal(frames[streams:], nexts[: max(0, count - streams)])
+        differs[: max(0, count + streams - capacity)] = False  # their places are overwritten by these very frames
         for row in np.flatnonzero(differs).tolist():
-            slot = int((ring.cursor + resolved[row] - streams) % capacity)
+            slot = int((ring.cursor + row - streams) % capacity)
             self.apart[slot] = True
-            self.exceptions[slot] = known[row].copy()
+            self.exceptions[slot] = (waiting[row - first] if row < streams else nexts[row - streams]).copy()
         last = np.arange(max(0, count - streams), count)
         self.tail[(ring.total + last) % streams] = nexts[last]
 
