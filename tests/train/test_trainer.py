@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -20,6 +21,7 @@ from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 from navrl.tracking.recorder import Tracking
+from navrl.train.denormals import flushed_denormals
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
 from navrl.train.loop import _Record
@@ -290,6 +292,19 @@ def test_a_state_of_two_processes_is_refused_by_one_with_what_to_do():
 
 
 # --------------------------------------------------------------------- learning
+
+
+def test_numbers_next_to_zero_are_zero_in_a_training_and_only_there():
+    def smallest():
+        return float(np.float64(5e-324) * np.float64(1)), float(torch.tensor(1e-310, dtype=torch.float64) * 1)
+
+    assert all(smallest())
+    with flushed_denormals():
+        assert smallest() == (0, 0)
+        with flushed_denormals():
+            pass
+        assert smallest() == (0, 0)
+    assert all(smallest())
 
 
 @pytest.mark.slow

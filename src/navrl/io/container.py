@@ -251,23 +251,31 @@ class Container:
         codec, rows = CODECS[entry.codec], entry.rows
         if rows is None or not isinstance(codec, RowCodec):
             raise ContainerError(f"{self.index.path}: array {entry.name!r} is not stored by rows, but by {entry.codec}")
+        per_chunk = entry.chunk_bytes // rows.row_bytes
+        if isinstance(wanted, range) and wanted.start // per_chunk == (wanted.stop - 1) // per_chunk:
+            number, first = divmod(wanted.start, per_chunk)
+            chunk = self._decoded(
+                entry, codec, rows, number, range(first // rows.group, (first + len(wanted) - 1) // rows.group + 1)
+            )
+            output[:] = chunk[first * rows.row_bytes :][: output.size]
+            return
         lines = output.reshape(len(wanted), rows.row_bytes)
 
         def read(number: int, targets: Any, places: Any, groups: Iterable[int]) -> None:
-            where = entry.chunk(number)
-            chunk = _scratch(where.stop - where.start, "decoded")
-            stored = self._load_chunk(entry, number)
-            try:
-                codec.decode(stored, chunk, entry.element, rows.at(where.start), groups)
-            except ContainerError as error:
-                raise self._named(error, entry, number) from error
-            lines[targets] = chunk.reshape(-1, rows.row_bytes)[places]
+            lines[targets] = self._decoded(entry, codec, rows, number, groups).reshape(-1, rows.row_bytes)[places]
 
-        pieces = [*_pieces(wanted, entry.chunk_bytes // rows.row_bytes, rows.group)]
-        if len(pieces) == 1:
-            read(*pieces[0])
-        else:
-            self._each(read, pieces, workers)
+        self._each(read, [*_pieces(np.asarray(wanted), per_chunk, rows.group)], workers)
+
+    def _decoded(self, entry: ArrayEntry, codec: RowCodec, rows: Rows, number: int, groups: Iterable[int]) -> Bytes:
+        """Return a chunk in which these groups of rows are decoded; it is valid until this thread decodes the next."""
+        where = entry.chunk(number)
+        chunk = _scratch(where.stop - where.start, "decoded")
+        stored = self._load_chunk(entry, number)
+        try:
+            codec.decode(stored, chunk, entry.element, rows.at(where.start), groups)
+        except ContainerError as error:
+            raise self._named(error, entry, number) from error
+        return chunk
 
     def verify(self, entries: Sequence[ArrayEntry] | None = None, *, workers: int | None = None) -> None:
         """Check every stored chunk against its checksum, without decoding.
@@ -320,12 +328,12 @@ class Container:
         size = entry.stored[number]
         stored = _scratch(size) if into is None else into
         offset = entry.offsets[number]
-        checksum = xxhash.xxh3_64()
+        checksum, data = xxhash.xxh3_64(), stored.data
         read = 0
         while read < size:
-            piece = stored[read : read + _READ_BYTES]
+            piece = data[read : read + _READ_BYTES]
             try:
-                count = os.preadv(self._descriptor, [piece.data], offset + read)
+                count = os.preadv(self._descriptor, [piece], offset + read)
             except OSError as error:
                 raise ContainerError(
                     f"{self.index.path}: array {entry.name!r} cannot be read: chunk {number} "
@@ -333,7 +341,7 @@ class Container:
                 ) from error
             if not count:
                 break
-            checksum.update(piece[:count].data)
+            checksum.update(piece[:count])
             read += count
         if read < size or checksum.intdigest() != entry.checksums[number]:
             raise ContainerError(
@@ -354,17 +362,8 @@ class Container:
         self.close()
 
 
-def _pieces(wanted: range | NDArray[np.int64], per_chunk: int, group: int) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:
+def _pieces(wanted: NDArray[np.int64], per_chunk: int, group: int) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:
     """Yield, for each chunk that is needed: its number, where its rows go, which they are in it, and their groups."""
-    if isinstance(wanted, range):
-        start = wanted.start
-        while start < wanted.stop:
-            number, first = divmod(start, per_chunk)
-            last = min(first + wanted.stop - start, per_chunk)
-            target = start - wanted.start
-            yield number, slice(target, target + last - first), slice(first, last), range(first // group, -(-last // group))
-            start += last - first
-        return
     chunk_of = wanted // per_chunk
     for number in np.unique(chunk_of).tolist():
         targets = chunk_of == number

@@ -97,8 +97,8 @@ def _cheapest(seen: Any, lengths: Any, count: int, bits: int, whole_each: int, l
 
     `whole_each` is how many values are stored whole for each difference that is too wide.
     """
-    best, wide = np.int64(0), np.int64(count - 1)
-    cheapest = bits * min(whole_each * wide, count - 1) + size
+    best, wide = np.int64(0), count - 1
+    cheapest: Any = bits * min(whole_each * wide, count - 1) + size
     narrow = np.int64(0)
     while seen:
         width = trailing_zeros(seen)
@@ -106,8 +106,8 @@ def _cheapest(seen: Any, lengths: Any, count: int, bits: int, whole_each: int, l
         narrow += lengths[width]
         lengths[width] = 0
         if width <= limit:
-            left = count - 1 - narrow
-            cost = width * narrow + bits * min(whole_each * left, count - 1) + (size if left else 0)
+            left: Any = count - 1 - narrow
+            cost: Any = width * narrow + bits * min(whole_each * left, count - 1) + (size if left else 0)
             if cost < cheapest:
                 best, cheapest, wide = width, cost, left
     return best, cheapest, wide

@@ -18,7 +18,7 @@ from navrl.io.codecs import Bytes
 from navrl.io.container import Container
 from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.index import ArrayEntry
-from navrl.io.rollout_file import Axes, Key, StoredLayout, resolve_key, stored_layout
+from navrl.io.rollout_file import Axes, Key, resolve_key, stored_layout
 from navrl.io.state import array_numbers, unpack_state
 
 __all__ = ["RolloutReader"]
@@ -33,6 +33,7 @@ class RolloutReader:
         self._path = path
         self._container = Container(path)
         self._layout = stored_layout(self._container.index)
+        self._by_rows = frozenset(self._container.index.arrays[number].name for number in self._layout.by_rows)
         self._tree = self._container.index.document["state"]
         self.is_still = self._container.is_still
         with _naming(path):
@@ -40,7 +41,7 @@ class RolloutReader:
 
     def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
         """Return the rollout or a part of it; see `RolloutStorage.load`."""
-        reading = _Reading(self._container, self._layout, torch.device(device), envs, steps)
+        reading = _Reading(self._container, self._layout.axes, self._by_rows, torch.device(device), envs, steps)
         with _naming(self._path):
             tree = self._tree if keys is None else _chosen(self._tree, keys)
             reading.read(self._numbers if keys is None else sorted(array_numbers(tree)))
@@ -68,17 +69,18 @@ class Selection:
     steps: NDArray[np.int64]
     dropped: tuple[int, ...]  # axes that a single number was given for: environments 0, steps 1
     everything: bool
+    every_step: bool  # in order
 
     @classmethod
     def of(cls, axes: Axes, envs: Any, steps: Any) -> Selection:
         """Return the selection of a number, a slice or a sequence of numbers each; None is all."""
         chosen = _numbers(envs, axes.envs, "environment"), _numbers(steps, axes.steps, "step")
         dropped = tuple(axis for axis, (_, single) in enumerate(chosen) if single)
-        return cls(chosen[0][0], chosen[1][0], dropped, envs is None and steps is None)
+        return cls(chosen[0][0], chosen[1][0], dropped, envs is None and steps is None, steps is None)
 
     def rows(self, axes: Axes) -> range | NDArray[np.int64]:
         """Return the numbers of the rows, environment by environment; a range if it is one."""
-        if len(self.envs) == 1 and len(self.steps) == axes.steps and (self.steps == np.arange(axes.steps)).all():
+        if self.every_step and len(self.envs) == 1:
             start = int(self.envs[0]) * axes.steps
             return range(start, start + axes.steps)
         return (self.envs[:, None] * axes.steps + self.steps).reshape(-1)
@@ -86,9 +88,8 @@ class Selection:
 
 def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool]:
     """Return which of `count` are meant, and whether it was a single one, by its number."""
-    everything = np.arange(count)
     if which is None or isinstance(which, slice):
-        return everything[slice(None) if which is None else which], False
+        return np.arange(count)[which or slice(None)], False
     try:
         single = [operator.index(which)]
     except TypeError:
@@ -100,15 +101,16 @@ def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool
     outside = chosen[(chosen < -count) | (chosen >= count)]
     if outside.size:
         raise RolloutError(f"{what} {outside[0]} is asked for; the rollout has {count}, counted from 0")
-    return everything[chosen], bool(single)
+    return chosen % count if count else chosen, bool(single)
 
 
 class _Reading:
     """One load: the arrays that were read, by their numbers."""
 
-    def __init__(self, container: Container, layout: StoredLayout, device: torch.device, envs: Any, steps: Any) -> None:
-        self._container, self._device, self._axes = container, device, layout.axes
-        self._by_rows = {container.index.arrays[number].name for number in layout.by_rows}
+    def __init__(
+        self, container: Container, axes: Axes, by_rows: frozenset[str], device: torch.device, envs: Any, steps: Any
+    ) -> None:  # fmt: skip
+        self._container, self._device, self._axes, self._by_rows = container, device, axes, by_rows
         self.selection = Selection.of(self._axes, envs, steps)
         self._outputs: dict[int, Bytes] = {}
 

@@ -148,9 +148,10 @@ class RolloutStorage:
             RolloutError: there is no such rollout, key, environment or step.
             ContainerError: the file is damaged; the message names the file and the array.
         """
-        path, reader = self._existing(iteration), self._reader
-        if reader is None or not reader.is_still(path):
-            reader = RolloutReader(path)
+        self.flush()
+        reader = self._reader
+        if reader is None or not reader.is_still(self.path(iteration)):
+            reader = RolloutReader(self._existing(iteration))
         self._reader = None if self._closed else reader
         return reader.read(device, envs, keys, steps)
 

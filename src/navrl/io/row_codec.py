@@ -25,8 +25,9 @@ from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 __all__ = ["RowCodec", "RowPlan", "Rows", "plan_rows"]
 
 _CHUNK_BYTES = 1 << 17  # of rows: what has to be read, and its checksum taken, for the least that can be asked for
+_CHUNKS = 16  # of a small array: more would be read for one row than is needed, fewer are read faster as a whole
 _GROUP_BYTES = 1 << 14  # of rows: what has to be decoded for it
-_GROUP_ENVS = 16  # of small rows: what has to be decoded for one of them, where nobody would notice a smaller file
+_GROUP_ENVS = 4  # of small rows: what has to be decoded for one of them, where nobody would notice a smaller file
 _LEVEL = 1
 
 
@@ -66,6 +67,7 @@ def plan_rows(shape: Sequence[int], element: str) -> RowPlan | None:
     if len(shape) < 2 or 0 in shape:
         return None
     steps, row_bytes = shape[1], math.prod(shape[2:]) * ITEM_BYTES[element]
+    wished = min(_CHUNK_BYTES, shape[0] * steps * row_bytes // _CHUNKS)
     group = max(1, min(round(_GROUP_BYTES / row_bytes), _GROUP_ENVS * steps))
     if group > steps // 2:
         group = max(1, round(group / steps)) * steps  # whole environments
@@ -73,7 +75,7 @@ def plan_rows(shape: Sequence[int], element: str) -> RowPlan | None:
         unit = rows * row_bytes
         unit *= 16 // math.gcd(16, unit)  # all chunks but the last are a multiple of 16 bytes
         if unit <= MAX_CHUNK_BYTES:
-            return RowPlan(unit * max(1, _CHUNK_BYTES // unit), Rows(row_bytes, steps, rows))
+            return RowPlan(unit * max(1, wished // unit), Rows(row_bytes, steps, rows))
     return None
 
 

@@ -264,7 +264,7 @@ def _unpack(tree: Any, arrays: Mapping[str, Callable[[int], Any]], depth: int) -
     if tag in arrays:
         return arrays[tag](_whole(content))
     if tag in ("dict", "ordered"):
-        pairs = [(inner(key), inner(value)) for key, value in content]
+        pairs = [(key if type(key) is str else inner(key), inner(value)) for key, value in content]
         result = dict(pairs) if tag == "dict" else OrderedDict(pairs)
         if len(result) != len(pairs):
             raise ContainerError("invalid state tree: a key occurs twice")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from navrl.config import Config, as_dict
 from navrl.errors import RegistryError
 from navrl.evaluate import OUTCOMES, Flights, conditions
@@ -17,6 +15,7 @@ from navrl.io.directory import CheckpointDirectory
 from navrl.io.rollouts import RolloutStorage
 from navrl.model import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display, Status
 from navrl.train.folder import RunFolder
 from navrl.train.publish import Publisher
@@ -38,9 +37,9 @@ class Order:
     state: dict[str, Any] | None = None  # to go on from
 
 
+@flushed_denormals()
 def follow(team: Team, order: Order) -> None:
     """Train as one of the others, until the leader says that it is over."""
-    torch.set_flush_denormal(True)
     trainer = make_trainer(order.config, team)
     if order.state is None:
         team.gather(trainer.own_state())
@@ -56,11 +55,11 @@ def follow(team: Team, order: Order) -> None:
             return
 
 
+@flushed_denormals()
 def lead(
     team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest, publisher: Publisher
 ) -> bool:  # fmt: skip
     """Train as the leader; return whether the training came to its end, or a signal came first."""
-    torch.set_flush_denormal(True)
     config, begins = order.config, order.state is None
     trainer = make_trainer(config, team)
     _restore(trainer, order)
