@@ -16,7 +16,7 @@ train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, lea
 	$(BIN)/navrl train $(ARGS)
 
 test: $(VENV)/.dev lint  ## lint, types and every test (ARGS="-k lidar")
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.dev  ## the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -229,7 +229,11 @@ def suite(smoke: bool) -> Suite:
     gates = [
         Gate("slow: 1 ahead over none", speed(f"slow: {OURS}, 1 ahead", f"slow: {OURS}"), at_least=1.3),
         Gate("slow: TorchRL's, 1 ahead over none", speed(f"slow: {THEIRS}, 1 ahead", f"slow: {THEIRS}"), at_least=1.3),
-        Gate("here: ours over TorchRL's", speed(f"here: {OURS}", f"here: {THEIRS}"), at_least=1.0),
+        Gate(  # the update, most of the time, is the same
+            "here: collecting, ours over TorchRL's",
+            lambda results: results.ratio("waited", f"here: {THEIRS}", f"here: {OURS}"),
+            at_least=1.0,
+        ),
         Gate("here: 1 ahead over none", speed(f"here: {OURS}, 1 ahead", f"here: {OURS}"), at_least=1.0, stretch=True),
         Gate("kept: bytes", lambda r: r.ratio("kept", "kept: compressed", "kept: plain"), at_most=0.4),
         Gate(

@@ -8,13 +8,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
+
 import navrl
 
 PACKAGE = Path(navrl.__file__).parent
 
 
-def pytest_sessionstart() -> None:
-    throw_stale_kernels_away()
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # once, before the processes that share the tests begin
+        throw_stale_kernels_away()
     os.environ["NAVRL_REGISTRY"] = tempfile.mkdtemp(prefix="navrl-registry-")  # also of the processes that tests start
     atexit.register(shutil.rmtree, os.environ["NAVRL_REGISTRY"], ignore_errors=True)
 
