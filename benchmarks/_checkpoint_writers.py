@@ -10,6 +10,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,53 @@ class CloneAndQueue(Writer):
 
     def close(self) -> None:
         self._queue.put(None)
+
+
+class CopyAndWrite(Writer):
+    """The least that a writer beside the training can do: copy the bytes, write and flush them; no names, no checksums."""
+
+    def __init__(self, training: Training, path: Path) -> None:
+        super().__init__(training, path)
+        self._thread = ThreadPoolExecutor(1, initializer=lambda: os.nice(19))
+        self._shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(training.state())]
+        self._copy = bytearray(sum(tensor.nbytes for _, tensor in named_tensors(training.state())))
+        self._copied: Any = None
+        self._done: Any = None
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._copied = self._thread.submit(self._take, [tensor for _, tensor in named_tensors(state)])
+        self._done = self._thread.submit(self._write)
+
+    def _take(self, tensors: list[torch.Tensor]) -> None:
+        flat, place = torch.frombuffer(self._copy, dtype=torch.uint8), 0
+        for tensor in tensors:
+            flat[place : place + tensor.nbytes].copy_(tensor.reshape(-1).view(torch.uint8))
+            place += tensor.nbytes
+
+    def _write(self) -> None:
+        self.path.write_bytes(self._copy)
+        sync(self.path)
+
+    def before_step(self) -> None:
+        if self._copied is not None:
+            self._copied.result()
+
+    def busy(self) -> bool:
+        return not self._done.done()
+
+    def wait(self) -> None:
+        self._done.result()
+
+    def load(self) -> dict[str, torch.Tensor]:
+        flat, place, found = torch.frombuffer(bytearray(self.path.read_bytes()), dtype=torch.uint8), 0, {}
+        for name, shape, dtype in self._shapes:
+            size = shape.numel() * dtype.itemsize
+            found[name] = flat[place : place + size].view(dtype).reshape(shape)
+            place += size
+        return found
+
+    def close(self) -> None:
+        self._thread.shutdown()
 
 
 class Lightning(Writer):
@@ -333,6 +381,7 @@ WRITERS: dict[str, type[Writer]] = {
     "DCP thread, cached staging": DistributedCached,
     "DCP thread, async staging": DistributedStaged,
     "DCP process": DistributedProcess,
+    "copy and write": CopyAndWrite,
     "navrl": Navrl,
     "navrl raw": NavrlRaw,
     "navrl, copy in call": NavrlEager,

@@ -2,7 +2,7 @@
 
 The state is a network that is really trained (`_trained_states.py`), and training goes on while the writers work. One
 core is left to them, as in a run whose simulator or data loader does not use every core; the cases "all cores" leave
-none. A save is followed by steps until the writer is done, and those steps are compared with steps without a save.
+none. A save is followed by steps until the writer is done, and those steps are compared with those just before and after.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from _checkpoint_writers import WRITERS, Writer, named_tensors
 from _trained_states import Training, trained
 from navrl.bench import Case, Column, Gate, Results, Suite
 
-SAVES = {"1 MB": 12, "20 MB": 4, "200 MB": 2, "2 GB": 1}
+SAVES = {"1 MB": 12, "20 MB": 6, "200 MB": 4, "2 GB": 1}  # in a round
+SMOKE_SAVES = {"1 MB": 2}
 PEERS = {"safetensors": "safetensors", "Lightning async": "lightning"}
 SLOW = {"clone, queue, LZ4-9": 1}  # rounds at 200 MB: one save takes many seconds there
 DISTRIBUTED = [name for name in WRITERS if name.startswith("DCP")]
@@ -38,7 +39,8 @@ TORCH, OURS, RAW = "torch.save", "navrl", "navrl raw"
 class Bench:
     """Trainings by size, writers by case, and every stall that was measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, saves: Mapping[str, int]) -> None:
+        self._saves = saves
         self.folder = Path(tempfile.mkdtemp(prefix="navrl-bench-", dir=os.environ.get("NAVRL_BENCHMARK_FOLDER")))
         self._trainings: dict[str, Training] = {}
         self._writers: dict[tuple[str, str], Writer] = {}
@@ -68,12 +70,15 @@ class Bench:
             path = self.folder / f"{len(self._writers)}.pt"
             self._writers[name, size] = WRITERS[name](training, path)
         writer = self._writers[name, size]
-        base = statistics.median(self._step(training, writer)[0] for _ in range(1 if stall_only else SAVES[size] + 2))
+        beside = 1 if stall_only else 2  # steps before a save, and after it, that it is compared with
         stalls, added = [], []
-        for _ in range(SAVES[size]):
-            stall, extra = self._save_while_training(training, writer, base)
+        plain = [self._step(training, writer)[0] for _ in range(beside)]
+        for _ in range(self._saves[size]):
+            stall, seconds, steps = self._save_while_training(training, writer)
+            after = [self._step(training, writer)[0] for _ in range(beside)]
             stalls.append(stall)
-            added.append(extra)
+            added.append(seconds - steps * statistics.mean(plain + after))
+            plain = after
         known = self.stalls.setdefault((label, size), [])
         if self._rounds[label] > 1:
             known += stalls
@@ -101,7 +106,8 @@ class Bench:
         hook.remove()
         return seconds, waits[0]
 
-    def _save_while_training(self, training: Training, writer: Writer, base: float) -> tuple[float, float]:
+    def _save_while_training(self, training: Training, writer: Writer) -> tuple[float, float, int]:
+        """Return the seconds that training waited for a save, those until it was done, and the steps made meanwhile."""
         state = training.state()
         start = time.perf_counter()
         writer.save(state)
@@ -110,9 +116,9 @@ class Bench:
         while writer.busy() or not steps:
             stall += self._step(training, writer)[1]
             steps += 1
-        added = time.perf_counter() - start - steps * base
+        seconds = time.perf_counter() - start
         writer.wait()
-        return stall, added
+        return stall, seconds, steps
 
     def _alone(self, training: Training, writer: Writer) -> dict[str, float]:
         """Measure what does not depend on training: time to the disk, size, and reading back."""
@@ -251,7 +257,7 @@ def draw(bench: Bench, path: Path) -> None:
 
 
 def suite(smoke: bool) -> Suite:
-    bench = Bench()
+    bench = Bench(SMOKE_SAVES if smoke else SAVES)
     sizes = ["1 MB"] if smoke else ["1 MB", "20 MB", "200 MB"]
     names = [name for name in WRITERS if name not in PEERS or importlib.util.find_spec(PEERS[name]) is not None]
     cases = [bench.case(name, size) for size in sizes for name in names]
@@ -284,7 +290,7 @@ def suite(smoke: bool) -> Suite:
         packages=("lz4", "zstandard", "xxhash", "safetensors", "lightning"),
         repeats=5,
         settings={
-            "saves a round": SAVES,
+            "saves a round": SMOKE_SAVES if smoke else SAVES,
             "training threads": max(1, (os.cpu_count() or 2) - 1),
             "not installed, so left out": left_out,
         },

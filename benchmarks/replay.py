@@ -25,7 +25,7 @@ from navrl.bench import Case, Column, Gate, Results, Suite, seconds_per_call
 OURS, TURNS, TORCHRL, LIST = "navrl", "navrl, in turns", "LazyTensorStorage", "CompressedListStorage"
 FRAME, EPISODE = ("LZ4-9 per frame", "LZ4 per frame"), "LZ4-9 per episode"
 OF_GRIDS = [name for name in BUFFERS if name not in (EPISODE, TURNS)]
-SECONDS = 0.25  # of sampling in a round
+SECONDS, SMOKE_SECONDS = 0.25, 0.02  # of sampling in a round
 LARGE = [OURS, "navrl in TorchRL", TORCHRL, "cpprb"]
 SIZES: dict[str, dict[int, list[str]]] = {
     "LiDAR": {
@@ -58,7 +58,8 @@ def resident() -> int:
 class Bench:
     """Flights by task, and filled buffers by case."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._bases: dict[str, Frames] = {}
         self._buffers: dict[str, Any] = {}
         self._filled: dict[str, dict[str, float]] = {}
@@ -76,7 +77,7 @@ class Bench:
                 self._fill(label, task, frames, name, most)
             buffer = self._buffers[label]
             ways = [buffer.sample, *([buffer.threaded] if hasattr(buffer, "threaded") else [])]
-            return {**self._filled[label], "batch": min(seconds_per_call(way, SECONDS) for way in ways)}
+            return {**self._filled[label], "batch": min(seconds_per_call(way, self._seconds) for way in ways)}
 
         return Case(label_of(task, frames, name), measure, note=(BUFFERS[name].__doc__ or "").splitlines()[0])
 
@@ -118,7 +119,7 @@ def label_of(task: str, frames: int, name: str) -> str:
 
 
 def suite(smoke: bool) -> Suite:
-    bench, sizes = Bench(), SMOKE if smoke else SIZES
+    bench, sizes = Bench(SMOKE_SECONDS if smoke else SECONDS), SMOKE if smoke else SIZES
     cases = []
     for task, tables in sizes.items():
         for frames, names in tables.items():

@@ -15,7 +15,8 @@ EPILOG = """examples:
 """
 DESCRIPTION = (
     "Deliver what waits in the queue of a run: metrics, pictures and models of a training whose tracker was offline, slow "
-    "or dead. Nothing is delivered twice; what fails again stays in the queue. Exit code 0: all delivered, 1: something waits."
+    "or dead. Nothing is delivered twice; what fails again stays in the queue. Exit code 0: all delivered, 1: something waits, "
+    "or is lost."
 )
 SHOWN_EVERY = 2.0  # s between lines of progress
 
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             waits += _sync(spool, tracker, arguments)
         if spool.damaged:
             print(f"{spool.run}: {spool.damaged} damaged records in {spool.folder / 'records.log'} were left out")
-    return 1 if waits else 0
+    return 1 if waits or any(spool.damaged for spool in spools) else 0
 
 
 def _sync(spool: Any, tracker: str, arguments: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
 POLL = 0.1  # s between looks at the queue
+NICENESS = 19
 BACK_OFF = (0.5, 30.0)  # s after the first failure, and at most
 ATTEMPTS = 3  # of a courier that no training waits for
 ROWS = ("metrics", "image", "video")
@@ -209,11 +210,28 @@ def end_services(courier: int) -> None:
     """
     if not courier or (courier != os.getpid() and is_alive(courier)):
         return
-    for entry in Path("/proc").glob("[0-9]*"):
+    for service in _services(courier):
         with contextlib.suppress(OSError):
-            words = _words(int(entry.name))
-            if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
-                os.kill(int(entry.name), signal.SIGKILL)
+            os.kill(service, signal.SIGKILL)
+
+
+def _services(courier: int) -> list[int]:
+    """Return the processes that W&B's client has started for a courier."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        words = _words(int(entry.name))
+        if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
+            found.append(int(entry.name))
+    return found
+
+
+def give_way(process: int) -> None:
+    """Let a process come after all others. Niceness counts among those of a session; sessions have their own, on Linux."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, NICENESS)
+    with contextlib.suppress(OSError):
+        if os.getsid(process) == process:  # else the session is somebody else's too
+            Path(f"/proc/{process}/autogroup").write_text(str(NICENESS))
 
 
 def is_alive(process: int) -> bool:
@@ -258,6 +276,7 @@ def deliver(run: Path, tracker: str, *, parent: int | None = None, deadline: flo
 def _serve(courier: Courier, spool: Spool, watch: Watch, parent: int) -> int:
     """Live with a training: deliver as records come, finish when it has ended, or has died."""
     pause, resting = BACK_OFF[0], 0.0
+    services: list[int] = []
     while True:
         ended = os.getppid() != parent or has_ended(spool)
         if ended and watch.end is None:
@@ -265,6 +284,10 @@ def _serve(courier: Courier, spool: Spool, watch: Watch, parent: int) -> int:
             resting = 0.0
         if time.monotonic() >= resting:
             whole = courier.round()
+            if not services:
+                services = _services(os.getpid())
+                for service in services:
+                    give_way(service)
             if whole and ended and not courier.missing():
                 return DELIVERED if courier.finish() else LEFT
             if not whole:
@@ -320,8 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, help="the process of the training, to end with")
     parser.add_argument("--deadline", type=float, help="seconds that the tracker has to answer")
     parsed = parser.parse_args(arguments)
-    with contextlib.suppress(OSError):
-        os.nice(5)  # training comes first
+    give_way(os.getpid())  # training comes first
     return deliver(parsed.run, parsed.tracker, parent=parsed.parent, deadline=parsed.deadline)
 
 

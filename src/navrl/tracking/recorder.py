@@ -96,6 +96,11 @@ class Tracking:
         """Online, offline or disabled."""
         return self._settings.wandb.mode
 
+    @property
+    def keeps_models(self) -> bool:
+        """Whether models that are taken go anywhere, or none were asked for."""
+        return self._trackers != ("tensorboard",)
+
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Take the metrics of a step. Those that this run has logged before it was resumed are not logged again."""
         if self._thread is not None:

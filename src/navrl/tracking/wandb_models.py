@@ -47,6 +47,10 @@ def upload_model_to_wandb(
         RegistryError: the alias or the name is illegal.
     """
     tracking = current_tracking() or _beside_the_script()
+    if not tracking.keeps_models:
+        warnings.warn(
+            "the model is not uploaded: TensorBoard, the only tracker of this run, keeps none", RuntimeWarning, stacklevel=2
+        )
     copy = _copied(model_state_dict)
     tensors = [*_tensors(copy)]
     parameters = sum(tensor.numel() for tensor in tensors)
