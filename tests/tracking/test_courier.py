@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+from trainer import settings_of
 
 from navrl.tracking.courier import Courier
 from navrl.tracking.mirrors import open_mirror
+from navrl.tracking.recorder import Tracking
 from navrl.tracking.spool import Dropped, Journal, Spool
 
 
@@ -171,3 +178,30 @@ def test_tensorboard_says_that_it_keeps_no_models(tmp_path):
     pytest.importorskip("tensorboard")
     mirror = open_mirror("tensorboard", folder=tmp_path)
     assert (mirror.versions("m"), mirror.aliases("m"), mirror.keeps_models) == ([], {}, False)
+
+
+GIVES_WAY = """
+import os
+from navrl.tracking.courier import give_way
+give_way(os.getpid())
+print(os.getpriority(os.PRIO_PROCESS, 0), open("/proc/self/autogroup").read().split()[-1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no niceness of sessions")
+@pytest.mark.parametrize("own_session", [True, False])
+def test_a_courier_gives_way_and_does_not_pull_the_session_of_others_along(own_session):
+    before = Path("/proc/self/autogroup").read_text().split()[-1]
+    done = subprocess.run(
+        [sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True, start_new_session=own_session
+    )
+    assert done.stdout.split() == ["19", "19" if own_session else before]
+    assert Path("/proc/self/autogroup").read_text().split()[-1] == before
+
+
+def test_the_couriers_of_a_run_give_way_to_it(tmp_path):
+    with Tracking(settings_of({"trackers": ["tensorboard"], "patience": 5.0}), {}, tmp_path) as tracking:
+        until = time.monotonic() + 30
+        while os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) != 19 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) == 19

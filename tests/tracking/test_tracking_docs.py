@@ -66,6 +66,17 @@ def test_sync_says_what_is_wrong_with_a_run_or_a_tracker(queued, tmp_path, capsy
     assert "wandb" in capsys.readouterr().err
 
 
+def test_sync_does_not_call_a_run_delivered_that_has_lost_records(tmp_path, capsys):
+    with Tracking(settings_of({"trackers": ["tensorboard"], "patience": 20.0}), {}, tmp_path) as tracking:
+        tracking.log(1, {"x": 1})
+    assert main(["sync", str(tmp_path)]) == 0
+    records = tmp_path / "tracking" / "records.log"
+    records.write_bytes(records.read_bytes().replace(b'"step":1', b'"step":7'))
+    capsys.readouterr()
+    assert main(["sync", str(tmp_path)]) == 1
+    assert "1 damaged records" in capsys.readouterr().out
+
+
 def test_sync_leaves_a_run_alone_that_is_being_delivered(queued, capsys, monkeypatch):
     ended = []
     monkeypatch.setattr("navrl.tracking.couriers.end_services", ended.append)

@@ -65,6 +65,12 @@ def test_a_script_whose_run_is_disabled_uploads_nothing(tmp_path, monkeypatch):
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_model_that_no_tracker_of_the_run_keeps_is_told(tmp_path):
+    settings = settings_of({"trackers": ["tensorboard"], "patience": 1.0})
+    with Tracking(settings, {}, tmp_path / "run"), pytest.warns(RuntimeWarning, match="not uploaded: TensorBoard"):
+        upload_model_to_wandb({"weight": torch.ones(10)}, 1)
+
+
 def test_only_a_better_model_is_uploaded(offline):
     tracker = {"best_value": 1.0}
     rewards = [0.5, 1.0, 2.0, float("nan"), 1.5, 2.5]
