@@ -3,7 +3,7 @@
 The real W&B client talks to the emulator of the tests, behind a proxy that fails on purpose: in the middle of the run it
 stops answering (hangs) or listening (refused), or it never answers at all (dead). Each case is a process of its own that
 begins, logs and uploads a model at every step, and ends; for each of the three it has `CAP` seconds beyond its pauses, then
-it is killed, and the call it was in counts for as long as it had lasted.
+it is killed, and the step that it was in counts as its upload, for as long as it had lasted.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Bench:
             asked = time.monotonic()
             told = self._line(process, until - asked)
             if told is None:
-                return found | {"artifact": time.monotonic() - asked}
+                waited = time.monotonic() - asked if process.poll() is None else self.cap
+                return found | {"artifact": max(waited, found.get("artifact", 0.0))}
             found |= told
             if step == self.steps // 2 and condition in ("hangs", "refused"):
                 proxy.fault = {"hangs": "hang", "refused": "refused"}[condition]  # type: ignore[attr-defined]
@@ -172,7 +173,10 @@ def suite(smoke: bool) -> Suite:
     ]
 
     def longest(condition: str, metric: str) -> Callable[[Results], float]:
-        return lambda results: max(results.rounds[f"navrl, {condition}"][metric])
+        return lambda results: max(results.rounds[f"navrl, {condition}"].get(metric, [float("inf")]))
+
+    def ended(condition: str) -> Callable[[Results], float]:
+        return lambda results: min(results.rounds[f"navrl, {condition}"]["ended"])
 
     gates = [
         gate
@@ -181,6 +185,7 @@ def suite(smoke: bool) -> Suite:
             Gate(f"longest log, {condition}, s", longest(condition, "log"), at_most=0.05),
             Gate(f"longest artifact, {condition}, s", longest(condition, "artifact"), at_most=0.05),
             Gate(f"longest end, {condition}, s", longest(condition, "end"), at_most=10),
+            Gate(f"ended, {condition}", ended(condition), at_least=1),
         )
     ]
     settings = {"model_megabytes": MEGABYTES, "steps": bench.steps, "cap_seconds": bench.cap}

@@ -564,3 +564,16 @@ def test_rewriting_compressed_frames_does_not_scatter_them():
         store.update(chosen, {"x": x[chosen]})
     assert store.nbytes() < 2 * begin + 300_000
     assert torch.equal(store.get(np.arange(count))["x"], torch.from_numpy(x))
+
+
+@pytest.mark.parametrize("other", ["raw", Rounded(1e-2)])
+def test_a_next_frame_that_is_rounded_otherwise_is_stored_apart(other):
+    frames = {key: value for key, value in flights(400).items() if "picture" not in key}
+    frames = {key: value.astype(np.float64) if "observation" in key else value for key, value in frames.items()}
+    store = FrameStore(400, codecs={"observation": Rounded(1e-3), "next/observation": other})
+    store.extend(frames)
+    assert store.links == {}
+    bounds = {"observation": 1e-3, "next/observation": getattr(other, "step", 0.0)}
+    for key, bound in bounds.items():
+        found = store.get(range(400))[key].numpy()
+        assert np.abs(found - frames[key]).max() <= 0.51 * bound

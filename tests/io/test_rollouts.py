@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -348,6 +349,7 @@ def open_files(folder):
     return [link for link in links if link.startswith(str(folder))]
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not tell which files are open")
 def test_only_the_file_that_was_read_last_stays_open_and_none_after_the_end(tmp_path):
     storage = RolloutStorage(tmp_path, keep_last_n=2)
     for iteration in (1, 2):
@@ -364,6 +366,16 @@ def test_only_the_file_that_was_read_last_stays_open_and_none_after_the_end(tmp_
     storage.close()
     storage.load(3)
     assert open_files(tmp_path) == []
+
+
+def test_a_copy_of_a_storage_opens_its_files_itself(tmp_path):
+    with RolloutStorage(tmp_path) as storage:
+        storage.save(flights(), 1, wait=True)
+    reader = RolloutStorage(tmp_path)
+    assert_same(reader.load(1, envs=2, keys="reward")["reward"], flights()["reward"][2])
+    copy = pickle.loads(pickle.dumps(reader))
+    reader.close()
+    assert_same(copy.load(1, envs=3, keys="reward")["reward"], flights()["reward"][3])
 
 
 def test_threads_read_different_rollouts_through_one_storage(tmp_path):

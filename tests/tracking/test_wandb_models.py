@@ -67,7 +67,7 @@ def test_a_script_whose_run_is_disabled_uploads_nothing(tmp_path, monkeypatch):
 
 def test_a_model_that_no_tracker_of_the_run_keeps_is_told(tmp_path):
     settings = settings_of({"trackers": ["tensorboard"], "patience": 1.0})
-    with Tracking(settings, {}, tmp_path / "run"), pytest.warns(RuntimeWarning, match="not uploaded: TensorBoard"):
+    with Tracking(settings, {}, tmp_path / "run"), pytest.warns(RuntimeWarning, match="not uploaded: no tracker"):
         upload_model_to_wandb({"weight": torch.ones(10)}, 1)
 
 

@@ -213,6 +213,7 @@ class Container:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._descriptor = open_to_read(path)
         self._close = weakref.finalize(self, os.close, self._descriptor)
+        self._close.atexit = False  # the end of the process closes it, after all who may still read
         try:
             self._found = os.fstat(self._descriptor)
             self.index: Index = read_index_of(self._descriptor, Path(path))
@@ -243,7 +244,7 @@ class Container:
     ) -> None:  # fmt: skip
         """Fill the output with some rows of an array that is stored by rows, in the order given; the rest is not decoded.
 
-        Rows that follow one another are best given as a range (of step 1).
+        Rows of one chunk that follow one another are best given as a range (of step 1).
 
         Raises:
             ContainerError: the array is not stored by rows, or a chunk that was needed is damaged.

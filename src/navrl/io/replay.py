@@ -244,8 +244,9 @@ class FrameStore:
         return {key: in_one([part[key][:most] for part in self.first])[:most] for key in self.kinds}
 
     def _linkable(self) -> list[str]:
-        """Return the X whose `next/X` is of the same kind."""
-        return [key for key, kind in self.kinds.items() if kind.nbytes and self.kinds.get(f"next/{key}") == kind]
+        """Return the X whose `next/X` is of the same kind, and rounded alike."""
+        same = [key for key, kind in self.kinds.items() if kind.nbytes and self.kinds.get(f"next/{key}") == kind]
+        return [key for key in same if self.rounded.get(key) == self.rounded.get(f"next/{key}")]
 
     def _open(self, streams: int) -> None:
         """Choose codecs from the first frames, and write these."""

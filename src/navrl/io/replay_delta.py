@@ -173,7 +173,7 @@ def encode_chunk(
 ) -> int:
     """Write `number` frames, `stride` rows from one to the next, as a chunk of `size`; return the bytes written.
 
-    Frames that are missing repeat the last. `scratch` is (3, 65) uint64, `lengths` (2, 64) int64 zeros.
+    Frames that are missing repeat the last. `scratch` is (3, 64) uint64, `lengths` (2, 64) int64 zeros.
     """
     bits, row = word * 8, features * word
     step = 2 if word == 8 else 1

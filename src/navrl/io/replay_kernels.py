@@ -82,7 +82,7 @@ def encode_delta(
     frames: int, features: int, word: int, starts: Any, counts: Any, stride: int, size: int, target: int, sizes: Any
 ) -> None:
     """Encode chunks that begin at `starts` and have `counts` frames, one behind the other at `target`."""
-    scratch, lengths = np.empty((3, 65), np.uint64), np.zeros((2, 64), np.int64)
+    scratch, lengths = np.empty((3, 64), np.uint64), np.zeros((2, 64), np.int64)
     for i in range(len(starts)):
         first = frames + starts[i] * features * word
         sizes[i] = replay_delta.encode_chunk(first, features, word, stride, counts[i], size, target, scratch, lengths)

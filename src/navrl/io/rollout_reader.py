@@ -30,7 +30,7 @@ class RolloutReader:
     """The file of a rollout, kept open: who reads part after part need not read its index each time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._container = Container(path)
         self._layout = stored_layout(self._container.index)
         self._by_rows = frozenset(self._container.index.arrays[number].name for number in self._layout.by_rows)
@@ -42,7 +42,7 @@ class RolloutReader:
     def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
         """Return the rollout or a part of it; see `RolloutStorage.load`."""
         reading = _Reading(self._container, self._layout.axes, self._by_rows, torch.device(device), envs, steps)
-        with _naming(self._path):
+        with _naming(self.path):
             tree = self._tree if keys is None else _chosen(self._tree, keys)
             reading.read(self._numbers if keys is None else sorted(array_numbers(tree)))
             state = unpack_state(tree, reading.tensor, reading.array)

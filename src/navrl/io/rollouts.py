@@ -152,7 +152,9 @@ class RolloutStorage:
         reader = self._reader
         if reader is None or not reader.is_still(self.path(iteration)):
             reader = RolloutReader(self._existing(iteration))
-        self._reader = None if self._closed else reader
+        self._reader = reader
+        if self._closed or not reader.is_still(reader.path):  # removed meanwhile: an open file would keep its place on the disk
+            self._reader = None
         return reader.read(device, envs, keys, steps)
 
     def info(self, iteration: int) -> RolloutInfo:
@@ -183,7 +185,7 @@ class RolloutStorage:
             RolloutError: there is no such rollout.
         """
         self._existing(iteration).unlink()
-        self._reader = None  # an open file would keep its place on the disk
+        self._reader = None
         sync_folder(self.folder)
 
     def path(self, iteration: int) -> Path:
@@ -214,6 +216,9 @@ class RolloutStorage:
         """Return counts, bytes, and how long the calls took, as `AsyncCheckpointSaver.get_stats`; empty before a save."""
         return {} if self._writer is None else self._writer.get_stats()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reader": None}  # a file is open in one process only
+
     def __enter__(self) -> Self:
         return self
 
@@ -237,13 +242,13 @@ class RolloutStorage:
 
     def _prune(self, written: Written) -> None:
         """Remove the oldest files; in the background thread."""
+        self._reader = None  # its file may have been replaced, or is removed now
         if self.keep_last_n is None:
             return
         paths = sorted(_stored(self.folder).values(), key=lambda path: (path.stat().st_mtime_ns, path.name))
         for path in paths[: -self.keep_last_n]:
             with suppress(FileNotFoundError):  # the user was quicker
                 path.unlink()
-                self._reader = None
         sync_folder(self.folder)
 
 

@@ -165,6 +165,8 @@ class Courier:
             run = RunInfo(id=info["id"], name=info["name"], folder=self._spool.run, config=info["config"])
             self._last = mirror.start(run)
             self._mirror = mirror
+            for service in _services(os.getpid()):
+                give_way(service)
         return self._mirror
 
 
@@ -229,9 +231,15 @@ def give_way(process: int) -> None:
     """Let a process come after all others. Niceness counts among those of a session; sessions have their own, on Linux."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process, NICENESS)
-    with contextlib.suppress(OSError):
-        if os.getsid(process) == process:  # else the session is somebody else's too
-            Path(f"/proc/{process}/autogroup").write_text(str(NICENESS))
+    for _ in range(10):
+        try:
+            if os.getsid(process) == process:  # else the session is somebody else's too
+                Path(f"/proc/{process}/autogroup").write_text(str(NICENESS))
+            return
+        except BlockingIOError:  # Linux lets users do this ten times a second, all of them together
+            time.sleep(0.1)
+        except OSError:
+            return
 
 
 def is_alive(process: int) -> bool:
@@ -276,7 +284,6 @@ def deliver(run: Path, tracker: str, *, parent: int | None = None, deadline: flo
 def _serve(courier: Courier, spool: Spool, watch: Watch, parent: int) -> int:
     """Live with a training: deliver as records come, finish when it has ended, or has died."""
     pause, resting = BACK_OFF[0], 0.0
-    services: list[int] = []
     while True:
         ended = os.getppid() != parent or has_ended(spool)
         if ended and watch.end is None:
@@ -284,10 +291,6 @@ def _serve(courier: Courier, spool: Spool, watch: Watch, parent: int) -> int:
             resting = 0.0
         if time.monotonic() >= resting:
             whole = courier.round()
-            if not services:
-                services = _services(os.getpid())
-                for service in services:
-                    give_way(service)
             if whole and ended and not courier.missing():
                 return DELIVERED if courier.finish() else LEFT
             if not whole:

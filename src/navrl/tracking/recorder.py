@@ -37,6 +37,7 @@ FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
 HELD = 10_000  # records that are kept in memory while the disk takes none
 HELD_FILES = 64  # of them with an open file or a whole model: a process may open a thousand files, and training needs some
 RETRY = 0.5  # s after the disk has failed
+KEEP_NO_MODELS = {"tensorboard"}
 Work = Callable[[Spool], object]
 
 
@@ -98,8 +99,8 @@ class Tracking:
 
     @property
     def keeps_models(self) -> bool:
-        """Whether models that are taken go anywhere, or none were asked for."""
-        return self._trackers != ("tensorboard",)
+        """Whether one of the trackers keeps models; so it is said of none at all, too."""
+        return not self._trackers or not set(self._trackers) <= KEEP_NO_MODELS
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Take the metrics of a step. Those that this run has logged before it was resumed are not logged again."""

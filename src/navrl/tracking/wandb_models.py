@@ -48,9 +48,8 @@ def upload_model_to_wandb(
     """
     tracking = current_tracking() or _beside_the_script()
     if not tracking.keeps_models:
-        warnings.warn(
-            "the model is not uploaded: TensorBoard, the only tracker of this run, keeps none", RuntimeWarning, stacklevel=2
-        )
+        told = "the model is not uploaded: no tracker of this run keeps models; set wandb.mode=online or offline"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
     copy = _copied(model_state_dict)
     tensors = [*_tensors(copy)]
     parameters = sum(tensor.numel() for tensor in tensors)

@@ -13,7 +13,7 @@ __all__ = ["flushed_denormals"]
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Have this thread, and those that torch starts for it, take them for zero; afterwards it is as it was before."""
+    """Have this thread, and those that it starts, take them for zero; afterwards this thread does as it did before."""
     before = not np.float64(5e-324) * np.float64(1)
     torch.set_flush_denormal(True)
     try:
