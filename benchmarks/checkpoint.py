@@ -2,7 +2,8 @@
 
 The state is a network that is really trained (`_trained_states.py`), and training goes on while the writers work. One
 core is left to them, as in a run whose simulator or data loader does not use every core; the cases "all cores" leave
-none. A save is followed by steps until the writer is done, and those steps are compared with those just before and after.
+none. A save is followed by steps until the writer is done, and those steps are compared with those just before and after:
+`added` is how much longer they took, and `slower` how much more time of the processor their thread needed for the same work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +35,14 @@ PEERS = {"safetensors": "safetensors", "Lightning async": "lightning"}
 SLOW = {"clone, queue, LZ4-9": 1}  # rounds at 200 MB: one save takes many seconds there
 DISTRIBUTED = [name for name in WRITERS if name.startswith("DCP")]
 TORCH, OURS, RAW = "torch.save", "navrl", "navrl raw"
+
+
+class Step(NamedTuple):
+    """What a step of the training took."""
+
+    seconds: float
+    waited: float  # of them for a copy
+    computing: float  # time of the processor that its thread had
 
 
 class Bench:
@@ -71,13 +80,14 @@ class Bench:
             self._writers[name, size] = WRITERS[name](training, path)
         writer = self._writers[name, size]
         beside = 1 if stall_only else 2  # steps before a save, and after it, that it is compared with
-        stalls, added = [], []
-        plain = [self._step(training, writer)[0] for _ in range(beside)]
+        stalls, added, slower = [], [], []
+        plain = [self._step(training, writer) for _ in range(beside)]
         for _ in range(self._saves[size]):
-            stall, seconds, steps = self._save_while_training(training, writer)
-            after = [self._step(training, writer)[0] for _ in range(beside)]
+            stall, seconds, computing, steps = self._save_while_training(training, writer)
+            after = [self._step(training, writer) for _ in range(beside)]
             stalls.append(stall)
-            added.append(seconds - steps * statistics.mean(plain + after))
+            added.append(seconds - steps * statistics.mean(step.seconds for step in plain + after))
+            slower.append(computing - steps * statistics.mean(step.computing for step in plain + after))
             plain = after
         known = self.stalls.setdefault((label, size), [])
         if self._rounds[label] > 1:
@@ -86,11 +96,12 @@ class Bench:
             "stall": statistics.median(stalls),
             "stall_p99": float(np.percentile(known or stalls, 99)),
             "added": statistics.median(added),
+            "slower": statistics.median(slower),
         }
         return metrics if stall_only else {**metrics, **self._alone(training, writer), **self._peak(name, size)}
 
-    def _step(self, training: Training, writer: Writer) -> tuple[float, float]:
-        """Return the seconds of a step, and of them those it waited for a copy."""
+    def _step(self, training: Training, writer: Writer) -> Step:
+        """Make a step, and measure it."""
         waits: list[float] = []
 
         def wait(*_: Any) -> None:
@@ -100,25 +111,25 @@ class Bench:
 
         hook = training.optimizer.register_step_pre_hook(wait)
         training.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)  # before our own hook
-        start = time.perf_counter()
+        start, computed = time.perf_counter(), time.thread_time()
         training.step()
-        seconds = time.perf_counter() - start
+        step = Step(time.perf_counter() - start, waits[0], time.thread_time() - computed)
         hook.remove()
-        return seconds, waits[0]
+        return step
 
-    def _save_while_training(self, training: Training, writer: Writer) -> tuple[float, float, int]:
-        """Return the seconds that training waited for a save, those until it was done, and the steps made meanwhile."""
+    def _save_while_training(self, training: Training, writer: Writer) -> tuple[float, float, float, int]:
+        """Return the seconds that training waited for a save, those until it was done, those computed, and the steps made."""
         state = training.state()
-        start = time.perf_counter()
+        start, computed = time.perf_counter(), time.thread_time()
         writer.save(state)
         stall = time.perf_counter() - start
         steps = 0
         while writer.busy() or not steps:
-            stall += self._step(training, writer)[1]
+            stall += self._step(training, writer).waited
             steps += 1
-        seconds = time.perf_counter() - start
+        seconds, computed = time.perf_counter() - start, time.thread_time() - computed
         writer.wait()
-        return stall, seconds, steps
+        return stall, seconds, computed, steps
 
     def _alone(self, training: Training, writer: Writer) -> dict[str, float]:
         """Measure what does not depend on training: time to the disk, size, and reading back."""
@@ -279,6 +290,7 @@ def suite(smoke: bool) -> Suite:
             Column("stall", "stall ms", ".3g", 1e3),
             Column("stall_p99", "p99 ms", ".3g", 1e3),
             Column("added", "added ms", ".3g", 1e3),
+            Column("slower", "of it slower ms", ".3g", 1e3),
             Column("durable", "durable ms", ".3g", 1e3),
             Column("size", "size", ".3f"),
             Column("load", "load ms", ".3g", 1e3),
