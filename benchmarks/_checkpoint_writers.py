@@ -141,7 +141,7 @@ class CopyAndWrite(Writer):
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
-        self._thread = ThreadPoolExecutor(1, initializer=lambda: os.nice(19))
+        self._thread = ThreadPoolExecutor(1, initializer=lambda: os.nice(10))
         self._shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(training.state())]
         self._copy = bytearray(sum(tensor.nbytes for _, tensor in named_tensors(training.state())))
         self._copied: Any = None

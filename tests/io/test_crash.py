@@ -200,7 +200,7 @@ def test_ctrl_c_ends_the_training_but_not_the_pending_saves(tmp_path):
     process = start(THREE_SAVES, tmp_path)
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=50)
     assert "KeyboardInterrupt" in errors
     assert process.returncode == -signal.SIGINT
     assert assert_all_whole(tmp_path) == 3

@@ -34,8 +34,9 @@ __all__ = ["AsyncCheckpointSaver"]
 
 logger = logging.getLogger("navrl.io")
 
-# Encoding gives way to training where both want the same core; copying does not, because training may wait for it.
-_NICENESS = 19
+# Encoding gives way to training where both want the same core; copying does not, because training may wait for it. On a
+# machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
+_NICENESS = 10
 
 # Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
 _WORTH_OVERLAP = 8 << 20
