@@ -368,6 +368,9 @@ class NavrlDelta(Navrl):
         self._files.append(self.path)
         self.path = self._stem.with_name(f"{self._stem.stem}-{len(self._files)}.pt")
         super().save(state)
+
+    def wait(self) -> None:
+        super().wait()
         for old in self._files[:-9]:  # what the chain being written no longer needs
             old.unlink(missing_ok=True)
 
