@@ -15,7 +15,7 @@ setup: $(VENV)/.dev  ## create .venv with everything, development tools included
 train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, leave model and pictures in runs/ (ARGS="seed=1 ...")
 	$(BIN)/navrl train $(ARGS)
 
-test: $(VENV)/.dev lint  ## lint, types and every test (ARGS="-k lidar")
+test: $(VENV)/.dev lint  ## lint, types and every test, in two processes (ARGS="-k lidar"; ARGS="-n 0 --pdb" in one)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.dev  ## the tests that take seconds

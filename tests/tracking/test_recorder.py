@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from trainer import settings_of
 
 from navrl.config import load_config
 from navrl.errors import ConfigError, MissingExtraError, RegistryError
+from navrl.tracking import mirrors, recorder
 from navrl.tracking import spool as spool_module
 from navrl.tracking.mirrors import open_mirror
 from navrl.tracking.recorder import HELD_FILES, WAIT, Tracking
@@ -241,3 +243,9 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'navrl\[mlflow\]'"):
         Tracking(TrackingSettings(("mlflow",)), {}, tmp_path)
+
+
+def test_the_recorder_knows_which_trackers_keep_no_models():
+    kinds = mirrors._CLASSES
+    classes = {kind: getattr(importlib.import_module(f"navrl.tracking.mirrors.{kind}"), name) for kind, name in kinds.items()}
+    assert {kind for kind, mirror in classes.items() if not mirror.keeps_models} == recorder.KEEP_NO_MODELS

@@ -25,7 +25,7 @@ from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 __all__ = ["RowCodec", "RowPlan", "Rows", "plan_rows"]
 
 _CHUNK_BYTES = 1 << 17  # of rows: what has to be read, and its checksum taken, for the least that can be asked for
-_CHUNKS = 16  # of a small array: more would be read for one row than is needed, fewer are read faster as a whole
+_CHUNKS = 16  # that a small array is cut into: with fewer, more is read for one row; with more, the whole is read more slowly
 _GROUP_BYTES = 1 << 14  # of rows: what has to be decoded for it
 _GROUP_ENVS = 4  # of small rows: what has to be decoded for one of them, where nobody would notice a smaller file
 _LEVEL = 1
