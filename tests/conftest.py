@@ -1,4 +1,4 @@
-"""Before the tests: no stale compiled kernels, and no registry of the user's."""
+"""Before the tests: no stale compiled kernels, and no registry or tracker's folder of the user's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PACKAGE = Path(navrl.__file__).parent
 def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):  # once, before the processes that share the tests begin
         throw_stale_kernels_away()
-    os.environ["NAVRL_REGISTRY"] = tempfile.mkdtemp(prefix="navrl-registry-")  # also of the processes that tests start
-    atexit.register(shutil.rmtree, os.environ["NAVRL_REGISTRY"], ignore_errors=True)
+    for name in ("NAVRL_REGISTRY", "TRACKIO_DIR"):  # also of the processes that tests start; trackio reads its own on import
+        os.environ[name] = tempfile.mkdtemp(prefix="navrl-tests-")
+        atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
 
 
 def throw_stale_kernels_away() -> None:

@@ -75,14 +75,11 @@ def answers(url):
 
 
 @pytest.fixture(scope="session")
-def trackio_folder(tmp_path_factory):
-    """Have trackio, here and in child processes, keep its files in a folder of the test."""
-    folder = tmp_path_factory.mktemp("trackio")
-    before = os.environ.get("TRACKIO_DIR")
-    os.environ["TRACKIO_DIR"] = str(folder)
-    pytest.importorskip("trackio")
-    yield folder
-    os.environ.pop("TRACKIO_DIR") if before is None else os.environ.update(TRACKIO_DIR=before)
+def trackio_folder():
+    """The folder of the tests in which trackio keeps its files, here and in child processes."""
+    utils = pytest.importorskip("trackio.utils")
+    assert str(utils.TRACKIO_DIR) == os.environ["TRACKIO_DIR"], "trackio was imported before its folder was set"
+    return Path(os.environ["TRACKIO_DIR"])
 
 
 @pytest.fixture

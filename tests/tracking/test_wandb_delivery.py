@@ -54,7 +54,8 @@ def _forget(emulator):
 @pytest.mark.slow
 def test_a_training_with_a_good_server_ends_with_everything_delivered(emulator, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SERVICE", "3-1-1-unix-/nowhere/socket")  # of a script's own run of W&B, which may have ended
-    measured = result_of(start_trainer(tmp_path / "run", SETTINGS, pause=0.05))
+    patient = SETTINGS | {"patience": 45.0, "deadline": 60.0}
+    measured = result_of(start_trainer(tmp_path / "run", patient, pause=0.05))
     assert measured["warnings"] == []
     check_arrived(emulator, tmp_path / "run", 20, 5)
     assert main(["sync", str(tmp_path / "run"), *PATIENT]) == 0
