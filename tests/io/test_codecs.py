@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError, ContainerError
 from navrl.io import codecs as codecs_module
+from navrl.io import libzstd
 from navrl.io.codecs import CODECS, MAX_EXPANSION, find_codec
 from navrl.io.element_types import ITEM_BYTES
 
@@ -75,6 +79,57 @@ def test_planes_shrink_weights_where_lz4_cannot():
     chunk = CHUNKS["weights"](1 << 20)
     assert encode("lz4", chunk, "float32").size > 0.99 * chunk.size
     assert encode("planes-zstd", chunk, "float32").size < 0.86 * chunk.size
+
+
+def test_weights_are_coded_without_a_search_for_repetitions_where_libzstd_can_be_reached(monkeypatch):
+    chunk = CHUNKS["weights"](1 << 20)
+    quick = encode("planes-zstd", chunk, "float32")
+    assert libzstd.codes_entropy()
+    monkeypatch.setattr(codecs_module, "entropy_code", lambda part: None)
+    searched = encode("planes-zstd", chunk, "float32")
+    assert quick.size < searched.size
+    for stored in (quick, searched):
+        assert np.array_equal(decode("planes-zstd", stored, chunk.size, "float32"), chunk)
+
+
+def test_a_plane_that_repeats_itself_is_searched_for_repetitions():
+    chunk = np.zeros(1 << 18, np.float32)
+    chunk[:: 1 << 8] = 1
+    assert encode("planes-zstd", chunk.view(np.uint8), "float32").size < chunk.nbytes / 200
+
+
+@pytest.mark.parametrize(
+    "hidden", [{"find_spec": lambda name: None}, {"find_spec": lambda name: SimpleNamespace(origin="nowhere.so")}]
+)
+def test_a_wheel_that_hides_libzstd_is_no_reason_to_fail(monkeypatch, hidden):
+    monkeypatch.setattr(libzstd, "importlib", SimpleNamespace(util=SimpleNamespace(**hidden)))
+    for cached in (libzstd.functions, libzstd.codes_entropy):
+        cached.cache_clear()
+    try:
+        assert libzstd.entropy_code(np.zeros(9, np.uint8)) is None
+        chunk = CHUNKS["weights"](1 << 16)
+        assert np.array_equal(decode("planes-zstd", encode("planes-zstd", chunk, "float32"), chunk.size, "float32"), chunk)
+    finally:
+        for cached in (libzstd.functions, libzstd.codes_entropy):
+            cached.cache_clear()
+
+
+@given(part=st.binary(min_size=1, max_size=3000), times=st.integers(1, 100))
+@settings(max_examples=100, deadline=None)
+def test_a_frame_of_coded_bytes_is_read_by_zstandard_and_never_longer_than_they_are(part, times):
+    part = np.frombuffer(part * times, np.uint8)
+    frame = libzstd.entropy_code(part)
+    assert frame.size <= part.size
+    if frame.size:
+        assert zstandard.ZstdDecompressor().decompress(frame) == part.tobytes()
+
+
+def test_threads_code_side_by_side_as_they_do_alone():
+    chunks = [np.random.default_rng(i).normal(0, 0.02, 1 << 16).astype(np.float32).view(np.uint8) for i in range(8)]
+    alone = [encode("planes-zstd", chunk, "float32").tobytes() for chunk in chunks]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert [*pool.map(lambda chunk: encode("planes-zstd", chunk, "float32").tobytes(), chunks)] == alone
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -244,6 +244,18 @@ def test_only_bfloat16_is_widened_and_only_to_float32(tmp_path, element, widened
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize("codec", ["planes-zstd", "raw", "lz4"])
+def test_arrays_of_many_chunks_and_of_few_come_back_whatever_threads_take_at_once(tmp_path, codec):
+    torch.manual_seed(0)
+    state = {
+        "floats": torch.randn(2_500_001), "small": torch.randn(5000), "halves": torch.randn(3_000_000).bfloat16(),
+        "wide": torch.randn(700_000, dtype=torch.float64), "numbers": torch.arange(900_000),
+    }  # fmt: skip
+    save_checkpoint(state, tmp_path / "state.pt", codec=codec)
+    loaded = load_checkpoint(tmp_path / "state.pt")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+
+
 def test_the_checksums_are_xxh3_of_the_stored_bytes(tmp_path):
     array = np.arange(5, dtype=np.float32)
     save_checkpoint({"x": array}, tmp_path / "x.pt", codec="raw")

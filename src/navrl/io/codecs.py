@@ -20,6 +20,7 @@ import numpy as np
 from navrl.errors import ConfigError, ContainerError, nearest_name
 from navrl.io.coders import CODED, LZ4, MAX_EXPANSION, ZSTD, Bytes, Coder, padding_for
 from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
+from navrl.io.libzstd import entropy_code
 from navrl.io.row_codec import RowCodec, Rows
 
 __all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "Bytes", "Codec", "find_codec"]
@@ -28,6 +29,7 @@ DEFAULT_CODEC = "planes-zstd"
 
 _SAMPLES = 4096
 _COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding
+_REPETITIVE_BITS = 1.0  # those whose bytes carry less are worth a search for repetitions: a code takes a bit at least
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,20 @@ class Codec:
         words: list[int] = []
         buffers: list[Any] = []
         for part in _split(chunk, element, scratch) if self.planes else [chunk]:
-            coded = self.coder.compress(part, level) if _compressible(part) else b""
+            coded = self._code(self.coder, part, level)
             pays = 0 < len(coded) < part.size
             buffers.append(coded if pays else part)
             words.append(CODED | len(coded) if pays else part.size)
         stored = 4 * len(words) + sum(word & ~CODED for word in words)
         return [struct.pack(f"<{len(words)}I", *words), *buffers, *padding_for(chunk.size, stored)]
+
+    def _code(self, coder: Coder, part: Bytes, level: int | None) -> Any:
+        """Return the coded form of a part; nothing if it is not worth having."""
+        bits = _bits(part)
+        if bits > _COMPRESSIBLE_BITS or not part.size:
+            return b""
+        quick = entropy_code(part) if self.planes and level is None and bits > _REPETITIVE_BITS else None
+        return coder.compress(part, level) if quick is None else quick
 
     def decode(self, stored: Bytes, chunk: Bytes, element: str, rows: Rows | None = None) -> None:
         """Fill `chunk` from its stored form.
@@ -96,14 +106,14 @@ def _read_parts(stored: Bytes, sizes: Sequence[int], coder: Coder) -> list[Bytes
     return parts
 
 
-def _compressible(part: Bytes) -> bool:
-    """Tell from a sample whether the bytes are uneven enough for a coder to gain on them."""
+def _bits(part: Bytes) -> float:
+    """Return how many bits each byte carries, estimated from a sample: 8 are noise, 0 always the same. Few bytes count as 0."""
     sample = part[:: max(1, part.size // _SAMPLES)]
     if sample.size < _SAMPLES // 4:
-        return sample.size > 0
+        return 0.0
     counts = np.bincount(sample, minlength=256)
     shares = counts[counts > 0] / sample.size
-    return float(-(shares * np.log2(shares)).sum()) < _COMPRESSIBLE_BITS
+    return float(-(shares * np.log2(shares)).sum())
 
 
 # Planes: the bytes of all numbers that belong together, side by side; the most significant first.

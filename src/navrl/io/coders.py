@@ -53,8 +53,8 @@ class Coder:
 # One (de)compressor a thread: they keep their tables between chunks, and must not be shared.
 _of_this_thread = threading.local()
 
-# Planes have no long repetitions to search for. Tiny tables leave little but the entropy coder, and twice the speed.
-_ENTROPY_ONLY = zstandard.ZstdCompressionParameters(
+# Planes have no long repetitions to search for. Tiny tables find those there are, at twice the speed.
+_SMALL_SEARCH = zstandard.ZstdCompressionParameters(
     window_log=18, hash_log=6, chain_log=6, search_log=1, min_match=7, strategy=zstandard.STRATEGY_FAST
 )
 
@@ -63,7 +63,7 @@ def _compressor(level: int | None) -> Any:  # its stubs know no NumPy
     compressors = _of_this_thread.__dict__.setdefault("compressors", {})
     if level not in compressors:
         compressors[level] = (
-            zstandard.ZstdCompressor(compression_params=_ENTROPY_ONLY)
+            zstandard.ZstdCompressor(compression_params=_SMALL_SEARCH)
             if level is None
             else zstandard.ZstdCompressor(level=level)
         )

@@ -40,6 +40,7 @@ from navrl.io.threads import TaskThreads, usable_cores
 __all__ = ["ArraySource", "Container", "write_container"]
 
 CHUNK_BYTES = 1 << 20
+_RUN_BYTES = 1 << 22  # of chunks that a thread takes at once
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
 _READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
@@ -106,10 +107,10 @@ def write_container(
         stored: list[list[int]] = [[] for _ in arrays]
         checksums: list[list[str]] = [[] for _ in arrays]
         plans = [_plan(array, array.codec or codec) for array in arrays]
-        for number, buffers, size, checksum in _encode_all(arrays, plans, level, threads):
-            file.write(buffers)
-            stored[number].append(size)
-            checksums[number].append(f"{checksum:016x}")
+        for number, run in _encode_all(arrays, plans, level, threads):
+            file.write(run.buffers)
+            stored[number] += run.sizes
+            checksums[number] += [f"{checksum:016x}" for checksum in run.checksums]
         entries = [
             {"name": array.name, "element": array.element, "shape": list(array.shape), **plan.fields(),
              "stored": stored[number], "checksums": checksums[number]}
@@ -140,6 +141,10 @@ class _Plan:
         said = {"codec": self.codec, "chunk_bytes": self.chunk_bytes}
         return said if self.rows is None else said | {"part_rows": self.rows.group}
 
+    def run_bytes(self) -> int:
+        """Return the bytes of chunks that a thread takes at once: each hand-over takes the interpreter from the training."""
+        return self.chunk_bytes * max(1, (_RUN_BYTES if self.rows is None else CHUNK_BYTES) // self.chunk_bytes)
+
 
 def _plan(array: ArraySource, codec: str) -> _Plan:
     if array.data.size < _SMALL:
@@ -150,17 +155,27 @@ def _plan(array: ArraySource, codec: str) -> _Plan:
     return _Plan("zstd") if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
 
 
+@dataclass
+class _Run:
+    """Chunks of an array, coded: buffers to be written, and the size and checksum of each chunk."""
+
+    buffers: list[Any]
+    sizes: list[int]
+    checksums: list[int]
+
+
 def _encode_all(
     arrays: Sequence[ArraySource], plans: Sequence[_Plan], level: int | None, threads: TaskThreads
-) -> Iterator[tuple[int, list[Any], int, int]]:
-    """Yield (array, buffers, bytes, checksum) of every chunk in order; the buffers are valid until the next."""
-    ahead = 2 * threads.count + 2  # chunks that may wait for the disk; each has its scratch, used again and again
-    scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
-    pending: deque[tuple[int, Callable[[], Any], Bytes | None]] = deque()
+) -> Iterator[tuple[int, _Run]]:
+    """Yield the number of an array and some of its chunks, all in order; the buffers are valid until the next."""
+    ahead = 2 * threads.count + 2  # runs that may wait for the disk; each has its scratch, used again and again
+    largest = max((min(array.data.size, _RUN_BYTES) for array in arrays), default=0)
+    scratches = [np.empty(largest, np.uint8) for _ in range(ahead)]
+    pending: deque[tuple[int, Callable[[], _Run], Bytes | None]] = deque()
 
-    def finish() -> Iterator[tuple[int, list[Any], int, int]]:
+    def finish() -> Iterator[tuple[int, _Run]]:
         first, result, scratch = pending.popleft()
-        yield from ((first, *encoded) for encoded in result())
+        yield first, result()
         if scratch is not None:
             scratches.append(scratch)
 
@@ -168,40 +183,36 @@ def _encode_all(
         array.ready()
         if array.data.size < _SMALL:  # not worth a thread's while
             arguments = plans[number], level, array, slice(0, array.data.size), array.data
-            pending.extend([(number, partial(_encode_chunks, *arguments), None)] if array.data.size else [])
+            pending.extend([(number, partial(_encode_run, *arguments), None)] if array.data.size else [])
             continue
-        run_bytes = _run_bytes(plans[number].chunk_bytes)
+        run_bytes = plans[number].run_bytes()
         for start in range(0, array.data.size, run_bytes):
             while not scratches:
                 yield from finish()
             where, scratch = slice(start, min(start + run_bytes, array.data.size)), scratches.pop()
-            future = threads.submit(_encode_chunks, plans[number], level, array, where, scratch)
+            future = threads.submit(_encode_run, plans[number], level, array, where, scratch)
             pending.append((number, future.result, scratch))
     while pending:
         yield from finish()
 
 
-def _run_bytes(chunk_bytes: int) -> int:
-    """Return the bytes of chunks that a thread takes at once: to hand over a small one takes longer than to code it."""
-    return chunk_bytes * max(1, CHUNK_BYTES // chunk_bytes)
-
-
-def _encode_chunks(
-    plan: _Plan, level: int | None, array: ArraySource, where: slice, scratch: Bytes
-) -> list[tuple[list[Any], int, int]]:  # fmt: skip
-    """Return (buffers, bytes, checksum) of the chunks in a part of an array; the buffers are valid as long as the scratch."""
-    encoded = []
-    for start in range(where.start, where.stop, plan.chunk_bytes):
-        chunk = array.part(slice(start, min(start + plan.chunk_bytes, where.stop)))
-        rows = plan.rows.at(start) if plan.rows else None
-        buffers = CODECS[plan.codec].encode(chunk, array.element, level, scratch, rows)
+def _encode_run(plan: _Plan, level: int | None, array: ArraySource, where: slice, scratch: Bytes) -> _Run:
+    """Return the chunks in a part of an array; the buffers are valid as long as the scratch."""
+    codec, done = CODECS[plan.codec], _Run([], [], [])
+    whole = array.part(where)
+    for start in range(0, whole.size, plan.chunk_bytes):
+        chunk = whole[start : start + plan.chunk_bytes]
+        rows = plan.rows.at(where.start + start) if plan.rows else None
+        buffers = codec.encode(chunk, array.element, level, scratch, rows)
         checksum = xxhash.xxh3_64()
         for buffer in buffers:
             checksum.update(buffer)
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
-        encoded.append((buffers, size, checksum.intdigest()))
-        scratch = scratch[size:]  # row codecs put what they code at its beginning, others have a chunk a run
-    return encoded
+        done.buffers += buffers
+        done.sizes.append(size)
+        done.checksums.append(checksum.intdigest())
+        scratch = scratch[size if rows else chunk.size :]  # row codecs put what they code at its beginning, others all parts
+    return done
 
 
 class Container:

@@ -7,7 +7,6 @@ functions are called by their addresses.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import threading
 from functools import cache
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from navrl.io import libzstd
 from navrl.io.coders import CODED, Bytes
 from navrl.io.replay_words import WORD, c_call, copy_bytes, inner, ones, read_byte, read_word, write_byte, write_word
 
@@ -32,26 +32,9 @@ _entry = njit(cache=True, nogil=True, error_model="numpy")
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
-    """Return the library that holds libzstd, with the functions that are needed; None where the wheel hides them."""
-    found = importlib.util.find_spec("zstandard._cffi")
-    if found is None or found.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(found.origin)
-        for name in (*_NAMES, "ZSTD_createCCtx", "ZSTD_freeCCtx", "ZSTD_createDCtx", "ZSTD_freeDCtx"):
-            function = getattr(library, name)
-            function.restype = ctypes.c_void_p if "create" in name else ctypes.c_size_t
-            function.argtypes = [ctypes.c_void_p] if "free" in name else None
-    except (OSError, AttributeError):
-        return None
-    return library
-
-
-@cache
 def zstd_functions() -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """Return the addresses of the zstd functions, or None where the wheel does not export them."""
-    library = _library()
+    library = libzstd.functions()
     if library is None:
         return None
     return np.array([ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _NAMES], np.int64)
@@ -61,31 +44,15 @@ class _Contexts(threading.local):
     """What a thread keeps between chunks: zstd's tables, and memory."""
 
     def __init__(self) -> None:
-        library: Any = _library()
-        self.compressing: int = library.ZSTD_createCCtx()
-        self.decompressing: int = library.ZSTD_createDCtx()
-        if not self.compressing or not self.decompressing:
-            raise MemoryError("zstd has no memory for its tables")
+        self._held = libzstd.Context("CCtx"), libzstd.Context("DCtx")
+        self.compressing, self.decompressing = (context.address for context in self._held)
         self._scratch = np.empty(0, np.uint8)
-        self._end = _Freed(library, self.compressing, self.decompressing)
 
     def scratch(self, size: int) -> Bytes:
         """Return memory that is valid until this thread asks again."""
         if self._scratch.size < size:
             self._scratch = np.empty(size, np.uint8)
         return self._scratch
-
-
-class _Freed:
-    """Frees a thread's tables when the thread ends."""
-
-    def __init__(self, library: Any, compressing: int, decompressing: int) -> None:
-        self._given = library.ZSTD_freeCCtx, compressing, library.ZSTD_freeDCtx, decompressing
-
-    def __del__(self) -> None:
-        free_one, compressing, free_other, decompressing = self._given
-        free_one(compressing)
-        free_other(decompressing)
 
 
 @cache

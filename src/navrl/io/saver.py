@@ -56,7 +56,7 @@ class AsyncCheckpointSaver:
             1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
-        workers: threads that compress; None is one for each core.
+        workers: threads that compress; None is one for each core but one, which is left to the training.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
@@ -78,7 +78,7 @@ class AsyncCheckpointSaver:
         if delta_chain < 0 or delta_chain == 1:
             raise ConfigError(f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2")
         if workers is not None and workers < 1:
-            raise ConfigError(f"workers is {workers}, expected at least 1, or None for one for each core")
+            raise ConfigError(f"workers is {workers}, expected at least 1, or None for one for each core but one")
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
         if on_error not in ("raise", "warn"):
@@ -106,7 +106,7 @@ class AsyncCheckpointSaver:
         self._cleaned: set[Path] = set()
         self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._encoders = TaskThreads(workers or usable_cores(), "navrl-encode", niceness=_NICENESS)
+        self._encoders = TaskThreads(workers or max(1, usable_cores() - 1), "navrl-encode", niceness=_NICENESS)
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
