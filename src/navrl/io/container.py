@@ -8,8 +8,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,12 +35,11 @@ from navrl.io.index import (
     read_index_of,
 )
 from navrl.io.row_codec import RowCodec, Rows, plan_rows
-from navrl.io.threads import TaskThreads, usable_cores
+from navrl.io.threads import TaskThreads, spare_cores, usable_cores
 
 __all__ = ["ArraySource", "Container", "write_container"]
 
 CHUNK_BYTES = 1 << 20
-_RUN_BYTES = 1 << 22  # of chunks that a thread takes at once
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
 _READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
@@ -91,7 +90,7 @@ def write_container(
         codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw. A codec of rows takes the first two axes of
             an array for environments and steps; arrays without them get zstd.
         level: how hard the codec tries; None is the codec's own choice.
-        threads: that encode; None starts one for each core.
+        threads: that encode, as this one does when it has nothing to write; None starts one for each other core.
         check: called before the file gets its name; what it raises is raised, and the file never appears.
 
     Raises:
@@ -99,7 +98,7 @@ def write_container(
     """
     find_codec(codec)
     if threads is None:
-        with TaskThreads(usable_cores(), "navrl-encode") as own:
+        with TaskThreads(spare_cores(), "navrl-encode") as own:
             return write_container(path, arrays, document, codec=codec, level=level, threads=own, check=check)
     with AtomicFile(path) as file:
         header = HEADER.pack(MAGIC, VERSION, 0)
@@ -142,8 +141,8 @@ class _Plan:
         return said if self.rows is None else said | {"part_rows": self.rows.group}
 
     def run_bytes(self) -> int:
-        """Return the bytes of chunks that a thread takes at once: each hand-over takes the interpreter from the training."""
-        return self.chunk_bytes * max(1, (_RUN_BYTES if self.rows is None else CHUNK_BYTES) // self.chunk_bytes)
+        """Return the bytes of chunks that a thread takes at once: to hand over a small one takes longer than to code it."""
+        return self.chunk_bytes * max(1, CHUNK_BYTES // self.chunk_bytes)
 
 
 def _plan(array: ArraySource, codec: str) -> _Plan:
@@ -169,21 +168,24 @@ def _encode_all(
 ) -> Iterator[tuple[int, _Run]]:
     """Yield the number of an array and some of its chunks, all in order; the buffers are valid until the next."""
     ahead = 2 * threads.count + 2  # runs that may wait for the disk; each has its scratch, used again and again
-    largest = max((min(array.data.size, _RUN_BYTES) for array in arrays), default=0)
-    scratches = [np.empty(largest, np.uint8) for _ in range(ahead)]
-    pending: deque[tuple[int, Callable[[], _Run], Bytes | None]] = deque()
+    scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
+    pending: deque[tuple[int, Future[_Run] | _Run, Bytes | None]] = deque()
 
     def finish() -> Iterator[tuple[int, _Run]]:
-        first, result, scratch = pending.popleft()
-        yield first, result()
+        first, run, scratch = pending.popleft()
+        if isinstance(run, Future):
+            while not run.done() and threads.help():
+                pass
+            run = run.result()
+        yield first, run
         if scratch is not None:
             scratches.append(scratch)
 
     for number, array in enumerate(arrays):
         array.ready()
         if array.data.size < _SMALL:  # not worth a thread's while
-            arguments = plans[number], level, array, slice(0, array.data.size), array.data
-            pending.extend([(number, partial(_encode_run, *arguments), None)] if array.data.size else [])
+            if array.data.size:
+                pending.append((number, _encode_run(plans[number], level, array, slice(0, array.data.size), array.data), None))
             continue
         run_bytes = plans[number].run_bytes()
         for start in range(0, array.data.size, run_bytes):
@@ -191,7 +193,7 @@ def _encode_all(
                 yield from finish()
             where, scratch = slice(start, min(start + run_bytes, array.data.size)), scratches.pop()
             future = threads.submit(_encode_run, plans[number], level, array, where, scratch)
-            pending.append((number, future.result, scratch))
+            pending.append((number, future, scratch))
     while pending:
         yield from finish()
 
@@ -211,7 +213,7 @@ def _encode_run(plan: _Plan, level: int | None, array: ArraySource, where: slice
         done.buffers += buffers
         done.sizes.append(size)
         done.checksums.append(checksum.intdigest())
-        scratch = scratch[size if rows else chunk.size :]  # row codecs put what they code at its beginning, others all parts
+        scratch = scratch[size:]  # row codecs put what they code at its beginning, others have a chunk a run
     return done
 
 

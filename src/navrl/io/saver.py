@@ -28,7 +28,7 @@ from navrl.io.job import Job, absolute
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
-from navrl.io.threads import TaskThreads, join_all, lower_priority, usable_cores
+from navrl.io.threads import TaskThreads, join_all, lower_priority, spare_cores
 
 __all__ = ["AsyncCheckpointSaver"]
 
@@ -56,7 +56,7 @@ class AsyncCheckpointSaver:
             1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
-        workers: threads that compress; None is one for each core but one, which is left to the training.
+        workers: threads that compress, beside the one that writes; None is one for each core but one.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
@@ -106,7 +106,7 @@ class AsyncCheckpointSaver:
         self._cleaned: set[Path] = set()
         self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._encoders = TaskThreads(workers or max(1, usable_cores() - 1), "navrl-encode", niceness=_NICENESS)
+        self._encoders = TaskThreads(workers or spare_cores(), "navrl-encode", niceness=_NICENESS)
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))

@@ -11,12 +11,17 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["TaskThreads", "usable_cores"]
+__all__ = ["TaskThreads", "spare_cores", "usable_cores"]
 
 
 def usable_cores() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spare_cores() -> int:
+    """Return how many threads are to work for one that works too."""
+    return max(1, usable_cores() - 1)
 
 
 class TaskThreads:
@@ -40,6 +45,18 @@ class TaskThreads:
         self._tasks.put((future, function, arguments))
         return future
 
+    def help(self) -> bool:
+        """Carry out one task that no thread has begun with, in the calling thread; return whether there was one."""
+        try:
+            task = self._tasks.get_nowait()
+        except queue.Empty:
+            return False
+        if task is None:  # the end, for one of the threads
+            self._tasks.put(None)
+            return False
+        _carry_out(*task)
+        return True
+
     def close(self) -> None:
         """Let the threads end after the tasks that were given."""
         for _ in self._threads:
@@ -52,12 +69,8 @@ class TaskThreads:
     def _work(self) -> None:
         lower_priority(self._niceness)
         while (task := self._tasks.get()) is not None:
-            future, function, arguments = task
-            try:
-                future.set_result(function(*arguments))
-            except BaseException as error:
-                future.set_exception(error)
-            del task, future, function, arguments  # or a whole state would live until the next task comes
+            _carry_out(*task)
+            del task  # or a whole state would live until the next task comes
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +78,13 @@ class TaskThreads:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
         self.join()
+
+
+def _carry_out(future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        future.set_result(function(*arguments))
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def join_all(threads: Iterable[threading.Thread]) -> None:
