@@ -105,6 +105,14 @@ def test_arrays_with_time_first_come_back_so_and_are_stored_by_environment(tmp_p
         assert torch.equal(storage.load(1, steps=-1)["lidar"], data["lidar"][-1])
 
 
+def test_rows_that_are_longer_than_a_chunk_come_back_with_time_first(tmp_path):
+    data = {"picture": torch.randint(0, 256, (3, 2, (1 << 20) + 1), dtype=torch.uint8), "reward": torch.rand(3, 2)}
+    with RolloutStorage(tmp_path, time_first=True) as storage:
+        storage.save(data, 1)
+        assert_same(storage.load(1), data)
+        assert torch.equal(storage.load(1, envs=1)["picture"], data["picture"][:, 1])
+
+
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 40), st.lists(st.integers(0, 40), max_size=2))
 
 

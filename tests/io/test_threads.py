@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
+from navrl.io.container import ArraySource, write_container
 from navrl.io.threads import TaskThreads
 
 
@@ -40,5 +44,48 @@ def test_helping_does_not_take_the_end_from_a_thread(busy):
     assert threads.help()
     assert not threads.help()
     go.set()
-    threads.join()
+    for thread in threads._threads:
+        thread.join(30)
+        assert not thread.is_alive()
     assert last.result(0) == threading.get_ident()
+
+
+def test_a_task_that_fails_holds_nothing_but_its_error(busy):
+    class Large:
+        pass
+
+    def fail(given):
+        raise ValueError("no")
+
+    threads, _ = busy
+    large = Large()
+    held = weakref.ref(large)
+    future = threads.submit(fail, large)
+    gc.disable()
+    try:
+        assert threads.help()
+        del large
+        future.exception(0).__traceback__ = None
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def test_ctrl_c_in_a_task_is_for_the_one_who_helps(busy):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    threads, _ = busy
+    future = threads.submit(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        threads.help()
+    assert isinstance(future.exception(0), KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("codec", ["planes-zstd", "raw", "time-delta-zstd"])
+def test_a_writer_whose_threads_are_busy_codes_everything_itself(busy, tmp_path, codec):
+    numbers = np.random.default_rng(0).normal(0, 0.02, (40, 50, 1000)).astype(np.float32)
+    source = ArraySource("numbers", "float32", numbers.shape, numbers.reshape(-1).view(np.uint8))
+    write_container(tmp_path / "usual", [source], {}, codec=codec)
+    write_container(tmp_path / "alone", [source], {}, codec=codec, threads=busy[0])
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "usual").read_bytes()

@@ -201,13 +201,14 @@ def test_a_courier_gives_way_and_does_not_pull_the_session_of_others_along(own_s
     done = subprocess.run(
         [sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True, start_new_session=own_session
     )
-    assert done.stdout.split() == [str(NICENESS), *([str(NICENESS)] if own_session and before else before)]
+    lowered = str(max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    assert done.stdout.split() == [lowered, *([str(NICENESS)] if own_session and before else before)]
     assert niceness_of_session() == before
 
 
 def test_the_couriers_of_a_run_give_way_to_it(tmp_path):
     with Tracking(settings_of({"trackers": ["tensorboard"], "patience": 5.0}), {}, tmp_path) as tracking:
         until = time.monotonic() + 30
-        while os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) != NICENESS and time.monotonic() < until:
+        while os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) < NICENESS and time.monotonic() < until:
             time.sleep(0.05)
-        assert os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) == NICENESS
+        assert os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) >= NICENESS

@@ -4,7 +4,7 @@ A codec splits a chunk into parts and codes each part, or leaves it as it is whe
 the default, takes floats apart: the top bytes (sign and exponent) of trained weights crowd around a few values and
 shrink to a third; the lower bits of the mantissa are noise that no compressor can shrink and none should waste time on.
 
-Everything heavy here runs inside NumPy, zstandard or lz4, which let other threads run meanwhile.
+Everything heavy here runs inside NumPy, zstd or lz4, which let other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ DEFAULT_CODEC = "planes-zstd"
 
 _SAMPLES = 4096
 _COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding
-_REPETITIVE_BITS = 1.0  # those whose bytes carry less are worth a search for repetitions: a code takes a bit at least
+_REPETITIVE_BITS = 1.0  # those whose bytes carry less are searched for repetitions at once: a code takes a bit at least
+_PROBE = 1 << 14  # bytes of a part that are searched to find out whether the rest is worth it
+_WORTH_SEARCH = 0.9  # of the size that codes alone would have
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Codec:
         bits = _bits(part)
         if bits > _COMPRESSIBLE_BITS or not part.size:
             return b""
-        quick = entropy_code(part) if self.planes and level is None and bits > _REPETITIVE_BITS else None
+        quick = entropy_code(part) if self.planes and level is None and not _repeats(coder, part, bits) else None
         return coder.compress(part, level) if quick is None else quick
 
     def decode(self, stored: Bytes, chunk: Bytes, element: str, rows: Rows | None = None) -> None:
@@ -114,6 +116,14 @@ def _bits(part: Bytes) -> float:
     counts = np.bincount(sample, minlength=256)
     shares = counts[counts > 0] / sample.size
     return float(-(shares * np.log2(shares)).sum())
+
+
+def _repeats(coder: Coder, part: Bytes, bits: float) -> bool:
+    """Tell whether a search for repetitions gains on codes alone, from a piece of the middle; of small parts: always."""
+    if bits < _REPETITIVE_BITS or part.size < 4 * _PROBE:
+        return True
+    middle = part[part.size // 2 :][:_PROBE]
+    return len(coder.compress(middle, None)) < _WORTH_SEARCH * bits / 8 * _PROBE
 
 
 # Planes: the bytes of all numbers that belong together, side by side; the most significant first.

@@ -90,7 +90,7 @@ def write_container(
         codec: one of `navrl.io.codecs.CODECS`; small arrays are stored raw. A codec of rows takes the first two axes of
             an array for environments and steps; arrays without them get zstd.
         level: how hard the codec tries; None is the codec's own choice.
-        threads: that encode, as this one does when it has nothing to write; None starts one for each other core.
+        threads: that encode, as this one does when it has nothing to write; None starts one for each other core, or one.
         check: called before the file gets its name; what it raises is raised, and the file never appears.
 
     Raises:
@@ -202,6 +202,8 @@ def _encode_run(plan: _Plan, level: int | None, array: ArraySource, where: slice
     """Return the chunks in a part of an array; the buffers are valid as long as the scratch."""
     codec, done = CODECS[plan.codec], _Run([], [], [])
     whole = array.part(where)
+    if whole.size != where.stop - where.start:
+        raise ValueError(f"{array.name}: {whole.size} bytes were cut, expected {where.stop - where.start}")
     for start in range(0, whole.size, plan.chunk_bytes):
         chunk = whole[start : start + plan.chunk_bytes]
         rows = plan.rows.at(where.start + start) if plan.rows else None

@@ -1,7 +1,7 @@
 """libzstd's own functions, where the wheel of zstandard exports them: what its Python interface has no words for.
 
-`entropy_code` is Zstandard without its search for repetitions, of which planes of numbers have none: it only codes the bytes,
-frequent ones in fewer bits. Beside the smallest search that is twice as fast, and 1.5 times as fast to decode.
+`entropy_code` is Zstandard without its search for repetitions, of which planes of trained weights have none: it only codes the
+bytes, frequent ones in fewer bits. Beside the smallest search that is twice as fast, and 1.5 times as fast to decode.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Context:
     """Tables of zstd, to compress or to decompress, which live as long as this object. Not for two threads at once."""
 
     def __init__(self, kind: Literal["CCtx", "DCtx"], parameters: Mapping[int, int] = MappingProxyType({})) -> None:
+        self.address: int | None = None
         library: Any = functions()
-        self.address: int | None = getattr(library, f"ZSTD_create{kind}")()
+        self.address = getattr(library, f"ZSTD_create{kind}")()
         self._free = getattr(library, f"ZSTD_free{kind}")
         if not self.address:
             raise MemoryError("zstd has no memory for its tables")
@@ -88,7 +89,7 @@ def entropy_code(part: Bytes) -> Bytes | None:
     if not hasattr(_of_this_thread, "context"):
         _of_this_thread.context = Context("CCtx", _ENTROPY_ONLY)
     library: Any = functions()
-    frame = np.empty(part.size, np.uint8)
-    given = frame.ctypes.data, frame.size, part.ctypes.data, part.size
-    size = library.ZSTD_compress2(_of_this_thread.context.address, *given)
+    context = _of_this_thread.context  # held here: when the interpreter leaves, it forgets what other threads have of their own
+    part, frame = np.ascontiguousarray(part), np.empty(part.size, np.uint8)
+    size = library.ZSTD_compress2(context.address, frame.ctypes.data, frame.size, part.ctypes.data, part.size)
     return frame[: 0 if library.ZSTD_isError(size) else size]

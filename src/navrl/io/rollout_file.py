@@ -194,9 +194,11 @@ class _Turned:
 
     def __call__(self, where: slice) -> Bytes:
         row_bytes = self.source.data.size // (self.axes.envs * self.axes.steps)
-        rows = np.arange(where.start // row_bytes, where.stop // row_bytes)
+        first = where.start // row_bytes
+        rows = np.arange(first, -(-where.stop // row_bytes))  # whole ones: a part may begin or end within a large one
         places = rows % self.axes.steps * self.axes.envs + rows // self.axes.steps
-        return self.source.data.reshape(-1, row_bytes)[places].reshape(-1)
+        found = self.source.data.reshape(-1, row_bytes)[places].reshape(-1)
+        return found[where.start - first * row_bytes : where.stop - first * row_bytes]
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ class _Contexts(threading.local):
     """What a thread keeps between chunks: zstd's tables, and memory."""
 
     def __init__(self) -> None:
-        self._held = libzstd.Context("CCtx"), libzstd.Context("DCtx")
-        self.compressing, self.decompressing = (context.address for context in self._held)
+        self.compressing, self.decompressing = libzstd.Context("CCtx"), libzstd.Context("DCtx")
         self._scratch = np.empty(0, np.uint8)
 
     def scratch(self, size: int) -> Bytes:
@@ -67,28 +66,30 @@ def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | N
     `cut` holds the bytes of a row and of a number, the steps, the rows of a group, the number of the first row, and
     whether differences are stored.
     """
-    context, functions = _contexts(), zstd_functions()
+    own, functions = _contexts(), zstd_functions()
+    context = own.compressing  # held here: when the interpreter leaves, it forgets what other threads have of their own
     row_bytes, width, _, group, _, _ = cut
     numbers = min(group * row_bytes, chunk.size) // width
     parts = (width + 1) * -(-chunk.size // (group * row_bytes))
     room = chunk.size + chunk.size // (8 * width) + 5 * parts + (numbers * width >> 7) + 4096
     if target.size < room:
         target = np.empty(room, np.uint8)
-    scratch = context.scratch((2 * width + 1) * (numbers + _SLACK))
+    scratch = own.scratch((2 * width + 1) * (numbers + _SLACK))
     size = _encode(
-        chunk.ctypes.data, chunk.size, cut, level, target.ctypes.data, scratch.ctypes.data, context.compressing, functions
+        chunk.ctypes.data, chunk.size, cut, level, target.ctypes.data, scratch.ctypes.data, context.address, functions
     )
     return target[:size] if size >= 0 else None
 
 
 def decode_chunk(stored: Bytes, chunk: Bytes, cut: Any, groups: Any) -> bool:
     """Fill these groups of a chunk from its stored form; return whether it is one that can be decoded."""
-    context, functions = _contexts(), zstd_functions()
+    own, functions = _contexts(), zstd_functions()
+    context = own.decompressing
     row_bytes, width, _, group, _, _ = cut
-    scratch = context.scratch((2 * width + 1) * (min(group * row_bytes, chunk.size) // width + _SLACK))
+    scratch = own.scratch((2 * width + 1) * (min(group * row_bytes, chunk.size) // width + _SLACK))
     if not stored.flags.writeable:  # another type to the compiler, which would have to do everything again
         stored = stored.copy()
-    done: bool = _decode(stored, chunk, cut, groups, scratch, context.decompressing, functions)
+    done: bool = _decode(stored, chunk, cut, groups, scratch, context.address, functions)
     return done
 
 

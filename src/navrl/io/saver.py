@@ -56,7 +56,7 @@ class AsyncCheckpointSaver:
             1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
-        workers: threads that compress, beside the one that writes; None is one for each core but one.
+        workers: threads that compress, beside the one that writes; None is one for each core but one, and at least one.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """

@@ -20,7 +20,7 @@ def usable_cores() -> int:
 
 
 def spare_cores() -> int:
-    """Return how many threads are to work for one that works too."""
+    """Return how many cores are left to other threads than the calling one; at least 1."""
     return max(1, usable_cores() - 1)
 
 
@@ -54,7 +54,9 @@ class TaskThreads:
         if task is None:  # the end, for one of the threads
             self._tasks.put(None)
             return False
-        _carry_out(*task)
+        with contextlib.suppress(Exception):  # the future tells; Ctrl+C is for the caller
+            _carry_out(*task)
+        del task  # which the error of a failed one would hold
         return True
 
     def close(self) -> None:
@@ -69,7 +71,8 @@ class TaskThreads:
     def _work(self) -> None:
         lower_priority(self._niceness)
         while (task := self._tasks.get()) is not None:
-            _carry_out(*task)
+            with contextlib.suppress(BaseException):  # the future tells
+                _carry_out(*task)
             del task  # or a whole state would live until the next task comes
 
     def __enter__(self) -> Self:
@@ -81,10 +84,16 @@ class TaskThreads:
 
 
 def _carry_out(future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Do a task and have its future tell; what it raises is raised here too."""
     try:
-        future.set_result(function(*arguments))
+        result = function(*arguments)
     except BaseException as error:
         future.set_exception(error)
+        raise
+    else:
+        future.set_result(result)
+    finally:
+        del future, function, arguments  # else a failed task, its error and a whole state would hold each other
 
 
 def join_all(threads: Iterable[threading.Thread]) -> None:
@@ -98,4 +107,5 @@ def lower_priority(niceness: int) -> None:
     """Make the calling thread give way to others; on Linux this touches no other thread of the process."""
     if niceness and hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

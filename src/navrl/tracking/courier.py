@@ -228,9 +228,9 @@ def _services(courier: int) -> list[int]:
 
 
 def give_way(process: int) -> None:
-    """Let a process come after all others. Niceness counts among those of a session; sessions have their own, on Linux."""
+    """Let a process come after others. Niceness counts among those of a session; sessions have their own, on Linux."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, NICENESS)
+        os.setpriority(os.PRIO_PROCESS, process, max(NICENESS, os.getpriority(os.PRIO_PROCESS, process)))
     for _ in range(10):
         try:
             if os.getsid(process) == process:  # else the session is somebody else's too
