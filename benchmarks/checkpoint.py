@@ -137,7 +137,10 @@ class Bench:
 
     def _alone(self, training: Training, writer: Writer, times: int) -> dict[str, float]:
         """Measure what does not depend on training: time to the disk, size, and reading back; medians of some times."""
-        found = [self._alone_once(training, writer) for _ in range(times)]
+        found = []
+        for _ in range(times):
+            self._step(training, writer)  # or there would be no difference to store
+            found.append(self._alone_once(training, writer))
         return {name: statistics.median(one[name] for one in found) for name in ("durable", "size", "load", "load_live")} | {
             "identical": min(one["identical"] for one in found)
         }

@@ -98,7 +98,7 @@ def start_trainer(folder, settings, **order):
 
 def result_of(trainer):
     """Wait for a training and return what it has measured."""
-    output, _ = trainer.communicate(timeout=60)
+    output, _ = trainer.communicate(timeout=120)
     assert trainer.returncode == 0
     return json.loads(output.splitlines()[-1])
 

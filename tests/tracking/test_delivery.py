@@ -81,14 +81,14 @@ def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everythi
     for step in range(1, STEPS + 1):
         trainer.stdout.readline()
         if step == EVERY:
-            wait_for(lambda: proxy.seen.get("died"), 60)
+            wait_for(lambda: proxy.seen.get("died"), 180)
             proxy.fault = "hang"
         elif step == EVERY + 1:
             proxy.fault = "error"
         elif step == EVERY + 2:
             proxy.fault = "refused"
             trackio_done = Journal(Spool(folder), "trackio")
-            wait_for(lambda journal=trackio_done: EVERY in journal.read().done, 60)
+            wait_for(lambda journal=trackio_done: EVERY in journal.read().done, 180)
             os.kill(next(iter(processes_of(folder, "trackio"))), signal.SIGKILL)
         trainer.stdin.write("\n")
         trainer.stdin.flush()

@@ -24,7 +24,7 @@ from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
 POLL = 0.1  # s between looks at the queue
-NICENESS = 10  # a tenth of a core beside a busy training; with 19 W&B's client would take minutes to load
+NICENESS = 10  # a tenth of a core beside a busy training; with 19 W&B's client is not loaded in time
 BACK_OFF = (0.5, 30.0)  # s after the first failure, and at most
 ATTEMPTS = 3  # of a courier that no training waits for
 ROWS = ("metrics", "image", "video")
