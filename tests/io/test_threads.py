@@ -15,19 +15,19 @@ from navrl.io.threads import TaskThreads
 
 @pytest.fixture
 def busy():
-    """One thread, which waits for the event."""
+    """One thread, the event that it waits for, and the future that tells when it no longer does."""
     go, begun = threading.Event(), threading.Event()
     threads = TaskThreads(1, "test")
-    threads.submit(lambda: (begun.set(), go.wait(30)))
+    waiting = threads.submit(lambda: (begun.set(), go.wait(30)))
     assert begun.wait(30)
-    yield threads, go
+    yield threads, go, waiting
     go.set()
     threads.close()
     threads.join()
 
 
 def test_who_waits_carries_out_what_no_thread_has_begun_with(busy):
-    threads, _ = busy
+    threads, *_ = busy
     futures = [threads.submit(threading.get_ident), threads.submit(divmod, 1, 0)]
     assert threads.help()
     assert threads.help()
@@ -38,7 +38,7 @@ def test_who_waits_carries_out_what_no_thread_has_begun_with(busy):
 
 
 def test_helping_does_not_take_the_end_from_a_thread(busy):
-    threads, go = busy
+    threads, go, _ = busy
     last = threads.submit(threading.get_ident)
     threads.close()
     assert threads.help()
@@ -57,7 +57,7 @@ def test_a_task_that_fails_holds_nothing_but_its_error(busy):
     def fail(given):
         raise ValueError("no")
 
-    threads, _ = busy
+    threads, *_ = busy
     large = Large()
     held = weakref.ref(large)
     future = threads.submit(fail, large)
@@ -75,7 +75,7 @@ def test_ctrl_c_in_a_task_is_for_the_one_who_helps(busy):
     def interrupted():
         raise KeyboardInterrupt
 
-    threads, _ = busy
+    threads, *_ = busy
     future = threads.submit(interrupted)
     with pytest.raises(KeyboardInterrupt):
         threads.help()
@@ -87,5 +87,7 @@ def test_a_writer_whose_threads_are_busy_codes_everything_itself(busy, tmp_path,
     numbers = np.random.default_rng(0).normal(0, 0.02, (40, 50, 1000)).astype(np.float32)
     source = ArraySource("numbers", "float32", numbers.shape, numbers.reshape(-1).view(np.uint8))
     write_container(tmp_path / "usual", [source], {}, codec=codec)
-    write_container(tmp_path / "alone", [source], {}, codec=codec, threads=busy[0])
+    threads, _, waiting = busy
+    write_container(tmp_path / "alone", [source], {}, codec=codec, threads=threads)
+    assert not waiting.done()
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "usual").read_bytes()

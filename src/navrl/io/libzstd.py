@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Context", "codes_entropy", "entropy_code", "functions"]
+from navrl.io.coders import Bytes
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+__all__ = ["Context", "codes_entropy", "entropy_code", "functions"]
 
 _NAMES = {
     "ZSTD_createCCtx": (ctypes.c_void_p, []),
