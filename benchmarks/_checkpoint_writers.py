@@ -321,7 +321,7 @@ class Navrl(Writer):
         self.saver.barrier()
 
     def busy(self) -> bool:
-        return bool(self.saver.get_stats()["queue_length"])
+        return self.saver.queue_length > 0
 
     def wait(self) -> None:
         self.saver.flush()

@@ -115,6 +115,63 @@ def test_after_a_barrier_anybody_may_write(tmp_path, slow_copy):
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
 
+def test_a_write_to_moments_is_found_out_once_their_copy_has_begun(tmp_path, monkeypatch):
+    training = TinyTraining()
+    training.step()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    begun, written = threading.Event(), threading.Event()
+    finish_copy = snapshot_module.Snapshot.finish_copy
+    monkeypatch.setattr(
+        snapshot_module.Snapshot, "finish_copy", lambda self: (begun.set(), written.wait(10), finish_copy(self))
+    )
+    saver.save_async(training.state(), tmp_path / "x.pt")
+    assert begun.wait(10)
+    moment = next(iter(training.optimizers[0].state.values()))["exp_avg"]
+    moment.zero_()
+    written.set()
+    with pytest.raises(CheckpointError, match=r"exp_avg: written to while"):
+        saver.shutdown()
+
+
+def test_an_optimiser_that_loads_another_state_after_the_call_is_saved_as_it_was(tmp_path, slow_copy):
+    training, other = TinyTraining(), TinyTraining()
+    training.step()
+    for _ in range(3):
+        other.step()
+    expected = copy.deepcopy(training.state())
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.state(), tmp_path / "x.pt")
+        for mine, its in zip(training.optimizers, other.optimizers, strict=True):
+            mine.load_state_dict(its.state_dict())
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_moments_in_dicts_of_the_callers_own_are_copied_in_the_background_too(tmp_path, slow_copy):
+    training = TinyTraining()
+    training.step()
+    optimizer = training.optimizers[0]
+    state = {"moments": [dict(state) for state in optimizer.state.values()], "step": [{"buffer": torch.ones(3)}]}
+    expected = copy.deepcopy(state)
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(state, tmp_path / "x.pt")
+        snapshot = saver._pending[0].snapshot
+        assert [snapshot._captured.tensors[number].shape for number in snapshot._immediate] == [(3,)]
+        training.step()
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_an_optimisers_state_that_cannot_be_stored_is_an_error_with_its_place(tmp_path):
+    training = TinyTraining()
+    training.step()
+    next(iter(training.optimizers[0].state.values()))["note"] = object()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    saver.save_async({"adam": training.optimizers[0].state_dict()}, tmp_path / "x.pt")
+    training.step()
+    with pytest.raises(CheckpointError, match=r"adam/state/\[0\]/note: builtins\.object cannot be stored"):
+        saver.shutdown()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_parameters_that_are_given_other_memory_are_saved_as_they_were(tmp_path, slow_copy):
     parameter = torch.nn.Parameter(torch.ones(1000))
     optimizer = torch.optim.SGD([parameter], 0.1)

@@ -9,6 +9,7 @@ Everything heavy here runs inside NumPy, zstd or lz4, which let other threads ru
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,9 +114,8 @@ def _bits(part: Bytes) -> float:
     sample = part[:: max(1, part.size // _SAMPLES)]
     if sample.size < _SAMPLES // 4:
         return 0.0
-    counts = np.bincount(sample, minlength=256)
-    shares = counts[counts > 0] / sample.size
-    return float(-(shares * np.log2(shares)).sum())
+    counts = np.bincount(sample)
+    return math.log2(sample.size) - float(counts @ np.log2(np.maximum(counts, 1))) / sample.size
 
 
 def _repeats(coder: Coder, part: Bytes, bits: float) -> bool:

@@ -42,7 +42,7 @@ __all__ = ["ArraySource", "Container", "write_container"]
 CHUNK_BYTES = 1 << 20
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
-_READ_BYTES = 1 << 18  # small enough that what was read is still in the cache when its checksum is taken
+_READ_BYTES = 1 << 19  # small enough that what was read is still in the cache when its checksum is taken
 
 
 @dataclass(frozen=True)

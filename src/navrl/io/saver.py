@@ -153,9 +153,12 @@ class AsyncCheckpointSaver:
         """Take a snapshot and hand it to the background threads."""
         start = time.perf_counter()
         self._check_open()
-        self._report_errors()
-        self._wait_for_room()
-        snapshot = Snapshot(capture_state(state), self._pool, Guarded(self._optimizers))
+        if self._errors:
+            self._report_errors()
+        if len(self._pending) >= self._max_queue_size:
+            self._wait_for_room()
+        guarded = Guarded(self._optimizers)
+        snapshot = Snapshot(capture_state(state, guarded.dicts), self._pool, guarded)
         self._enqueue(Job(absolute(path), snapshot, document(), codec, after))
         self._statistics.stalled(time.perf_counter() - start)
 
@@ -165,14 +168,13 @@ class AsyncCheckpointSaver:
         Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
         clamping or averaging parameters in place, outside of `optimizer.step()`.
         """
-        if self._is_forked():
-            return  # the threads, and what they copy, are the parent's
-        waiting = [job.snapshot.copied for job in list(self._pending) if not job.snapshot.copied.is_set()]
-        if waiting:
-            start = time.perf_counter()
-            for copied in waiting:
-                copied.wait()
-            self._statistics.waited(time.perf_counter() - start)
+        waiting = [job.snapshot.copied for job in self._pending.copy() if not job.snapshot.copied.is_set()]
+        if not waiting or self._is_forked():  # then the threads, and what they copy, are the parent's
+            return
+        start = time.perf_counter()
+        for copied in waiting:
+            copied.wait()
+        self._statistics.waited(time.perf_counter() - start)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything saved so far is on the disk.
@@ -214,6 +216,12 @@ class AsyncCheckpointSaver:
         with self._changed:
             return tuple(self._errors)
 
+    @property
+    def queue_length(self) -> int:
+        """How many saves are on their way to the disk."""
+        self._check_process()
+        return len(self._pending)
+
     def get_stats(self) -> dict[str, float]:
         """Return counts, bytes, ratio, queue length, and how long the training thread was held up."""
         self._check_process()
@@ -254,10 +262,9 @@ class AsyncCheckpointSaver:
             raise CheckpointError("the background thread of this AsyncCheckpointSaver has died; create a new one")
 
     def _wait_for_room(self) -> None:
+        """Wait until another save may be on its way, or raise; there may be room by now."""
         with self._changed:
-            if len(self._pending) < self._max_queue_size:
-                return
-            if not self._waits:
+            if len(self._pending) >= self._max_queue_size and not self._waits:
                 raise CheckpointError(
                     f"{len(self._pending)} saves are on their way and max_queue_size is {self._max_queue_size}: "
                     "this state was not saved; save less often, or use when_full='wait'"
@@ -268,7 +275,8 @@ class AsyncCheckpointSaver:
     def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
         with self._changed:
-            self._check_open()
+            if self._closed or self._dead:
+                self._check_open()
             self._pending.append(job)
             try:
                 self._to_copy.put(job)

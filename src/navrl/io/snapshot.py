@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
@@ -31,6 +31,7 @@ __all__ = ["ArenaPool", "Guarded", "Snapshot", "live_sources"]
 
 _ALIGNMENT = 64
 _bytes_of = attrgetter("nbytes")
+_version_of = attrgetter("_version")
 
 
 class ArenaPool:
@@ -76,39 +77,35 @@ class ArenaPool:
 class Guarded:
     """The tensors that optimisers own, parameters and their state: nobody else writes to them."""
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        parameters: list[torch.Tensor] = []
-        self._states: list[dict[Any, Any]] = []
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                parameters += group["params"]
-            # A state that is no dict is a custom optimiser's own affair: copied in the call.
-            self._states += [state for state in optimizer.state.values() if isinstance(state, dict)]
-        self._addresses = dict(zip(map(torch.Tensor.data_ptr, parameters), map(_bytes_of, parameters), strict=True))
-        self._objects = set(map(id, chain.from_iterable(map(dict.values, self._states))))
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        # The very dicts that `optimizer.state_dict()` gives out.
+        self.dicts = frozenset(id(state) for optimizer in optimizers for state in optimizer.state.values())
 
     def strangers(self, captured: Captured) -> list[int]:
-        """Return the numbers of the tensors that are not guarded."""
-        # Most are the optimiser's own objects or its parameters, which costs little to find out.
-        strangers = [number for number, tensor in enumerate(captured.tensors) if id(tensor) not in self._objects]
-        strangers = self._elsewhere(strangers, captured, self._addresses)
-        if strangers and self._states:
-            tensors = [one for state in self._states for one in state.values() if type(one) is torch.Tensor]
-            strangers = self._elsewhere(strangers, captured, {one.data_ptr(): one.nbytes for one in tensors})
-        return strangers
+        """Return the numbers of the tensors that are not guarded; those of owned dicts, which are not settled yet, are."""
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        parameters = list(chain.from_iterable(group["params"] for group in groups))
+        strangers = _elsewhere(range(len(captured.tensors)), captured, parameters)
+        if not strangers:
+            return []
+        # A state that is no dict is a custom optimiser's own affair: copied in the call.
+        states = (state for optimizer in self._optimizers for state in optimizer.state.values() if isinstance(state, dict))
+        values = chain.from_iterable(map(dict.values, states))
+        return _elsewhere(strangers, captured, [value for value in values if type(value) is torch.Tensor])
 
-    @staticmethod
-    def _elsewhere(numbers: list[int], captured: Captured, known: dict[int, int]) -> list[int]:
-        """Return those of the numbers whose tensors are none of the known memory, given as address and bytes."""
-        addresses, tensors = captured.addresses, captured.tensors
-        return [number for number in numbers if known.get(addresses[number]) != tensors[number].nbytes]
+
+def _elsewhere(numbers: Sequence[int], captured: Captured, known: Sequence[torch.Tensor]) -> list[int]:
+    """Return those of the numbers whose tensors do not lie where a known one does."""
+    bytes_at = dict(zip(map(torch.Tensor.data_ptr, known), map(_bytes_of, known), strict=True))
+    addresses, tensors = captured.addresses, captured.tensors
+    return [number for number in numbers if bytes_at.get(addresses[number]) != tensors[number].nbytes]
 
 
 class Snapshot:
     """The arrays of one save on their way into an arena; `copied` is set when training may write again."""
 
     def __init__(self, captured: Captured, pool: ArenaPool, guarded: Guarded) -> None:
-        tensors = captured.tensors
         self.copied = pool.take_event()
         self.failure: BaseException | None = None
         self._captured = captured
@@ -119,16 +116,16 @@ class Snapshot:
         self._sizes: list[int] = []  # of each tensor
         self._offsets: list[int] = []  # of each tensor in the arena
         self._same: dict[int, int] = {}  # tensors that lie where an earlier one lies
-        immediate = guarded.strangers(captured)
-        self._twins = {id(tensors[number]): tensors[number].detach() for number in immediate}
-        self._deferred = range(len(tensors)) if not immediate else sorted(set(range(len(tensors))).difference(immediate))
-        self._missing = set(self._deferred)  # tensors that are not in the arena yet
-        self._versions = [tensors[number]._version for number in self._deferred]
-        pinned = torch.cuda.is_initialized() and any(tensor.is_cuda for tensor in tensors)
-        self._stream = _after_current_work() if pinned else None
-        if immediate:
+        self._missing: set[int] = set()  # tensors that are not in the arena yet
+        self._twins: dict[int, torch.Tensor] = {}
+        self._versions = list(map(_version_of, captured.tensors))
+        self._stream = _after_current_work() if torch.cuda.is_initialized() else None
+        self._immediate = guarded.strangers(captured)
+        if self._immediate:
+            tensors = captured.tensors
+            self._twins = {id(tensors[number]): tensors[number].detach() for number in self._immediate}
             self._take_arena()
-            self._copy(immediate)
+            self._copy(self._immediate)
 
     @property
     def size(self) -> int:
@@ -144,7 +141,13 @@ class Snapshot:
         return packed
 
     def _take_arena(self) -> None:
-        self._sizes = list(map(_bytes_of, self._captured.tensors))
+        """Find memory for all tensors, those of owned dicts included."""
+        tensors, known = self._captured.tensors, len(self._versions)
+        self._captured.settle()
+        self._versions += map(_version_of, tensors[known:])
+        if self._stream is not None and not any(tensor.is_cuda for tensor in tensors):
+            self._stream = None
+        self._sizes = list(map(_bytes_of, tensors))
         padded = ((size + _ALIGNMENT - 1) & -_ALIGNMENT for size in self._sizes)
         *self._offsets, total = accumulate(padded, initial=0)
         self._arena = self._pool.take(total, pinned=self._stream is not None)
@@ -154,6 +157,7 @@ class Snapshot:
         try:
             if self._arena is None:
                 self._take_arena()
+            self._missing = set(range(len(self._sizes))).difference(self._immediate)
             self._same = self._find_same()
         except BaseException as error:
             self._end(error)
@@ -173,10 +177,12 @@ class Snapshot:
         if self.copied.is_set():
             return  # there was no memory for it
         try:
-            self._copy([number for number in self._deferred if number not in self._same])
+            deferred = sorted(self._missing)
+            self._copy([number for number in deferred if number not in self._same])
             tensors, addresses = self._captured.tensors, self._captured.addresses
-            for number, version in zip(self._deferred, self._versions, strict=True):
-                if (tensors[number].data_ptr(), tensors[number]._version) != (addresses[number], version):
+            for number in deferred:
+                found = tensors[number].data_ptr(), tensors[number]._version
+                if found != (addresses[number], self._versions[number]):
                     raise CheckpointError(
                         f"{self._name_of(number)}: written to while it was being copied, not by a step of a "
                         "registered optimiser; nothing was stored. Call saver.barrier() before such a write"
