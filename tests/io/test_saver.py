@@ -17,6 +17,7 @@ from io_states import TinyTraining, assert_same, everything
 
 from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
+from navrl.io import container as container_module
 from navrl.io import saver as saver_module
 from navrl.io import snapshot as snapshot_module
 
@@ -382,13 +383,15 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkey
     training = TinyTraining()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     saver.save_async(training.state(), tmp_path / "x.pt")
-    saver._pending[0].snapshot.copied.wait(10)
-    saver._pending[0].snapshot.copied.clear()  # as a child would see it that was forked during the copy
+    job = saver._pending[0]
+    job.snapshot.copied.wait(10)
+    saver._uncopied.append(job)
+    job.snapshot.copied.clear()  # as a child would see it that was forked during the copy
     with monkeypatch.context() as child:
         child.setattr(saver_module.os, "getpid", lambda: -1)
         saver.barrier()
         saver._finish_at_exit()
-    saver._pending[0].snapshot.copied.set()
+    job.snapshot.copied.set()
     held.set()
     saver.shutdown()
 
@@ -526,3 +529,60 @@ def test_the_folder_is_created(tmp_path):
 def test_a_wrong_setting_is_refused_by_name(setting, value):
     with pytest.raises(ConfigError, match=setting):
         AsyncCheckpointSaver(**{setting: value})
+
+
+@pytest.fixture
+def coding(monkeypatch):
+    """The names of the threads that code, each of which takes its time."""
+    names = []
+    encode_run = container_module._encode_run
+
+    def note(*arguments):
+        names.append(threading.current_thread().name)
+        time.sleep(0.005)
+        return encode_run(*arguments)
+
+    monkeypatch.setattr(container_module, "_encode_run", note)
+    return names
+
+
+def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, coding, monkeypatch):
+    monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
+    state = {"numbers": torch.randn(5_000_000)}
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async(state, tmp_path / "x.pt")
+        while saver.queue_length:
+            time.sleep(0.001)
+        assert set(coding) == {"navrl-write"}
+        coding.clear()
+        saver.save_async(state, tmp_path / "y.pt")
+        saver.flush()
+        assert "navrl-encode-0" in coding
+    assert_same(load_checkpoint(tmp_path / "x.pt"), state)
+    assert_same(load_checkpoint(tmp_path / "y.pt"), state)
+
+
+def test_on_many_cores_several_threads_code(tmp_path, coding, monkeypatch):
+    monkeypatch.setattr(saver_module, "usable_cores", lambda: 8)
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async({"numbers": torch.randn(5_000_000)}, tmp_path / "x.pt")
+        while saver.queue_length:
+            time.sleep(0.001)
+    assert "navrl-encode-0" in coding
+
+
+def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
+    parameter = torch.nn.Parameter(torch.randn(5_000_000))
+    copying, begun = threading.Event(), threading.Event()
+    finish_copy, write = snapshot_module.Snapshot.finish_copy, AsyncCheckpointSaver._write
+    monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(10), finish_copy(self)))
+    monkeypatch.setattr(AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1])
+    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
+        saver.save_async({"x": parameter}, tmp_path / "x.pt")
+        assert not begun.wait(0.2)
+        with pytest.raises(CheckpointError, match="not on the disk"):
+            saver.flush(timeout=0.2)
+        assert begun.is_set()
+        copying.set()
+    assert_same(load_checkpoint(tmp_path / "x.pt")["x"], parameter.detach())

@@ -91,3 +91,24 @@ def test_a_writer_whose_threads_are_busy_codes_everything_itself(busy, tmp_path,
     write_container(tmp_path / "alone", [source], {}, codec=codec, threads=threads)
     assert not waiting.done()
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "usual").read_bytes()
+
+
+@pytest.mark.parametrize("codec", ["planes-zstd", "time-delta-zstd"])
+def test_a_writer_gives_nothing_to_threads_that_rest(tmp_path, codec):
+    numbers = np.random.default_rng(0).normal(0, 0.02, (40, 50, 1000)).astype(np.float32)
+    source = ArraySource("numbers", "float32", numbers.shape, numbers.reshape(-1).view(np.uint8))
+    write_container(tmp_path / "usual", [source], {}, codec=codec)
+    with TaskThreads(1, "test", resting=lambda: True) as threads:
+        threads.submit = None
+        write_container(tmp_path / "alone", [source], {}, codec=codec, threads=threads)
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "usual").read_bytes()
+
+
+def test_threads_that_begin_to_rest_finish_what_they_were_given(tmp_path):
+    numbers = np.random.default_rng(0).normal(0, 0.02, 5_000_000).astype(np.float32)
+    source = ArraySource("numbers", "float32", numbers.shape, numbers.view(np.uint8))
+    write_container(tmp_path / "usual", [source], {})
+    answers = iter([False, False, True, True, False, True] * 10)
+    with TaskThreads(1, "test", resting=lambda: next(answers)) as threads:
+        write_container(tmp_path / "mixed", [source], {}, threads=threads)
+    assert (tmp_path / "mixed").read_bytes() == (tmp_path / "usual").read_bytes()

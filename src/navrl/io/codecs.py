@@ -28,7 +28,7 @@ __all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "Bytes", "Codec", "find_c
 
 DEFAULT_CODEC = "planes-zstd"
 
-_SAMPLES = 4096
+_SAMPLES = 2048
 _COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding
 _REPETITIVE_BITS = 1.0  # those whose bytes carry less are searched for repetitions at once: a code takes a bit at least
 _PROBE = 1 << 14  # bytes of a part that are searched to find out whether the rest is worth it

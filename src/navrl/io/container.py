@@ -189,9 +189,14 @@ def _encode_all(
             continue
         run_bytes = plans[number].run_bytes()
         for start in range(0, array.data.size, run_bytes):
-            while not scratches:
+            where = slice(start, min(start + run_bytes, array.data.size))
+            here = plans[number].codec == "raw" or threads.resting()  # a checksum takes no longer than to hand it over
+            while pending if here else not scratches:
                 yield from finish()
-            where, scratch = slice(start, min(start + run_bytes, array.data.size)), scratches.pop()
+            if here:
+                yield number, _encode_run(plans[number], level, array, where, scratches[-1])
+                continue
+            scratch = scratches.pop()
             future = threads.submit(_encode_run, plans[number], level, array, where, scratch)
             pending.append((number, future, scratch))
     while pending:

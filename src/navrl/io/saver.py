@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ from navrl.io.job import Job, absolute
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
-from navrl.io.threads import TaskThreads, join_all, lower_priority, spare_cores
+from navrl.io.threads import TaskThreads, join_all, lower_priority, spare_cores, usable_cores
 
 __all__ = ["AsyncCheckpointSaver"]
 
@@ -56,7 +57,8 @@ class AsyncCheckpointSaver:
             1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
-        workers: threads that compress, beside the one that writes; None is one for each core but one, and at least one.
+        workers: threads that compress, beside the one that writes; None is one for each core but one, and on one or two
+            cores none while training goes on: there the one that writes does it all, unless somebody waits for the file.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
@@ -98,7 +100,8 @@ class AsyncCheckpointSaver:
         self._hooks: list[Any] = []
         self._pool = ArenaPool()
         self._changed = threading.Condition()  # guards what follows
-        self._pending: list[Job] = []
+        self._pending: list[Job] = []  # that are not on the disk yet
+        self._uncopied: list[Job] = []  # those of them that a step has to wait for
         self._errors: list[CheckpointError] = []
         self._dead = False
         self._closed = False
@@ -106,7 +109,11 @@ class AsyncCheckpointSaver:
         self._cleaned: set[Path] = set()
         self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._encoders = TaskThreads(workers or spare_cores(), "navrl-encode", niceness=_NICENESS)
+        self._waiting = 0  # threads that wait for a file
+        self._few_cores = workers is None and usable_cores() <= 2
+        self._encoders = TaskThreads(
+            workers or spare_cores(), "navrl-encode", niceness=_NICENESS, resting=self._leaves_cores_to_training
+        )
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
@@ -168,12 +175,11 @@ class AsyncCheckpointSaver:
         Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
         clamping or averaging parameters in place, outside of `optimizer.step()`.
         """
-        waiting = [job.snapshot.copied for job in self._pending.copy() if not job.snapshot.copied.is_set()]
-        if not waiting or self._is_forked():  # then the threads, and what they copy, are the parent's
+        if not self._uncopied or self._is_forked():  # then the threads, and what they copy, are the parent's
             return
         start = time.perf_counter()
-        for copied in waiting:
-            copied.wait()
+        for job in self._uncopied.copy():
+            job.snapshot.copied.wait()
         self._statistics.waited(time.perf_counter() - start)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -183,7 +189,7 @@ class AsyncCheckpointSaver:
             CheckpointError: a save failed, or some are still on their way after `timeout` seconds.
         """
         self._check_process()
-        with self._changed:
+        with self._changed, self._waits_for_files():
             self._changed.wait_for(lambda: not self._pending, timeout)
             late = [str(job.path) for job in self._pending]
         if late:
@@ -269,19 +275,33 @@ class AsyncCheckpointSaver:
                     f"{len(self._pending)} saves are on their way and max_queue_size is {self._max_queue_size}: "
                     "this state was not saved; save less often, or use when_full='wait'"
                 )
-            self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
+            with self._waits_for_files():
+                self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
         self._check_open()
+
+    @contextlib.contextmanager
+    def _waits_for_files(self) -> Iterator[None]:
+        """Let the background use every core in the block, which is to be entered, and left, with the lock held."""
+        self._waiting += 1
+        self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
         with self._changed:
             if self._closed or self._dead:
                 self._check_open()
-            self._pending.append(job)
             try:
+                self._pending.append(job)
+                self._uncopied.append(job)
                 self._to_copy.put(job)
             except BaseException:
-                self._pending.remove(job)
+                for jobs in (self._pending, self._uncopied):
+                    if job in jobs:
+                        jobs.remove(job)
                 raise
 
     def _close_if_done(self) -> bool:
@@ -324,6 +344,13 @@ class AsyncCheckpointSaver:
 
     # In the background threads.
 
+    def _leaves_cores_to_training(self) -> bool:
+        """Tell whether one thread at a time is to work: training has one core of two, and nobody waits for the file."""
+        return self._few_cores and not self._waiting
+
+    def _may_begin(self, job: Job) -> bool:
+        return job.snapshot.copied.is_set() or not self._leaves_cores_to_training()
+
     def _run(self, loop: Callable[[], None]) -> None:
         """Run a loop; should it die, of whatever, fail all that is pending and hold nobody up."""
         try:
@@ -335,22 +362,29 @@ class AsyncCheckpointSaver:
                     self._errors.append(job.failed(error))
                     job.snapshot.abandon(error)
                 self._pending.clear()
+                self._uncopied.clear()
                 self._changed.notify_all()
 
     def _copy_all(self) -> None:
         while (job := self._to_copy.get()) is not None:
             job.snapshot.prepare()
-            if job.snapshot.size >= _WORTH_OVERLAP:
+            overlaps = job.snapshot.size >= _WORTH_OVERLAP
+            if overlaps:
                 self._to_write.put(job)  # which can begin while the copy is still being made
-                job.snapshot.finish_copy()
-            else:
-                job.snapshot.finish_copy()
+            job.snapshot.finish_copy()
+            with self._changed:
+                if job in self._uncopied:
+                    self._uncopied.remove(job)
+                self._changed.notify_all()
+            if not overlaps:
                 self._to_write.put(job)
         self._to_write.put(None)
 
     def _write_all(self) -> None:
         lower_priority(_NICENESS)
         while (job := self._to_write.get()) is not None:
+            with self._changed:
+                self._changed.wait_for(partial(self._may_begin, job))
             error = self._attempt(job)
             job.snapshot.release()
             with self._changed:

@@ -80,7 +80,7 @@ class Guarded:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
         # The very dicts that `optimizer.state_dict()` gives out.
-        self.dicts = frozenset(id(state) for optimizer in optimizers for state in optimizer.state.values())
+        self.dicts = frozenset(map(id, chain.from_iterable(optimizer.state.values() for optimizer in optimizers)))
 
     def strangers(self, captured: Captured) -> list[int]:
         """Return the numbers of the tensors that are not guarded; those of owned dicts, which are not settled yet, are."""

@@ -29,9 +29,18 @@ class TaskThreads:
 
     Unlike the executors of `concurrent.futures` they still take tasks while the interpreter is leaving, when
     a saver that nobody closed writes what is pending.
+
+    Args:
+        count: how many threads.
+        name: of the threads, with a number behind it.
+        niceness: how far they give way to others.
+        resting: tells whether who has tasks had better carry them out itself for now; tasks that are given are carried out.
     """
 
-    def __init__(self, count: int, name: str, *, niceness: int = 0) -> None:
+    def __init__(
+        self, count: int, name: str, *, niceness: int = 0, resting: Callable[[], bool] = lambda: False
+    ) -> None:  # fmt: skip
+        self.resting = resting
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._niceness = niceness
         self.count = count
