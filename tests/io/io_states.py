@@ -77,10 +77,9 @@ def everything() -> dict:
 class TinyTraining:
     """A network that trains in microseconds, with everything a checkpoint meets: ties, buffers, two optimisers."""
 
-    def __init__(self, width: int = 64) -> None:
-        self.model = torch.nn.Sequential(
-            torch.nn.Linear(8, width), torch.nn.BatchNorm1d(width), torch.nn.ELU(), torch.nn.Linear(width, width)
-        )
+    def __init__(self, width: int = 64, *, buffers: bool = True) -> None:
+        norm = torch.nn.BatchNorm1d(width) if buffers else torch.nn.LayerNorm(width)
+        self.model = torch.nn.Sequential(torch.nn.Linear(8, width), norm, torch.nn.ELU(), torch.nn.Linear(width, width))
         self.head = torch.nn.Linear(width, width)
         self.head.weight = self.model[3].weight
         self.adam = torch.optim.Adam(self.model.parameters(), 1e-2)

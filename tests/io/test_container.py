@@ -24,7 +24,7 @@ from navrl.io.index import FOOTER, HEADER, index_checksum
 @pytest.fixture
 def state():
     torch.manual_seed(0)
-    return {"first": torch.randn(300, 7), "second": torch.randn(400_000), "name": "x", "third": torch.arange(9)}
+    return {"first": torch.randn(300, 7), "second": torch.randn(700_000), "name": "x", "third": torch.arange(9)}
 
 
 @pytest.fixture(params=["planes-zstd", "raw"])
@@ -89,9 +89,10 @@ def test_a_flipped_bit_in_an_array_names_the_file_and_the_array(saved):
 
 
 def test_two_chunks_swapped_are_refused(tmp_path):
-    save_checkpoint({"x": torch.randn(1 << 19)}, tmp_path / "x.pt", codec="raw")
+    size = container_module.CHUNK_BYTES
+    save_checkpoint({"x": torch.randn(size // 2)}, tmp_path / "x.pt", codec="raw")
     data = bytearray((tmp_path / "x.pt").read_bytes())
-    one, other = slice(16, 16 + (1 << 20)), slice(16 + (1 << 20), 16 + (2 << 20))
+    one, other = slice(16, 16 + size), slice(16 + size, 16 + 2 * size)
     data[one], data[other] = data[other], data[one]
     (tmp_path / "x.pt").write_bytes(data)
     with pytest.raises(ContainerError, match="array 'x' is damaged"):

@@ -16,7 +16,7 @@ from io_states import assert_same, bits, random_tensor
 from tensordict import TensorDict
 
 from navrl.errors import ConfigError, ContainerError, NavrlError, RolloutError, UnsupportedStateError
-from navrl.io.container import ArraySource, write_container
+from navrl.io.container import CHUNK_BYTES, ArraySource, write_container
 from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
 from navrl.io.rollout_file import array_names
 from navrl.io.rollouts import RolloutStorage
@@ -106,7 +106,7 @@ def test_arrays_with_time_first_come_back_so_and_are_stored_by_environment(tmp_p
 
 
 def test_rows_that_are_longer_than_a_chunk_come_back_with_time_first(tmp_path):
-    data = {"picture": torch.randint(0, 256, (3, 2, (1 << 20) + 1), dtype=torch.uint8), "reward": torch.rand(3, 2)}
+    data = {"picture": torch.randint(0, 256, (3, 2, CHUNK_BYTES + 1), dtype=torch.uint8), "reward": torch.rand(3, 2)}
     with RolloutStorage(tmp_path, time_first=True) as storage:
         storage.save(data, 1)
         assert_same(storage.load(1), data)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
 import warnings
+import weakref
 
+import numpy as np
 import pytest
 import torch
 from io_states import TinyTraining, assert_same, everything
@@ -35,9 +39,10 @@ def slow_copy(monkeypatch):
     monkeypatch.setattr(snapshot_module.ctypes, "memmove", slow)
 
 
+@pytest.mark.parametrize("buffers", [True, False])
 @pytest.mark.parametrize("registered", [True, False])
-def test_no_file_is_torn_while_training_runs_hard(tmp_path, slow_copy, registered):
-    training = TinyTraining()
+def test_no_file_is_torn_while_training_runs_hard(tmp_path, slow_copy, registered, buffers):
+    training = TinyTraining(buffers=buffers)
     expected = {}
     with AsyncCheckpointSaver(2, optimizers=training.optimizers if registered else ()) as saver:
         for i in range(12):
@@ -116,26 +121,59 @@ def test_after_a_barrier_anybody_may_write(tmp_path, slow_copy):
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
 
+@pytest.fixture
+def held_copy(monkeypatch):
+    """Let no snapshot be prepared before this event: what optimisers own is not even looked at until then."""
+    go = threading.Event()
+    prepare = snapshot_module.Snapshot.prepare
+    monkeypatch.setattr(snapshot_module.Snapshot, "prepare", lambda self: (go.wait(30), prepare(self)))
+    yield go
+    go.set()
+
+
+def test_a_step_waits_until_the_state_of_its_optimiser_was_looked_at(tmp_path, held_copy):
+    training = TinyTraining(buffers=False)
+    training.step()
+    training.momentum.state[training.head.bias]["count"] = 1  # what only dicts hold, and no version counts
+    expected = copy.deepcopy(training.state())
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.state(), tmp_path / "x.pt")
+        assert saver._pending[0].snapshot._captured.owners  # nothing was copied in the call
+
+        def step():
+            training.step()
+            training.momentum.state[training.head.bias]["count"] = 2
+
+        stepping = threading.Thread(target=step)
+        stepping.start()
+        stepping.join(0.1)
+        assert stepping.is_alive()
+        held_copy.set()
+        stepping.join(30)
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
 def test_a_write_to_moments_is_found_out_once_their_copy_has_begun(tmp_path, monkeypatch):
-    training = TinyTraining()
+    training = TinyTraining(buffers=False)
     training.step()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     begun, written = threading.Event(), threading.Event()
     finish_copy = snapshot_module.Snapshot.finish_copy
     monkeypatch.setattr(
-        snapshot_module.Snapshot, "finish_copy", lambda self: (begun.set(), written.wait(10), finish_copy(self))
+        snapshot_module.Snapshot, "finish_copy", lambda self: (begun.set(), written.wait(30), finish_copy(self))
     )
     saver.save_async(training.state(), tmp_path / "x.pt")
-    assert begun.wait(10)
+    assert begun.wait(30)
     moment = next(iter(training.optimizers[0].state.values()))["exp_avg"]
     moment.zero_()
     written.set()
-    with pytest.raises(CheckpointError, match=r"exp_avg: written to while"):
+    with pytest.raises(CheckpointError, match=r"adam/state/\[0\]/exp_avg: written to while"):
         saver.shutdown()
 
 
-def test_an_optimiser_that_loads_another_state_after_the_call_is_saved_as_it_was(tmp_path, slow_copy):
-    training, other = TinyTraining(), TinyTraining()
+@pytest.mark.parametrize("clears", [True, False])
+def test_an_optimiser_that_is_given_another_state_after_the_call_is_saved_as_it_was(tmp_path, held_copy, clears):
+    training, other = TinyTraining(buffers=False), TinyTraining(buffers=False)
     training.step()
     for _ in range(3):
         other.step()
@@ -143,8 +181,38 @@ def test_an_optimiser_that_loads_another_state_after_the_call_is_saved_as_it_was
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(training.state(), tmp_path / "x.pt")
         for mine, its in zip(training.optimizers, other.optimizers, strict=True):
-            mine.load_state_dict(its.state_dict())
+            if clears:
+                mine.state.clear()
+            else:
+                mine.load_state_dict(its.state_dict())
+        held_copy.set()
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_the_state_of_an_optimiser_may_be_saved_twice_and_hold_whatever_can_be_stored(tmp_path, held_copy):
+    training = TinyTraining(buffers=False)
+    training.step()
+    training.adam.state[training.model[0].weight] |= {"nested": {"list": [torch.ones(3), 1.5]}, "count": 7, "array": np.ones(4)}
+    state = {"one": training.adam.state_dict(), "two": training.adam.state_dict(), "again": training.adam.state_dict()["state"]}
+    expected = copy.deepcopy(state)
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(state, tmp_path / "x.pt")
+        held_copy.set()
+    loaded = load_checkpoint(tmp_path / "x.pt")
+    assert_same(loaded, expected)
+    assert loaded["one"]["state"][0]["exp_avg"] is loaded["two"]["state"][0]["exp_avg"]
+
+
+def test_tensors_of_the_inference_mode_are_saved(tmp_path):
+    training = TinyTraining(buffers=False)
+    training.step()
+    with torch.inference_mode():
+        state = {"seen": torch.arange(5.0) * 2, "model": training.model.state_dict()}
+    expected = copy.deepcopy(state)
+    for optimizers in ([], training.optimizers):
+        with AsyncCheckpointSaver(optimizers=optimizers) as saver:
+            saver.save_async(state, tmp_path / "x.pt")
+        assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
 
 def test_moments_in_dicts_of_the_callers_own_are_copied_in_the_background_too(tmp_path, slow_copy):
@@ -162,7 +230,7 @@ def test_moments_in_dicts_of_the_callers_own_are_copied_in_the_background_too(tm
 
 
 def test_an_optimisers_state_that_cannot_be_stored_is_an_error_with_its_place(tmp_path):
-    training = TinyTraining()
+    training = TinyTraining(buffers=False)
     training.step()
     next(iter(training.optimizers[0].state.values()))["note"] = object()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
@@ -379,6 +447,39 @@ def test_a_save_that_is_interrupted_on_its_way_to_the_thread_holds_nobody_up(tmp
     saver.shutdown(timeout=5)
 
 
+def test_a_save_that_is_interrupted_just_after_it_was_handed_over_is_not_stored(tmp_path, monkeypatch):
+    class Interrupted:
+        def put(self, job):
+            queue.put(job)
+            raise KeyboardInterrupt
+
+    training = TinyTraining(buffers=False)
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    queue = saver._to_copy
+    monkeypatch.setattr(saver, "_to_copy", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        saver.save_async(training.state(), tmp_path / "x.pt")
+    monkeypatch.setattr(saver, "_to_copy", queue)
+    training.step()
+    with contextlib.suppress(CheckpointError):  # which of the two is first to know of it
+        saver.shutdown(timeout=30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_saver_that_was_shut_down_holds_no_memory_on_its_own(tmp_path):
+    saver = AsyncCheckpointSaver()
+    saver.save_async({"x": torch.ones(100_000)}, tmp_path / "x.pt")
+    saver.shutdown()
+    pool = weakref.ref(saver._pool)
+    gc.collect()
+    gc.disable()
+    try:
+        del saver
+        assert pool() is None
+    finally:
+        gc.enable()
+
+
 def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkeypatch):
     training = TinyTraining()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
@@ -546,13 +647,19 @@ def coding(monkeypatch):
     return names
 
 
+def wait_until_written(saver):
+    deadline = time.monotonic() + 60
+    while saver.queue_length and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert not saver.queue_length
+
+
 def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, coding, monkeypatch):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
     state = {"numbers": torch.randn(5_000_000)}
     with AsyncCheckpointSaver() as saver:
         saver.save_async(state, tmp_path / "x.pt")
-        while saver.queue_length:
-            time.sleep(0.001)
+        wait_until_written(saver)
         assert set(coding) == {"navrl-write"}
         coding.clear()
         saver.save_async(state, tmp_path / "y.pt")
@@ -562,12 +669,13 @@ def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, 
     assert_same(load_checkpoint(tmp_path / "y.pt"), state)
 
 
-def test_on_many_cores_several_threads_code(tmp_path, coding, monkeypatch):
-    monkeypatch.setattr(saver_module, "usable_cores", lambda: 8)
+@pytest.mark.parametrize(("cores", "saves"), [(8, 1), (2, 2)])
+def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(tmp_path, coding, monkeypatch, cores, saves):
+    monkeypatch.setattr(saver_module, "usable_cores", lambda: cores)
     with AsyncCheckpointSaver() as saver:
-        saver.save_async({"numbers": torch.randn(5_000_000)}, tmp_path / "x.pt")
-        while saver.queue_length:
-            time.sleep(0.001)
+        for number in range(saves):
+            saver.save_async({"numbers": torch.randn(5_000_000)}, tmp_path / f"{number}.pt")
+        wait_until_written(saver)
     assert "navrl-encode-0" in coding
 
 
@@ -576,13 +684,14 @@ def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp
     parameter = torch.nn.Parameter(torch.randn(5_000_000))
     copying, begun = threading.Event(), threading.Event()
     finish_copy, write = snapshot_module.Snapshot.finish_copy, AsyncCheckpointSaver._write
-    monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(10), finish_copy(self)))
+    monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(60), finish_copy(self)))
     monkeypatch.setattr(AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1])
     with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
         saver.save_async({"x": parameter}, tmp_path / "x.pt")
         assert not begun.wait(0.2)
-        with pytest.raises(CheckpointError, match="not on the disk"):
-            saver.flush(timeout=0.2)
-        assert begun.is_set()
+        waiting = threading.Thread(target=saver.flush)
+        waiting.start()
+        assert begun.wait(30)
         copying.set()
+        waiting.join(30)
     assert_same(load_checkpoint(tmp_path / "x.pt")["x"], parameter.detach())

@@ -51,8 +51,9 @@ class Captured:
         """
         found = _Found([], [], frozenset())
         try:
-            while self.owners:
-                _capture_dicts(self.owners.pop(), found, 0)
+            for owner in self.owners:
+                _capture_dicts(owner, found, 0)
+            self.owners = []
             self.addresses += _addresses(found.tensors)
             self.tensors += found.tensors
         except Refused as refused:

@@ -39,7 +39,7 @@ from navrl.io.threads import TaskThreads, spare_cores, usable_cores
 
 __all__ = ["ArraySource", "Container", "write_container"]
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 21  # smaller ones ask for the interpreter more often, which training has; larger ones leave the cache
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
 _READ_BYTES = 1 << 19  # small enough that what was read is still in the cache when its checksum is taken
@@ -132,7 +132,7 @@ class _Plan:
     """How one array is stored."""
 
     codec: str
-    chunk_bytes: int = CHUNK_BYTES
+    chunk_bytes: int = 1 << 20  # more than there are bytes
     rows: Rows | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -149,9 +149,9 @@ def _plan(array: ArraySource, codec: str) -> _Plan:
     if array.data.size < _SMALL:
         return _Plan("raw")
     if not isinstance(CODECS[codec], RowCodec):
-        return _Plan(codec)
+        return _Plan(codec, CHUNK_BYTES)
     plan = plan_rows(array.shape, array.element)
-    return _Plan("zstd") if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
+    return _Plan("zstd", CHUNK_BYTES) if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
 
 
 @dataclass

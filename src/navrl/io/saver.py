@@ -57,8 +57,8 @@ class AsyncCheckpointSaver:
             1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
-        workers: threads that compress, beside the one that writes; None is one for each core but one, and on one or two
-            cores none while training goes on: there the one that writes does it all, unless somebody waits for the file.
+        workers: threads that compress, beside the one that writes; None is one for each core but one. On one or two cores
+            it rests unless there is a hurry (somebody waits for a file, or another save is queued): the writer does it all.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
@@ -80,7 +80,7 @@ class AsyncCheckpointSaver:
         if delta_chain < 0 or delta_chain == 1:
             raise ConfigError(f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2")
         if workers is not None and workers < 1:
-            raise ConfigError(f"workers is {workers}, expected at least 1, or None for one for each core but one")
+            raise ConfigError(f"workers is {workers}, expected at least 1, or None for what suits the machine")
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
         if on_error not in ("raise", "warn"):
@@ -149,7 +149,8 @@ class AsyncCheckpointSaver:
 
         Raises:
             CheckpointError: an earlier save failed (this one was not started; call again), or the queue is full.
-            UnsupportedStateError: the state holds an object that cannot be stored.
+            UnsupportedStateError: the state holds an object that cannot be stored. Should it be in the state of a registered
+                optimiser, the save fails as one does whose file cannot be written.
         """
         self._take(checkpoint, path, lambda: checkpoint_document(metadata), self.codec if compress else "raw", after)
 
@@ -173,7 +174,8 @@ class AsyncCheckpointSaver:
         """Return when no snapshot is being copied any more: call it before writing to a saved tensor by hand.
 
         Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
-        clamping or averaging parameters in place, outside of `optimizer.step()`.
+        clamping or averaging parameters in place, outside of `optimizer.step()`, and changing what is in
+        `optimizer.state[parameter]` by hand, such as resetting moments.
         """
         if not self._uncopied or self._is_forked():  # then the threads, and what they copy, are the parent's
             return
@@ -282,9 +284,9 @@ class AsyncCheckpointSaver:
     @contextlib.contextmanager
     def _waits_for_files(self) -> Iterator[None]:
         """Let the background use every core in the block, which is to be entered, and left, with the lock held."""
-        self._waiting += 1
-        self._changed.notify_all()
         try:
+            self._waiting += 1
+            self._changed.notify_all()
             yield
         finally:
             self._waiting -= 1
@@ -302,6 +304,7 @@ class AsyncCheckpointSaver:
                 for jobs in (self._pending, self._uncopied):
                     if job in jobs:
                         jobs.remove(job)
+                job.snapshot.abandon(CheckpointError("interrupted on its way to the background"))
                 raise
 
     def _close_if_done(self) -> bool:
@@ -333,6 +336,7 @@ class AsyncCheckpointSaver:
         self._to_write.put(None)  # should the thread that copies have died, which would pass it on
         self._encoders.close()
         self._encoders.join()
+        self._encoders.resting = lambda: False  # or this object would hold itself, and all its memory
         join_all(self._threads)
 
     def _finish_at_exit(self) -> None:
@@ -345,8 +349,8 @@ class AsyncCheckpointSaver:
     # In the background threads.
 
     def _leaves_cores_to_training(self) -> bool:
-        """Tell whether one thread at a time is to work: training has one core of two, and nobody waits for the file."""
-        return self._few_cores and not self._waiting
+        """Tell whether the writer is to code alone, after the copy: there are few cores, and there is no hurry."""
+        return self._few_cores and not self._waiting and len(self._pending) <= 1
 
     def _may_begin(self, job: Job) -> bool:
         return job.snapshot.copied.is_set() or not self._leaves_cores_to_training()

@@ -79,8 +79,8 @@ class Guarded:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        # The very dicts that `optimizer.state_dict()` gives out.
-        self.dicts = frozenset(map(id, chain.from_iterable(optimizer.state.values() for optimizer in optimizers)))
+        self._states = list(chain.from_iterable(optimizer.state.values() for optimizer in optimizers))
+        self.dicts = frozenset(map(id, self._states))  # the very dicts that `optimizer.state_dict()` gives out
 
     def strangers(self, captured: Captured) -> list[int]:
         """Return the numbers of the tensors that are not guarded; those of owned dicts, which are not settled yet, are."""
@@ -90,8 +90,7 @@ class Guarded:
         if not strangers:
             return []
         # A state that is no dict is a custom optimiser's own affair: copied in the call.
-        states = (state for optimizer in self._optimizers for state in optimizer.state.values() if isinstance(state, dict))
-        values = chain.from_iterable(map(dict.values, states))
+        values = chain.from_iterable(state.values() for state in self._states if isinstance(state, dict))
         return _elsewhere(strangers, captured, [value for value in values if type(value) is torch.Tensor])
 
 
@@ -118,8 +117,9 @@ class Snapshot:
         self._same: dict[int, int] = {}  # tensors that lie where an earlier one lies
         self._missing: set[int] = set()  # tensors that are not in the arena yet
         self._twins: dict[int, torch.Tensor] = {}
-        self._versions = list(map(_version_of, captured.tensors))
-        self._stream = _after_current_work() if torch.cuda.is_initialized() else None
+        self._versions = _versions(captured.tensors)
+        uses_cuda = torch.cuda.is_initialized() and (captured.owners or any(tensor.is_cuda for tensor in captured.tensors))
+        self._stream = _after_current_work() if uses_cuda else None
         self._immediate = guarded.strangers(captured)
         if self._immediate:
             tensors = captured.tensors
@@ -144,7 +144,7 @@ class Snapshot:
         """Find memory for all tensors, those of owned dicts included."""
         tensors, known = self._captured.tensors, len(self._versions)
         self._captured.settle()
-        self._versions += map(_version_of, tensors[known:])
+        self._versions += _versions(tensors[known:])
         if self._stream is not None and not any(tensor.is_cuda for tensor in tensors):
             self._stream = None
         self._sizes = list(map(_bytes_of, tensors))
@@ -180,9 +180,9 @@ class Snapshot:
             deferred = sorted(self._missing)
             self._copy([number for number in deferred if number not in self._same])
             tensors, addresses = self._captured.tensors, self._captured.addresses
+            versions = _versions(tensors)
             for number in deferred:
-                found = tensors[number].data_ptr(), tensors[number]._version
-                if found != (addresses[number], self._versions[number]):
+                if (tensors[number].data_ptr(), versions[number]) != (addresses[number], self._versions[number]):
                     raise CheckpointError(
                         f"{self._name_of(number)}: written to while it was being copied, not by a step of a "
                         "registered optimiser; nothing was stored. Call saver.barrier() before such a write"
@@ -193,11 +193,13 @@ class Snapshot:
 
     def _name_of(self, number: int) -> str:
         values, names = self.packed.values, self.packed.names()
-        return next(name for value, name in zip(values, names, strict=True) if value is self._captured.tensors[number])
+        tensor = self._captured.tensors[number]
+        tensor = self._twins.get(id(tensor), tensor)
+        return next((name for value, name in zip(values, names, strict=True) if value is tensor), "a tensor")
 
     def _end(self, failure: BaseException | None) -> None:
         with self._progress:
-            self.failure = failure
+            self.failure = self.failure or failure
             self.copied.set()
             self._progress.notify_all()
 
@@ -289,6 +291,14 @@ class Snapshot:
         if self._arena is not None:
             self._pool.give_back(self._arena)
         self._pool.give_event_back(self.copied)
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return how often each tensor was written to; torch does not count for those of its inference mode."""
+    try:
+        return list(map(_version_of, tensors))
+    except RuntimeError:
+        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
