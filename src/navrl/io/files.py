@@ -25,6 +25,7 @@ TEMPORARY_PATTERN = ".navrl-*.tmp"
 # The disk starts to work on each part of this size while the next is being made.
 _START_EVERY = 8 << 20
 _BUFFERS_AT_ONCE = 512  # the system takes at most 1024 in one call
+_BYTES_AT_ONCE = 1 << 20  # for more at once the system looks for larger pieces of its memory, and at times for long
 
 
 class AtomicFile:
@@ -38,14 +39,14 @@ class AtomicFile:
 
     def write(self, buffers: Sequence[Any]) -> None:
         """Append the buffers."""
-        views = [memoryview(buffer).cast("B") for buffer in buffers if memoryview(buffer).nbytes]
-        while views:
-            written = os.writev(self._descriptor, views[:_BUFFERS_AT_ONCE])
-            self.size += written
-            while views and written >= views[0].nbytes:
-                written -= views.pop(0).nbytes
-            if written:
-                views[0] = views[0][written:]
+        for views in _portions(buffers):
+            while views:
+                written = os.writev(self._descriptor, views)
+                self.size += written
+                while views and written >= views[0].nbytes:
+                    written -= views.pop(0).nbytes
+                if written:
+                    views[0] = views[0][written:]
         if self.size - self._started >= _START_EVERY:
             _start_writing(self._descriptor, self._started, self.size - self._started)
             self._started = self.size
@@ -70,6 +71,22 @@ class AtomicFile:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
             self._close()
+
+
+def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
+    """Yield the bytes of the buffers in order, in as many lists as it takes to keep each to what is written at once."""
+    portion: list[memoryview] = []
+    room = _BYTES_AT_ONCE
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        while view.nbytes:
+            portion.append(view[:room])
+            view, room = view[room:], room - portion[-1].nbytes
+            if not room or len(portion) == _BUFFERS_AT_ONCE:
+                yield portion
+                portion, room = [], _BYTES_AT_ONCE
+    if portion:
+        yield portion
 
 
 @contextlib.contextmanager
