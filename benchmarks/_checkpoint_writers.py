@@ -375,8 +375,8 @@ class NavrlDelta(Navrl):
             old.unlink(missing_ok=True)
 
 
+# In the order in which they are measured: close to ours what ours are compared with.
 WRITERS: dict[str, type[Writer]] = {
-    "torch.save": Writer,
     "safetensors": Safetensors,
     "clone, queue, LZ4-9": CloneAndQueue,
     "Lightning async": Lightning,
@@ -384,6 +384,7 @@ WRITERS: dict[str, type[Writer]] = {
     "DCP thread, cached staging": DistributedCached,
     "DCP thread, async staging": DistributedStaged,
     "DCP process": DistributedProcess,
+    "torch.save": Writer,
     "copy and write": CopyAndWrite,
     "navrl": Navrl,
     "navrl raw": NavrlRaw,
