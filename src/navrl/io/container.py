@@ -39,7 +39,7 @@ from navrl.io.threads import TaskThreads, spare_cores, usable_cores
 
 __all__ = ["ArraySource", "Container", "write_container"]
 
-CHUNK_BYTES = 1 << 21  # smaller ones ask for the interpreter more often, which training has; larger ones leave the cache
+CHUNK_BYTES = 1 << 21  # by trial: with half of it files were later on the disk, and with twice of it raw ones
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
 _READ_BYTES = 1 << 19  # small enough that what was read is still in the cache when its checksum is taken
@@ -132,7 +132,7 @@ class _Plan:
     """How one array is stored."""
 
     codec: str
-    chunk_bytes: int = 1 << 20  # more than there are bytes
+    chunk_bytes: int = 1 << 20  # of small arrays, which are one chunk
     rows: Rows | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -190,12 +190,13 @@ def _encode_all(
         run_bytes = plans[number].run_bytes()
         for start in range(0, array.data.size, run_bytes):
             where = slice(start, min(start + run_bytes, array.data.size))
-            here = plans[number].codec == "raw" or threads.resting()  # a checksum takes no longer than to hand it over
-            while pending if here else not scratches:
-                yield from finish()
-            if here:
+            if plans[number].codec == "raw" or threads.resting():  # what is raw needs but a checksum
+                while pending:
+                    yield from finish()
                 yield number, _encode_run(plans[number], level, array, where, scratches[-1])
                 continue
+            while not scratches:
+                yield from finish()
             scratch = scratches.pop()
             future = threads.submit(_encode_run, plans[number], level, array, where, scratch)
             pending.append((number, future, scratch))

@@ -25,7 +25,7 @@ TEMPORARY_PATTERN = ".navrl-*.tmp"
 # The disk starts to work on each part of this size while the next is being made.
 _START_EVERY = 8 << 20
 _BUFFERS_AT_ONCE = 512  # the system takes at most 1024 in one call
-_BYTES_AT_ONCE = 1 << 20  # for more at once the system looks for larger pieces of its memory, and at times for long
+_BYTES_AT_ONCE = 1 << 20  # by trial, on ext4: more at once took much longer every now and then
 
 
 class AtomicFile:

@@ -294,8 +294,7 @@ class AsyncCheckpointSaver:
     def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
         with self._changed:
-            if self._closed or self._dead:
-                self._check_open()
+            self._check_open()
             try:
                 self._pending.append(job)
                 self._uncopied.append(job)

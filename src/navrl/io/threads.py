@@ -37,9 +37,7 @@ class TaskThreads:
         resting: tells whether who has tasks had better carry them out itself for now; tasks that are given are carried out.
     """
 
-    def __init__(
-        self, count: int, name: str, *, niceness: int = 0, resting: Callable[[], bool] = lambda: False
-    ) -> None:  # fmt: skip
+    def __init__(self, count: int, name: str, *, niceness: int = 0, resting: Callable[[], bool] = lambda: False) -> None:
         self.resting = resting
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._niceness = niceness
