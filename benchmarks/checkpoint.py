@@ -198,16 +198,19 @@ def measure_peak(name: str, size: str, folder: Path) -> float:
         writer.save(training.state())
         writer.before_step()
         writer.wait()
+        time.sleep(1)  # a process that the first save starts is there for the second
     peak = _status("VmHWM") - before
+    children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
+    own = sum(_status(field, child) for child in children for field in ("RssAnon", "RssFile"))  # what they share counts above
     writer.close()
-    return peak
+    return peak + own
 
 
-def _status(field: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def _status(field: str, process: int | str = "self") -> float:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(field):
             return float(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
+    raise RuntimeError(f"/proc/{process}/status has no {field}")
 
 
 def gates(sizes: list[str]) -> list[Gate]:

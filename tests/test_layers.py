@@ -1,4 +1,4 @@
-"""Imports point one way: commands at the top, three islands at the bottom, errors and vectors below all."""
+"""Imports point one way: commands at the top, three islands at the bottom, errors, vectors and lazy names below all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import navrl
 ROOT = Path(navrl.__file__).parent
 
 # A module may import what is listed here for its part, and its own part; nothing else of navrl.
-BOTTOM = {"errors", "simd"}
+BOTTOM = {"errors", "lazy", "simd"}
 ISLANDS = {"io", "sim", "rl"}
 MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "model", "tracking"}
 UPPER = {"bench", "train", "evaluate", "view", "export", "shield", "navrl_model"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "lazy": set(),
     "simd": set(),
     **dict.fromkeys(ISLANDS, BOTTOM),
     **dict.fromkeys(MIDDLE, BOTTOM | ISLANDS | MIDDLE),

@@ -6,8 +6,9 @@ nobody loads a part that they do not use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from navrl.lazy import lazy_names
 
 __version__ = "0.1.0"
 
@@ -76,13 +77,4 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", *_PUBLIC]
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name from its module the first time that somebody asks for it."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'navrl' has no attribute {name!r}; it offers {', '.join(sorted(_PUBLIC))}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

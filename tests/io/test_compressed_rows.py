@@ -12,7 +12,7 @@ from io_states import bits
 from navrl.errors import ConfigError, ContainerError
 from navrl.io.codecs import CODECS
 from navrl.io.compressed import CompressedRows, read_message, write_message
-from navrl.io.element_types import TORCH_DTYPES
+from navrl.io.tensor_types import TORCH_DTYPES
 
 
 def identical(first, second):

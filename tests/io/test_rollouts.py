@@ -17,9 +17,10 @@ from tensordict import TensorDict
 
 from navrl.errors import ConfigError, ContainerError, NavrlError, RolloutError, UnsupportedStateError
 from navrl.io.container import CHUNK_BYTES, ArraySource, write_container
-from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
+from navrl.io.element_types import NUMPY_DTYPES
 from navrl.io.rollout_file import array_names
 from navrl.io.rollouts import RolloutStorage
+from navrl.io.tensor_types import TORCH_DTYPES
 
 ENVS, STEPS = 24, 20
 

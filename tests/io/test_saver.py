@@ -22,6 +22,7 @@ from io_states import TinyTraining, assert_same, everything
 from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
 from navrl.io import container as container_module
+from navrl.io import file_writer as file_writer_module
 from navrl.io import saver as saver_module
 from navrl.io import snapshot as snapshot_module
 
@@ -382,8 +383,8 @@ def test_shutdown_waits_for_everything(tmp_path):
 def held(monkeypatch):
     """Hold every write back until the event is set."""
     go = threading.Event()
-    write = saver_module.write_container
-    monkeypatch.setattr(saver_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1])
+    write = file_writer_module.write_container
+    monkeypatch.setattr(file_writer_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1])
     yield go
     go.set()
 
@@ -657,7 +658,7 @@ def wait_until_written(saver):
 def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, coding, monkeypatch):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
     state = {"numbers": torch.randn(5_000_000)}
-    with AsyncCheckpointSaver() as saver:
+    with AsyncCheckpointSaver(process=False) as saver:
         saver.save_async(state, tmp_path / "x.pt")
         wait_until_written(saver)
         assert set(coding) == {"navrl-write"}
@@ -672,7 +673,7 @@ def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, 
 @pytest.mark.parametrize(("cores", "saves"), [(8, 1), (2, 2)])
 def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(tmp_path, coding, monkeypatch, cores, saves):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: cores)
-    with AsyncCheckpointSaver() as saver:
+    with AsyncCheckpointSaver(process=False) as saver:
         for number in range(saves):
             saver.save_async({"numbers": torch.randn(5_000_000)}, tmp_path / f"{number}.pt")
         wait_until_written(saver)
@@ -686,7 +687,7 @@ def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp
     finish_copy, write = snapshot_module.Snapshot.finish_copy, AsyncCheckpointSaver._write
     monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(60), finish_copy(self)))
     monkeypatch.setattr(AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1])
-    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
+    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)], process=False) as saver:
         saver.save_async({"x": parameter}, tmp_path / "x.pt")
         assert not begun.wait(0.2)
         waiting = threading.Thread(target=saver.flush)

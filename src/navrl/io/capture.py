@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.state import MAX_DEPTH, TENSOR_TYPES, Refused, check_array, check_tensor, name_place, refusal
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
 __all__ = ["Captured", "capture_state"]
 

@@ -17,11 +17,12 @@ from navrl.io import legacy
 from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
-from navrl.io.element_types import NAME_OF_TORCH_DTYPE, NUMPY_DTYPES, TORCH_DTYPES, tensor_bytes
+from navrl.io.element_types import NUMPY_DTYPES
 from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources
 from navrl.io.state import check_json, pack_state, unpack_state, widened_arrays
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
 __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from navrl.errors import ConfigError, ContainerError
 from navrl.io.codecs import MAX_EXPANSION, find_codec
-from navrl.io.element_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
 __all__ = ["ChunkCodec", "CompressedRows", "read_message", "write_message"]
 

@@ -19,14 +19,8 @@ import torch
 from navrl.errors import ConfigError, ContainerError, MissingExtraError, NavrlError, ReplayError
 from navrl.io.codecs import CODECS, MAX_EXPANSION
 from navrl.io.codecs import find_codec as find_file_codec
-from navrl.io.element_types import (
-    ITEM_BYTES,
-    NAME_OF_NUMPY_DTYPE,
-    NAME_OF_TORCH_DTYPE,
-    NUMPY_DTYPES,
-    TORCH_DTYPES,
-    tensor_bytes,
-)
+from navrl.io.element_types import ITEM_BYTES, NAME_OF_NUMPY_DTYPE, NUMPY_DTYPES
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
 __all__ = ["compress_image", "compress_image_seq", "decompress_image", "decompress_image_seq"]
 

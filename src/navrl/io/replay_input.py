@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from navrl.errors import ReplayError, ReplayIndexError
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.replay_codecs import Array, Kind
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
 __all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "in_one", "length_of"]
 

@@ -10,12 +10,12 @@ import torch
 import xxhash
 
 from navrl.errors import ConfigError, StateError
-from navrl.io.element_types import TORCH_DTYPES
 from navrl.io.replay_codecs import Array, Kind, Rounded, find_codec
 from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
 from navrl.io.replay_kernels import copy_chunks
 from navrl.io.replay_links import Link
 from navrl.io.replay_words import PADDING
+from navrl.io.tensor_types import TORCH_DTYPES
 
 __all__ = ["Parts", "pack_parts", "read_parts"]
 

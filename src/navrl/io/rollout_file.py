@@ -16,10 +16,11 @@ import torch
 from navrl.errors import ConfigError, ContainerError, RolloutError, nearest_name
 from navrl.io.codecs import CODECS, Bytes
 from navrl.io.container import ArraySource
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.index import Index
 from navrl.io.rounding import FLOATS, round_within
 from navrl.io.row_codec import plan_rows
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
 __all__ = ["Axes", "Key", "KeyInfo", "RolloutInfo", "find_axes", "plain_rollout", "rollout_info", "row_sources"]
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from navrl.errors import ContainerError, RolloutError
 from navrl.io.codecs import Bytes
 from navrl.io.container import Container
-from navrl.io.element_types import NUMPY_DTYPES, TORCH_DTYPES
+from navrl.io.element_types import NUMPY_DTYPES
 from navrl.io.index import ArrayEntry
 from navrl.io.rollout_file import Axes, Key, resolve_key, stored_layout
 from navrl.io.state import array_numbers, unpack_state
+from navrl.io.tensor_types import TORCH_DTYPES
 
 __all__ = ["RolloutReader"]
 

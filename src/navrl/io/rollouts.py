@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,7 +15,8 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError, RolloutError, UnsupportedStateError
-from navrl.io.container import Written, write_container
+from navrl.io.container import ArraySource, Written
+from navrl.io.file_writer import FileWriter
 from navrl.io.files import sync_folder
 from navrl.io.index import read_index
 from navrl.io.job import Job
@@ -118,7 +118,7 @@ class RolloutStorage:
         document = {"kind": KIND, "created": time.time(), "metadata": kept, "rollout": said}
         with _as_rollout_errors():
             if self._writer is None:
-                self._writer = _RolloutWriter(**self._options)
+                self._writer = _RolloutWriter(**self._options, process=False)
             self._writer.save(plain, path, document, self._prune)
         if wait:
             self.flush()
@@ -252,21 +252,27 @@ class RolloutStorage:
         sync_folder(self.folder)
 
 
-class _RolloutWriter(AsyncCheckpointSaver):
-    """Keeps the saver's promises for rollouts: only what is written to the file differs."""
+class _RolloutFiles(FileWriter):
+    """Files whose arrays are stored by rows, which are cut from the copy as they are written."""
 
-    def save(self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]) -> None:
-        """Take a copy and return."""
-        self._take(data, path, lambda: document, self.codec, after)
-
-    def _write_file(self, job: Job) -> Written:
+    def sources(self, job: Job) -> Sequence[ArraySource]:
+        """Return the arrays as rows, and complete the document."""
         job.snapshot.check()
         said = job.document["rollout"]
         axes = Axes(said["envs"], said["steps"], said["time_first"])
         sources, said["rows"] = row_sources(job.snapshot.sources(), axes, said["error_bounds"])
         job.document["state"] = job.snapshot.packed.tree
-        write = partial(write_container, codec=self.codec, level=self.level, threads=self._encoders)
-        return write(job.path, sources, job.document)
+        return sources
+
+
+class _RolloutWriter(AsyncCheckpointSaver):
+    """Keeps the saver's promises for rollouts: only what is written to the file differs."""
+
+    _file_writer = _RolloutFiles
+
+    def save(self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]) -> None:
+        """Take a copy and return."""
+        self._take(data, path, lambda: document, self.codec, after)
 
 
 def _stored(folder: Path) -> dict[int, Path]:

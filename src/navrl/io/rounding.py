@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from navrl.io.coders import Bytes
-from navrl.io.element_types import TORCH_DTYPES
+from navrl.io.tensor_types import TORCH_DTYPES
 
 __all__ = ["FLOATS", "round_within"]
 

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -22,22 +21,16 @@ from navrl.errors import CheckpointError, ConfigError
 from navrl.io.capture import capture_state
 from navrl.io.checkpoint import checkpoint_document
 from navrl.io.codecs import DEFAULT_CODEC, find_codec
-from navrl.io.container import Written, write_container
-from navrl.io.delta import DeltaChain
-from navrl.io.files import remove_stale_files
+from navrl.io.container import Written
+from navrl.io.file_writer import NICENESS, FileWriter
 from navrl.io.job import Job, absolute
-from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
-from navrl.io.threads import TaskThreads, join_all, lower_priority, spare_cores, usable_cores
+from navrl.io.threads import join_all, lower_priority, spare_cores, usable_cores
 
 __all__ = ["AsyncCheckpointSaver"]
 
 logger = logging.getLogger("navrl.io")
-
-# Encoding gives way to training where both want the same core; copying does not, because training may wait for it. On a
-# machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
-_NICENESS = 10
 
 # Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
 _WORTH_OVERLAP = 8 << 20
@@ -59,9 +52,14 @@ class AsyncCheckpointSaver:
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
         workers: threads that compress, beside the one that writes; None is one for each core but one. On one or two cores
             it rests unless there is a hurry (somebody waits for a file, or another save is queued): the writer does it all.
+        process: write states of 16 MiB and more in a process of its own, whose work then never asks for this interpreter.
+            It is started with the first such save, needs no torch, and ends with the saver. Differences and lossy files
+            are written by threads, and everything is where a process cannot be started, or has died.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
+
+    _file_writer = FileWriter
 
     def __init__(
         self,
@@ -74,6 +72,7 @@ class AsyncCheckpointSaver:
         delta_chain: int = 0,
         lossy_moments: bool = False,
         workers: int | None = None,
+        process: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
         when_full: Literal["wait", "raise"] = "wait",
     ) -> None:
@@ -88,17 +87,17 @@ class AsyncCheckpointSaver:
         if when_full not in ("wait", "raise"):
             raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
         self.codec = find_codec(codec).name
-        self.level = level
-        self.lossy_moments = lossy_moments
-        self._delta = DeltaChain(delta_chain) if delta_chain else None
+        self._files = self._file_writer(
+            level=level, delta_chain=delta_chain, lossy_moments=lossy_moments, threads=workers or spare_cores(), process=process
+        )
         self._max_queue_size = max_queue_size
         self._log_level = logging.INFO if verbose else logging.DEBUG
         self._raises = on_error == "raise"
         self._waits = when_full == "wait"
-        self._process = os.getpid()
+        self._owner = os.getpid()
         self._optimizers: list[torch.optim.Optimizer] = []
         self._hooks: list[Any] = []
-        self._pool = ArenaPool()
+        self._pool = ArenaPool(self._files.share_from)
         self._changed = threading.Condition()  # guards what follows
         self._pending: list[Job] = []  # that are not on the disk yet
         self._uncopied: list[Job] = []  # those of them that a step has to wait for
@@ -106,14 +105,10 @@ class AsyncCheckpointSaver:
         self._dead = False
         self._closed = False
         self._statistics = SaveStatistics()
-        self._cleaned: set[Path] = set()
         self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting = 0  # threads that wait for a file
         self._few_cores = workers is None and usable_cores() <= 2
-        self._encoders = TaskThreads(
-            workers or spare_cores(), "navrl-encode", niceness=_NICENESS, resting=self._leaves_cores_to_training
-        )
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
@@ -251,13 +246,13 @@ class AsyncCheckpointSaver:
     # In the calling thread.
 
     def _is_forked(self) -> bool:
-        return os.getpid() != self._process
+        return os.getpid() != self._owner
 
     def _check_process(self) -> None:
         """Refuse a forked process: it has this object, but neither its threads nor locks that anybody would let go."""
         if self._is_forked():
             raise CheckpointError(
-                f"this AsyncCheckpointSaver belongs to process {self._process}, and this is a fork of it, {os.getpid()}, "
+                f"this AsyncCheckpointSaver belongs to process {self._owner}, and this is a fork of it, {os.getpid()}, "
                 "which has none of its threads; create a new one in this process"
             )
 
@@ -286,10 +281,12 @@ class AsyncCheckpointSaver:
         """Let the background use every core in the block, which is to be entered, and left, with the lock held."""
         try:
             self._waiting += 1
+            self._set_pace()
             self._changed.notify_all()
             yield
         finally:
             self._waiting -= 1
+            self._set_pace()
 
     def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
@@ -298,6 +295,7 @@ class AsyncCheckpointSaver:
             try:
                 self._pending.append(job)
                 self._uncopied.append(job)
+                self._set_pace()
                 self._to_copy.put(job)
             except BaseException:
                 for jobs in (self._pending, self._uncopied):
@@ -333,10 +331,8 @@ class AsyncCheckpointSaver:
             hook.remove()
         self._to_copy.put(None)
         self._to_write.put(None)  # should the thread that copies have died, which would pass it on
-        self._encoders.close()
-        self._encoders.join()
-        self._encoders.resting = lambda: False  # or this object would hold itself, and all its memory
         join_all(self._threads)
+        self._files.close()
 
     def _finish_at_exit(self) -> None:
         if self._is_forked():
@@ -348,8 +344,11 @@ class AsyncCheckpointSaver:
     # In the background threads.
 
     def _leaves_cores_to_training(self) -> bool:
-        """Tell whether the writer is to code alone, after the copy: there are few cores, and there is no hurry."""
+        """Tell whether one thread is to code, after the copy: there are few cores, and there is no hurry."""
         return self._few_cores and not self._waiting and len(self._pending) <= 1
+
+    def _set_pace(self) -> None:
+        self._files.rest(self._leaves_cores_to_training())
 
     def _may_begin(self, job: Job) -> bool:
         return job.snapshot.copied.is_set() or not self._leaves_cores_to_training()
@@ -384,7 +383,7 @@ class AsyncCheckpointSaver:
         self._to_write.put(None)
 
     def _write_all(self) -> None:
-        lower_priority(_NICENESS)
+        lower_priority(NICENESS)
         while (job := self._to_write.get()) is not None:
             with self._changed:
                 self._changed.wait_for(partial(self._may_begin, job))
@@ -397,6 +396,7 @@ class AsyncCheckpointSaver:
                     self._statistics.failed += 1
                 if job in self._pending:
                     self._pending.remove(job)
+                self._set_pace()
                 self._changed.notify_all()
             del job
 
@@ -414,13 +414,8 @@ class AsyncCheckpointSaver:
         return None
 
     def _write(self, job: Job) -> Written:
-        folder = job.path.parent
-        if folder not in self._cleaned:
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_stale_files(folder)
-            self._cleaned.add(folder)
         start = time.perf_counter()
-        written = self._write_file(job)
+        written = self._files.write(job)
         seconds = time.perf_counter() - start
         with self._changed:
             self._statistics.wrote(written, seconds)
@@ -429,18 +424,3 @@ class AsyncCheckpointSaver:
             job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
         )  # fmt: skip
         return written
-
-    def _write_file(self, job: Job) -> Written:
-        sources = job.snapshot.sources()
-        job.document["state"] = job.snapshot.packed.tree
-        if self.lossy_moments:
-            job.snapshot.check()
-            sources = narrow_moments(sources, job.snapshot.packed)
-        write = partial(
-            write_container, job.path, document=job.document, codec=job.codec, level=self.level,
-            threads=self._encoders, check=job.snapshot.check,
-        )  # fmt: skip
-        if self._delta is None:
-            return write(sources)
-        job.snapshot.check()
-        return self._delta.write(job.path, job.snapshot, sources, job.document, write)

@@ -8,6 +8,7 @@ written to before its copy was complete is found out, and such a snapshot is nev
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +25,10 @@ from navrl.errors import CheckpointError
 from navrl.io.capture import Captured
 from navrl.io.codecs import Bytes
 from navrl.io.container import ArraySource
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE, tensor_bytes
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
+from navrl.io.shared_memory import SharedMemory
 from navrl.io.state import Packed, pack_state
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE, tensor_bytes
 
 __all__ = ["ArenaPool", "Guarded", "Snapshot", "live_sources"]
 
@@ -34,11 +37,23 @@ _bytes_of = attrgetter("nbytes")
 _version_of = attrgetter("_version")
 
 
-class ArenaPool:
-    """Memory for copies, kept between saves: the first touch of fresh memory costs more than the copy itself."""
+class Memory(NamedTuple):
+    """A flat buffer for a copy, and what another process can see it by, if it can."""
 
-    def __init__(self) -> None:
-        self._free: list[torch.Tensor] = []
+    tensor: torch.Tensor
+    shared: SharedMemory | None = None
+
+
+class ArenaPool:
+    """Memory for copies, kept between saves: the first touch of fresh memory costs more than the copy itself.
+
+    Args:
+        share_from: the bytes from which on a buffer is one that another process can see.
+    """
+
+    def __init__(self, share_from: int | None = None) -> None:
+        self._share_from = share_from
+        self._free: list[Memory] = []
         self._events: list[threading.Event] = []
         self._lock = threading.Lock()
         self.progress = threading.Condition()  # notified when anything was copied
@@ -56,22 +71,26 @@ class ArenaPool:
         """Keep an event. It stays set until it is taken again, for the sake of those who still look at it."""
         self._events.append(event)
 
-    def take(self, size: int, *, pinned: bool) -> torch.Tensor:
+    def take(self, size: int, *, pinned: bool) -> Memory:
         """Return a flat buffer of at least `size` bytes."""
         with self._lock:
-            for number, arena in enumerate(self._free):
-                if arena.nbytes >= size and (not pinned or arena.is_pinned()):
+            for number, memory in enumerate(self._free):
+                if memory.tensor.nbytes >= size and (not pinned or memory.tensor.is_pinned()):
                     return self._free.pop(number)
             if self._free:
                 self._free.pop()  # too small for what is saved now: never again of use
         if pinned:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        return torch.from_numpy(np.empty(size, np.uint8))  # NumPy asks for huge pages, torch does not
+            return Memory(torch.empty(size, dtype=torch.uint8, pin_memory=True))
+        if self._share_from is not None and size >= self._share_from:
+            with contextlib.suppress(OSError):  # then it is not shared
+                shared = SharedMemory(size)
+                return Memory(torch.from_numpy(shared.bytes), shared)
+        return Memory(torch.from_numpy(np.empty(size, np.uint8)))  # NumPy asks for huge pages, torch does not
 
-    def give_back(self, arena: torch.Tensor) -> None:
+    def give_back(self, memory: Memory) -> None:
         """Keep a buffer for the next snapshot."""
         with self._lock:
-            self._free.append(arena)
+            self._free.append(memory)
 
 
 class Guarded:
@@ -111,7 +130,7 @@ class Snapshot:
         self._progress = pool.progress
         self._holders = 1
         self._pool = pool
-        self._arena: torch.Tensor | None = None
+        self._memory: Memory | None = None
         self._sizes: list[int] = []  # of each tensor
         self._offsets: list[int] = []  # of each tensor in the arena
         self._same: dict[int, int] = {}  # tensors that lie where an earlier one lies
@@ -124,7 +143,7 @@ class Snapshot:
         if self._immediate:
             tensors = captured.tensors
             self._twins = {id(tensors[number]): tensors[number].detach() for number in self._immediate}
-            self._take_arena()
+            self._take_memory()
             self._copy(self._immediate)
 
     @property
@@ -140,7 +159,7 @@ class Snapshot:
         packed.values = [self._twins.get(id(value), value) for value in packed.values]
         return packed
 
-    def _take_arena(self) -> None:
+    def _take_memory(self) -> None:
         """Find memory for all tensors, those of owned dicts included."""
         tensors, known = self._captured.tensors, len(self._versions)
         self._captured.settle()
@@ -150,13 +169,13 @@ class Snapshot:
         self._sizes = list(map(_bytes_of, tensors))
         padded = ((size + _ALIGNMENT - 1) & -_ALIGNMENT for size in self._sizes)
         *self._offsets, total = accumulate(padded, initial=0)
-        self._arena = self._pool.take(total, pinned=self._stream is not None)
+        self._memory = self._pool.take(total, pinned=self._stream is not None)
 
     def prepare(self) -> None:
         """Find memory for what was deferred; `sources` may be asked for from then on."""
         try:
-            if self._arena is None:
-                self._take_arena()
+            if self._memory is None:
+                self._take_memory()
             self._missing = set(range(len(self._sizes))).difference(self._immediate)
             self._same = self._find_same()
         except BaseException as error:
@@ -248,10 +267,15 @@ class Snapshot:
             value.record_stream(self._stream)  # its memory must not be reused before the copy has run
 
     @property
+    def shared(self) -> SharedMemory | None:
+        """What another process can see the copy by, once the snapshot is prepared."""
+        return None if self._memory is None else self._memory.shared
+
+    @property
     def _taken(self) -> torch.Tensor:
-        if self._arena is None:
+        if self._memory is None:
             raise CheckpointError("a snapshot was used before its memory was found")
-        return self._arena
+        return self._memory.tensor
 
     def _bytes(self, number: int) -> torch.Tensor:
         start = self._offsets[number]
@@ -288,8 +312,8 @@ class Snapshot:
             return
         self._captured, self._twins = Captured(), {}
         self.__dict__.pop("packed", None)
-        if self._arena is not None:
-            self._pool.give_back(self._arena)
+        if self._memory is not None:
+            self._pool.give_back(self._memory)
         self._pool.give_event_back(self.copied)
 
 

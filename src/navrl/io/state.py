@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from navrl.errors import ContainerError, UnsupportedStateError
-from navrl.io.element_types import NAME_OF_NUMPY_DTYPE, NAME_OF_TORCH_DTYPE
+from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
+from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
 __all__ = ["Packed", "pack_state", "unpack_state"]
 

@@ -1,0 +1,128 @@
+"""How the files of a saver are written: whole or as differences, by threads of the training or by a process of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from navrl.io.container import ArraySource, Written, write_container
+from navrl.io.delta import DeltaChain
+from navrl.io.files import remove_stale_files
+from navrl.io.job import Job
+from navrl.io.lossy import narrow_moments
+from navrl.io.threads import TaskThreads
+from navrl.io.writer_process import ProcessGoneError, WriterProcess, can_start
+
+__all__ = ["NICENESS", "WORTH_PROCESS", "FileWriter"]
+
+logger = logging.getLogger("navrl.io")
+
+# Encoding gives way to training where both want the same core; copying does not, because training may wait for it. On a
+# machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
+NICENESS = 10
+
+WORTH_PROCESS = 16 << 20  # bytes: to write less takes less than to start a process
+
+
+class _Pace:
+    """Whether one thread is to do all the coding, and leave the other cores to the training."""
+
+    resting = False
+
+
+class FileWriter:
+    """Writes the files of a saver, one after the other.
+
+    Args:
+        level: how hard the codec tries; None is the codec's own choice.
+        delta_chain: files of a chain of differences; 0 is whole files only.
+        lossy_moments: round the moments of optimisers to bfloat16.
+        threads: that encode, beside the one that writes.
+        process: have large whole files written by a process of their own, where one can be started.
+    """
+
+    def __init__(self, *, level: int | None, delta_chain: int, lossy_moments: bool, threads: int, process: bool) -> None:
+        self._level = level
+        self._lossy_moments = lossy_moments
+        self._delta = DeltaChain(delta_chain) if delta_chain else None
+        self._cleaned: set[Path] = set()
+        self._pace = pace = _Pace()
+        self._encoders = TaskThreads(threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting)
+        self._may_start = process and self._delta is None and not lossy_moments and can_start()
+        self._process: WriterProcess | None = None
+
+    @property
+    def share_from(self) -> int | None:
+        """The bytes from which on a state is written by a process, which has to see its copy; None is never."""
+        return WORTH_PROCESS if self._may_start else None
+
+    def rest(self, resting: bool) -> None:
+        """Use one core from now on, or all."""
+        self._pace.resting = resting
+        process = self._process
+        if process is not None:
+            process.rest(resting)
+
+    def write(self, job: Job) -> Written:
+        """Write the file of a job; when this returns it is on the disk under its name."""
+        folder = job.path.parent
+        if folder not in self._cleaned:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_stale_files(folder)
+            self._cleaned.add(folder)
+        sources = self.sources(job)
+        shared = job.snapshot.shared if job.codec != "raw" else None  # what is raw needs but a checksum
+        process = None if shared is None else self._running_process()
+        if process is not None and shared is not None:
+            try:
+                return process.write(
+                    job.path, shared, sources, job.document, codec=job.codec, level=self._level, check=job.snapshot.check
+                )
+            except ProcessGoneError as error:
+                self._give_process_up(error)
+                remove_stale_files(folder)  # it may have left half a file
+        write = partial(
+            write_container, job.path, document=job.document, codec=job.codec, level=self._level,
+            threads=self._encoders, check=job.snapshot.check,
+        )  # fmt: skip
+        if self._delta is None:
+            return write(sources)
+        job.snapshot.check()
+        return self._delta.write(job.path, job.snapshot, sources, job.document, write)
+
+    def sources(self, job: Job) -> Sequence[ArraySource]:
+        """Return the arrays of the file, and complete its document."""
+        sources = job.snapshot.sources()
+        job.document["state"] = job.snapshot.packed.tree
+        if not self._lossy_moments:
+            return sources
+        job.snapshot.check()
+        return narrow_moments(sources, job.snapshot.packed)
+
+    def _running_process(self) -> WriterProcess | None:
+        """Return the process, if it is up; one that is not started yet is, for the files to come."""
+        try:
+            if self._process is None and self._may_start:
+                self._process = WriterProcess(self._encoders.count, NICENESS)
+                self._process.rest(self._pace.resting)
+            return self._process if self._process is not None and self._process.is_up() else None
+        except (OSError, RuntimeError, ProcessGoneError) as error:  # RuntimeError: the interpreter is leaving
+            self._give_process_up(error)
+            return None
+
+    def _give_process_up(self, error: Exception) -> None:
+        logger.warning("the process that writes checkpoints is gone (%s); threads of this one write them from now on", error)
+        self._may_start = False
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def close(self) -> None:
+        """Stop the threads and the process, which must not be writing any more."""
+        self._encoders.close()
+        self._encoders.join()
+        if self._process is not None:
+            self._process.close()
+            self._process = None

@@ -1,0 +1,270 @@
+"""Files written by a process of their own: coding them asks for the interpreter often, and so not for that of the training.
+
+The process is started with the first large save and ends with the saver, or when the training dies, however it dies. It
+gets descriptions of the arrays, whose bytes lie in memory that both see, and answers when the file is on the disk. It may
+begin while the copy of the state is still being made: it is told which arrays are there, and at the end whether the copy
+can be trusted; a file gets its name after that. Should the training be killed after it said so, the file is still finished.
+
+The process imports no torch, and nothing of the script that it works for.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from navrl.errors import CheckpointError
+from navrl.io.channel import Channel, Message
+from navrl.io.codecs import Bytes
+from navrl.io.container import ArraySource, Written, write_container
+from navrl.io.shared_memory import SharedMemory
+from navrl.io.threads import TaskThreads, lower_priority
+
+__all__ = ["ProcessGoneError", "WriterProcess", "can_start"]
+
+logger = logging.getLogger("navrl.io")
+
+_TELL_EVERY = 8 << 20  # bytes that were copied since the process was last told how many arrays are there
+_END_SECONDS = 10.0
+
+
+class ProcessGoneError(Exception):
+    """The process that was to write a file has died, and the file was not written."""
+
+
+def can_start() -> bool:
+    """Tell whether this interpreter can be started again; in an application that embeds Python its name is another's."""
+    return hasattr(os, "memfd_create") and os.path.basename(sys.executable or "").startswith(("python", "pypy"))
+
+
+class WriterProcess:
+    """The training's end: starts the process, hands files over, waits for them.
+
+    Args:
+        threads: that encode there, beside the one that writes.
+        niceness: how far the process gives way to others.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, threads: int, niceness: int) -> None:
+        self._pace = SharedMemory(mmap.PAGESIZE)
+        mine, theirs = socket.socketpair()
+        self._channel = Channel(mine)
+        descriptors = [theirs.fileno(), self._pace.descriptor]
+        call = f"from navrl.io import writer_process as w; w.serve({descriptors}, {os.getpid()}, {threads}, {niceness})"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", call],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # an inherited one would keep who reads it waiting
+                start_new_session=True,  # Ctrl+C is for the training, which then waits for its files
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
+            )
+        self._is_up = False
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def is_up(self) -> bool:
+        """Tell whether the process takes files yet.
+
+        Raises:
+            ProcessGoneError: it has ended.
+        """
+        if not self._is_up and self._channel.has_news():
+            self._receive()  # its greeting
+            self._is_up = True
+        return self._is_up
+
+    def rest(self, resting: bool) -> None:
+        """Have the process use one core for now, or all that it may."""
+        self._pace.bytes[0] = resting
+
+    def write(
+        self, path: Path, memory: SharedMemory, sources: Sequence[ArraySource], document: dict[str, Any], *,
+        codec: str, level: int | None, check: Callable[[], None],
+    ) -> Written:  # fmt: skip
+        """Have a container written, as `write_container` does; those sources that lie in the memory are not sent.
+
+        Raises:
+            ProcessGoneError: it died; nothing was written.
+            CheckpointError, OSError: what went wrong there, or what a source or `check` raised here.
+        """
+        places = [memory.place_of(source.data) for source in sources]
+        described = [
+            [source.name, source.element, source.shape, source.data.size, place]
+            for source, place in zip(sources, places, strict=True)
+        ]
+        inline = [source.data for source, place in zip(sources, places, strict=True) if place is None]
+        job = {"path": str(path), "arrays": described, "document": document, "codec": codec, "level": level}
+        self._send(job, inline, memory.descriptor)
+        try:
+            self._follow_copy(sources, check)
+        except ProcessGoneError:
+            raise
+        except BaseException:
+            self._send({"abandon": True})
+            self._receive()
+            raise
+        answer = self._receive().value
+        if "written" in answer:
+            return Written(path, *answer["written"])
+        raise _error(**answer)
+
+    def _follow_copy(self, sources: Sequence[ArraySource], check: Callable[[], None]) -> None:
+        """Tell the process which arrays are there, as they come, and that the copy can be trusted."""
+        untold = 0
+        for number, source in enumerate(sources):
+            source.ready()
+            untold += source.data.size
+            if untold >= _TELL_EVERY:
+                self._send({"ready": number + 1})
+                untold = 0
+        check()
+        self._send({"ready": len(sources), "trusted": True})
+
+    def _send(self, *message: Any) -> None:
+        try:
+            self._channel.send(*message)
+        except OSError as error:
+            raise ProcessGoneError(str(error)) from error
+
+    def _receive(self) -> Message:
+        try:
+            return self._channel.receive()
+        except (OSError, EOFError) as error:
+            raise ProcessGoneError(str(error)) from error
+
+    def close(self) -> None:
+        """Let the process end, and wait until it has."""
+        self._channel.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it is in the middle of a file that nobody waits for
+            self._process.kill()
+            self._process.wait()
+
+
+def _error(kind: str, text: str, errno: int | None, file: str | None) -> Exception:
+    """Return what was raised in the other process, as nearly as it matters."""
+    if errno is not None:
+        return OSError(errno, os.strerror(errno), file)
+    return CheckpointError(text if kind == "CheckpointError" else f"{kind}: {text}")
+
+
+# In the process.
+
+
+def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int) -> None:
+    """Write files until the other end of the first descriptor is closed; the second is memory that says whether to rest."""
+    lower_priority(niceness)
+    channel, pace = Channel(socket.socket(fileno=descriptors[0]), parent), mmap.mmap(descriptors[1], mmap.PAGESIZE)
+    encoders = TaskThreads(threads, "navrl-encode", resting=lambda: bool(pace[0]))
+    memory = _Mapped()
+    try:
+        channel.send({"up": True})
+        while True:
+            message = channel.receive()
+            if "path" in message.value:  # else: news of the copy for a file that has failed already
+                channel.send(_Order(channel, message, memory.of(message.descriptor)).carry_out(encoders))
+    except (OSError, EOFError):
+        pass  # the training is over
+
+
+class _Order:
+    """One file to be written."""
+
+    def __init__(self, channel: Channel, message: Message, memory: Bytes) -> None:
+        self._channel = channel
+        self._job = message.value
+        self._inline = np.frombuffer(message.bytes, np.uint8)
+        self._memory = memory
+        self._path = Path(self._job["path"])
+        self._before = _identity(self._path)
+        self._ready = 0
+        self._trusted = False
+
+    def carry_out(self, encoders: TaskThreads) -> dict[str, Any]:
+        """Write the file, and return what to answer."""
+        try:
+            written = write_container(
+                self._path, self._sources(), self._job["document"], codec=self._job["codec"], level=self._job["level"],
+                threads=encoders, check=self._check,
+            )  # fmt: skip
+        except EOFError:
+            raise
+        except Exception as error:
+            system = error if isinstance(error, OSError) else OSError()
+            return {"kind": type(error).__name__, "text": str(error), "errno": system.errno, "file": system.filename}
+        return {"written": [written.raw_bytes, written.stored_bytes]}
+
+    def _sources(self) -> list[ArraySource]:
+        sources, sent = [], 0
+        for number, (name, element, shape, size, place) in enumerate(self._job["arrays"]):
+            data = self._inline[sent : sent + size] if place is None else self._memory[place : place + size]
+            sent += size if place is None else 0
+            sources.append(ArraySource(name, element, tuple(shape), data, ready=partial(self._wait_for, number)))
+        return sources
+
+    def _wait_for(self, number: int) -> None:
+        while self._ready <= number:
+            self._hear()
+
+    def _hear(self) -> None:
+        news = self._channel.receive().value
+        if "abandon" in news:
+            raise CheckpointError("the copy of the state cannot be trusted")
+        self._ready, self._trusted = news["ready"], "trusted" in news
+
+    def _check(self) -> None:
+        """Return when the file may have its name. If nobody is there any more, it must not replace what came later."""
+        while not self._trusted:
+            self._hear()
+        if self._channel.has_news() and _identity(self._path) != self._before:
+            raise EOFError("the training was killed, and another has written a file of this name")
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from another of the same name."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+class _Mapped:
+    """The memory of the last save: most use that of the one before, which then need not be mapped page by page again."""
+
+    def __init__(self) -> None:
+        self._identity: tuple[int, int] | None = None
+        self._bytes = np.empty(0, np.uint8)
+
+    def of(self, descriptor: int | None) -> Bytes:
+        """Return the memory behind a descriptor, to be read, and close the descriptor."""
+        if descriptor is None:
+            raise EOFError("a file to be written, and no memory to find it in")
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_ino, found.st_size) != self._identity:
+                self._bytes = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+                self._identity = found.st_ino, found.st_size
+        finally:
+            os.close(descriptor)
+        return self._bytes

@@ -1,0 +1,24 @@
+"""Packages whose public names are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its name.
+        places: the module that each public name is in.
+    """
+
+    def find(name: str) -> object:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it offers {', '.join(sorted(places))}")
+        return getattr(importlib.import_module(places[name]), name)
+
+    return find, lambda: sorted(places)
