@@ -201,9 +201,9 @@ def measure_peak(name: str, size: str, folder: Path) -> float:
         time.sleep(1)  # a process that the first save starts is there for the second
     peak = _status("VmHWM") - before
     children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
-    own = sum(_status(field, child) for child in children for field in ("RssAnon", "RssFile"))  # what they share counts above
+    peak += sum(_status("VmHWM", child) - _status("RssShmem", child) for child in children)  # what they share is counted above
     writer.close()
-    return peak + own
+    return peak
 
 
 def _status(field: str, process: int | str = "self") -> float:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import navrl
+import navrl.io
 
 HEAVY = {"numba", "hydra", "omegaconf", "wandb", "mlflow", "trackio", "torchrl", "tensordict", "gymnasium", "mujoco",
          "matplotlib", "PIL", "rich"}  # fmt: skip
@@ -43,3 +48,12 @@ def test_importing_navrl_takes_less_than_a_tenth_of_a_second_more_than_python_it
         return min(float(done.stdout) for done in runs)
 
     assert fastest("import navrl") < 0.1
+
+
+@pytest.mark.parametrize("package", [navrl, navrl.io], ids=lambda package: package.__name__)
+def test_type_checkers_know_the_public_names_and_where_they_are(package):
+    tree = ast.parse(Path(package.__file__).read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    known = {name.asname: node.module for node in checked.body for name in node.names}
+    assert known == package._PUBLIC
+    assert set(package.__all__) <= set(dir(package))

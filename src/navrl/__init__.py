@@ -77,4 +77,8 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", *_PUBLIC]
 
-__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)
+__getattr__ = lazy_names(__name__, _PUBLIC)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package.
+def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package.
 
     Args:
         package: its name.
@@ -21,4 +21,4 @@ def lazy_names(package: str, places: Mapping[str, str]) -> tuple[Callable[[str],
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it offers {', '.join(sorted(places))}")
         return getattr(importlib.import_module(places[name]), name)
 
-    return find, lambda: sorted(places)
+    return find

@@ -58,11 +58,35 @@ def test_a_message_larger_than_what_the_system_holds_arrives_whole(ends):
     assert np.array_equal(np.frombuffer(found.bytes, np.uint8), data)
 
 
-def test_an_end_that_is_closed_amid_a_message_is_no_message(ends):
+def test_an_end_that_is_closed_amid_a_message_is_no_message():
     one, other = socket.socketpair()
     one.sendall(b"\x05\x00\x00")
     one.close()
-    with pytest.raises(EOFError):
+    with other, pytest.raises(EOFError):
+        Channel(other).receive()
+
+
+def test_a_partner_that_is_gone_while_others_hold_its_end_open_is_found_out(monkeypatch):
+    monkeypatch.setattr("navrl.io.channel._PATIENCE", 0.05)
+    alive = iter([True, True, False])
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(EOFError, match="gone"):
+        Channel(other, lambda: next(alive)).receive()
+    assert list(alive) == []
+
+
+def test_a_partner_that_is_gone_does_not_take_what_is_sent(monkeypatch):
+    monkeypatch.setattr("navrl.io.channel._PATIENCE", 0.05)
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(EOFError, match="gone"):
+        Channel(other, lambda: False).send(None, [bytes(10_000_000)])
+
+
+def test_closing_one_end_ends_the_connection_whoever_else_holds_it(ends):
+    one, other = socket.socketpair()
+    held = one.dup()  # as a fork would
+    Channel(one).close()
+    with held, other, pytest.raises(EOFError):
         Channel(other).receive()
 
 

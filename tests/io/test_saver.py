@@ -673,9 +673,10 @@ def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, 
 @pytest.mark.parametrize(("cores", "saves"), [(8, 1), (2, 2)])
 def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(tmp_path, coding, monkeypatch, cores, saves):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: cores)
+    state = {"numbers": torch.randn(5_000_000)}
     with AsyncCheckpointSaver(process=False) as saver:
         for number in range(saves):
-            saver.save_async({"numbers": torch.randn(5_000_000)}, tmp_path / f"{number}.pt")
+            saver.save_async(state, tmp_path / f"{number}.pt")
         wait_until_written(saver)
     assert "navrl-encode-0" in coding
 

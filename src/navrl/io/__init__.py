@@ -46,4 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = [*_PUBLIC]
 
-__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)
+__getattr__ = lazy_names(__name__, _PUBLIC)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

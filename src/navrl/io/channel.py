@@ -8,13 +8,13 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["Channel", "Message"]
 
 _HEAD = struct.Struct("<IQ")  # bytes of the value, bytes behind it
-_IDLE_SECONDS = 5.0  # after which a silent partner is asked for
+_PATIENCE = 5.0  # seconds of silence after which it is asked whether the other process lives
 
 
 class Message(NamedTuple):
@@ -26,39 +26,40 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end of a stream of messages. The other end is gone when `receive` raises EOFError, or anything an OSError.
+    """One end of a stream of messages.
+
+    When the other process is gone, `receive` raises EOFError, and `send` that or an OSError.
 
     Args:
         end: a connected socket, which belongs to the channel from now on.
-        partner: the process at the other end, if it is the parent: forks of it may hold its end open when it is long dead.
+        is_alive: tells whether the other process lives. Its end alone does not: a fork of it may hold that open for long.
     """
 
-    def __init__(self, end: socket.socket, partner: int | None = None) -> None:
+    def __init__(self, end: socket.socket, is_alive: Callable[[], bool] = lambda: True) -> None:
+        end.settimeout(_PATIENCE)
         self._socket = end
-        self._partner = partner
-        if partner is not None:
-            end.settimeout(_IDLE_SECONDS)
+        self.is_alive = is_alive
 
     def send(self, value: Any, buffers: Sequence[Any] = (), descriptor: int | None = None) -> None:
         """Send a message; the buffers arrive as one."""
         text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         head = _HEAD.pack(len(text), sum(view.nbytes for view in views))
-        if descriptor is None:
-            self._socket.sendall(head + text)
-        else:
-            sent = socket.send_fds(self._socket, [head], [descriptor])
-            self._socket.sendall(head[sent:] + text)
-        for view in views:
-            self._socket.sendall(view)
+        sent = 0
+        if descriptor is not None:
+            sent = self._patiently(socket.send_fds, self._socket, [head], [descriptor])
+        for view in (memoryview(head)[sent:], memoryview(text), *views):
+            while view.nbytes:
+                view = view[self._patiently(self._socket.send, view) :]
 
     def receive(self) -> Message:
         """Wait for a message and return it; its descriptor is the caller's to close."""
-        head = bytearray()
-        descriptors: list[int] = []
+        head, descriptors = bytearray(), list[int]()
         try:
             while len(head) < _HEAD.size:
-                head += self._next(_HEAD.size - len(head), descriptors)
+                data, found, _, _ = self._patiently(socket.recv_fds, self._socket, _HEAD.size - len(head), 1)
+                descriptors += found
+                head += _something(data)
             length, behind = _HEAD.unpack(head)
             value = json.loads(self._exactly(length))
             return Message(value, self._exactly(behind), descriptors[0] if descriptors else None)
@@ -74,22 +75,29 @@ class Channel:
         return bool(poll.poll(0))
 
     def _exactly(self, size: int) -> bytearray:
-        data = bytearray()
-        while len(data) < size:
-            data += self._next(min(size - len(data), 1 << 20), [])
+        data = bytearray(size)
+        left = memoryview(data)
+        while left.nbytes:
+            left = left[_something(self._patiently(self._socket.recv_into, left)) :]
         return data
 
-    def _next(self, size: int, descriptors: list[int]) -> bytes:
+    def _patiently(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function again when it took too long, as long as the other process lives."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                data, found, _, _ = socket.recv_fds(self._socket, size, 1, socket.MSG_CMSG_CLOEXEC)
-                descriptors += found
-                if not data:
-                    raise EOFError("the other process has closed its end")
-                return data
-            if os.getppid() != self._partner:
-                raise EOFError(f"process {self._partner} is gone")
+            try:
+                return function(*arguments)
+            except TimeoutError:
+                if not self.is_alive():
+                    raise EOFError("the other process is gone") from None
 
     def close(self) -> None:
-        """Close this end."""
+        """End the connection, whoever else holds this end open."""
+        with contextlib.suppress(OSError):  # the other end did it first
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _something(received: Any) -> Any:
+    if not received:
+        raise EOFError("the other process has closed its end")
+    return received

@@ -91,7 +91,7 @@ def write_container(
             an array for environments and steps; arrays without them get zstd.
         level: how hard the codec tries; None is the codec's own choice.
         threads: that encode, as this one does when it has nothing to write; None starts one for each other core, or one.
-        check: called before the file gets its name; what it raises is raised, and the file never appears.
+        check: called when the file is on the disk, before it gets its name; should it raise, the file never appears.
 
     Raises:
         CheckpointError: the index would be larger than a reader accepts; the file never appears.
@@ -122,8 +122,7 @@ def write_container(
                 "Keep long lists of numbers in tensors, and metadata short"
             )
         file.write([text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)])
-        check()
-        file.commit()
+        file.commit(check)
     return Written(Path(path), sum(array.data.size for array in arrays), file.size)
 
 

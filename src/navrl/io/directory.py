@@ -106,7 +106,7 @@ class CheckpointDirectory:
     Args:
         folder: where they live; created. What dead writers left half-written is removed.
         keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
-        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, on_error: see `AsyncCheckpointSaver`.
+        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, process, on_error: see `AsyncCheckpointSaver`.
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class CheckpointDirectory:
         level: int | None = None,
         delta_chain: int = 0,
         lossy_moments: bool = False,
+        process: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
         self.folder = Path(folder).absolute()
@@ -138,6 +139,7 @@ class CheckpointDirectory:
             level=level,
             delta_chain=delta_chain,
             lossy_moments=lossy_moments,
+            process=process,
             on_error=on_error,
         )
 

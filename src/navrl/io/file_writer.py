@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,8 @@ logger = logging.getLogger("navrl.io")
 # machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
 NICENESS = 10
 
-WORTH_PROCESS = 16 << 20  # bytes: to write less takes less than to start a process
+WORTH_PROCESS = 16 << 20  # bytes of tensors: to write less takes less than to start a process
+_MOST_SENT = 1 << 20  # bytes of what does not lie in the memory that the process sees: NumPy arrays
 
 
 class _Pace:
@@ -43,27 +45,29 @@ class FileWriter:
         process: have large whole files written by a process of their own, where one can be started.
     """
 
+    shares = True  # whether the arrays lie in the copy as they are stored, and so can be left to another process
+
     def __init__(self, *, level: int | None, delta_chain: int, lossy_moments: bool, threads: int, process: bool) -> None:
         self._level = level
         self._lossy_moments = lossy_moments
         self._delta = DeltaChain(delta_chain) if delta_chain else None
         self._cleaned: set[Path] = set()
         self._pace = pace = _Pace()
+        self._pacing = threading.Lock()
         self._encoders = TaskThreads(threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting)
-        self._may_start = process and self._delta is None and not lossy_moments and can_start()
+        self._may_start = self.shares and process and self._delta is None and not lossy_moments and can_start()
         self._process: WriterProcess | None = None
 
-    @property
     def share_from(self) -> int | None:
-        """The bytes from which on a state is written by a process, which has to see its copy; None is never."""
+        """Return the bytes from which on a state is written by a process, which has to see its copy; None is never."""
         return WORTH_PROCESS if self._may_start else None
 
     def rest(self, resting: bool) -> None:
         """Use one core from now on, or all."""
-        self._pace.resting = resting
-        process = self._process
-        if process is not None:
-            process.rest(resting)
+        with self._pacing:
+            self._pace.resting = resting
+            if self._process is not None:
+                self._process.rest(resting)
 
     def write(self, job: Job) -> Written:
         """Write the file of a job; when this returns it is on the disk under its name."""
@@ -73,16 +77,9 @@ class FileWriter:
             remove_stale_files(folder)
             self._cleaned.add(folder)
         sources = self.sources(job)
-        shared = job.snapshot.shared if job.codec != "raw" else None  # what is raw needs but a checksum
-        process = None if shared is None else self._running_process()
-        if process is not None and shared is not None:
-            try:
-                return process.write(
-                    job.path, shared, sources, job.document, codec=job.codec, level=self._level, check=job.snapshot.check
-                )
-            except ProcessGoneError as error:
-                self._give_process_up(error)
-                remove_stale_files(folder)  # it may have left half a file
+        written = self._write_outside(job, sources)
+        if written is not None:
+            return written
         write = partial(
             write_container, job.path, document=job.document, codec=job.codec, level=self._level,
             threads=self._encoders, check=job.snapshot.check,
@@ -101,28 +98,54 @@ class FileWriter:
         job.snapshot.check()
         return narrow_moments(sources, job.snapshot.packed)
 
+    def _write_outside(self, job: Job, sources: Sequence[ArraySource]) -> Written | None:
+        """Have the process write the file, if it is there and the file is for it; None: it did not."""
+        shared = job.snapshot.shared
+        if shared is None or job.snapshot.size < WORTH_PROCESS or job.codec == "raw":  # what is raw needs but a checksum
+            return None
+        process = self._running_process()
+        places = [shared.place_of(source.data) for source in sources]
+        sent = sum(source.data.size for source, place in zip(sources, places, strict=True) if place is None)
+        if process is None or sent > _MOST_SENT:
+            return None
+        try:
+            return process.write(
+                job.path, shared, sources, places, job.document, codec=job.codec, level=self._level, check=job.snapshot.check
+            )
+        except ProcessGoneError as error:
+            self._give_process_up(f"is gone: {error}")
+            remove_stale_files(job.path.parent)  # it may have left half a file
+            return None
+
     def _running_process(self) -> WriterProcess | None:
         """Return the process, if it is up; one that is not started yet is, for the files to come."""
         try:
             if self._process is None and self._may_start:
-                self._process = WriterProcess(self._encoders.count, NICENESS)
-                self._process.rest(self._pace.resting)
+                process = WriterProcess(self._encoders.count, NICENESS)
+                with self._pacing:
+                    process.rest(self._pace.resting)
+                    self._process = process
             return self._process if self._process is not None and self._process.is_up() else None
-        except (OSError, RuntimeError, ProcessGoneError) as error:  # RuntimeError: the interpreter is leaving
-            self._give_process_up(error)
+        except Exception as error:  # whatever it is, threads can write the file
+            self._give_process_up(f"cannot be started: {type(error).__name__}: {error}")
             return None
 
-    def _give_process_up(self, error: Exception) -> None:
-        logger.warning("the process that writes checkpoints is gone (%s); threads of this one write them from now on", error)
+    def _give_process_up(self, what: str) -> None:
         self._may_start = False
-        process, self._process = self._process, None
+        with self._pacing:
+            process, self._process = self._process, None
         if process is not None:
             process.close()
+            what = f"{what} ({process.end})"
+        logger.warning("the process that writes checkpoints %s; threads of the training write them from now on", what)
 
     def close(self) -> None:
         """Stop the threads and the process, which must not be writing any more."""
         self._encoders.close()
-        self._encoders.join()
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        try:
+            self._encoders.join()
+        finally:
+            with self._pacing:
+                process, self._process = self._process, None
+            if process is not None:
+                process.close()

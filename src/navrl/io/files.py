@@ -13,7 +13,7 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,9 +51,10 @@ class AtomicFile:
             _start_writing(self._descriptor, self._started, self.size - self._started)
             self._started = self.size
 
-    def commit(self) -> None:
-        """Make the file durable, and only then visible under its name."""
+    def commit(self, check: Callable[[], None] = lambda: None) -> None:
+        """Make the file durable, and only then visible under its name; should `check` raise in between, it never is."""
         os.fsync(self._descriptor)
+        check()
         with _outliving(self.path):
             os.replace(self._temporary, self.path)
             sync_folder(self.path.parent)

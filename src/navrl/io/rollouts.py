@@ -118,7 +118,7 @@ class RolloutStorage:
         document = {"kind": KIND, "created": time.time(), "metadata": kept, "rollout": said}
         with _as_rollout_errors():
             if self._writer is None:
-                self._writer = _RolloutWriter(**self._options, process=False)
+                self._writer = _RolloutWriter(**self._options)
             self._writer.save(plain, path, document, self._prune)
         if wait:
             self.flush()
@@ -254,6 +254,8 @@ class RolloutStorage:
 
 class _RolloutFiles(FileWriter):
     """Files whose arrays are stored by rows, which are cut from the copy as they are written."""
+
+    shares = False
 
     def sources(self, job: Job) -> Sequence[ArraySource]:
         """Return the arrays as rows, and complete the document."""

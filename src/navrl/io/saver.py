@@ -52,9 +52,9 @@ class AsyncCheckpointSaver:
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
         workers: threads that compress, beside the one that writes; None is one for each core but one. On one or two cores
             it rests unless there is a hurry (somebody waits for a file, or another save is queued): the writer does it all.
-        process: write states of 16 MiB and more in a process of its own, whose work then never asks for this interpreter.
-            It is started with the first such save, needs no torch, and ends with the saver. Differences and lossy files
-            are written by threads, and everything is where a process cannot be started, or has died.
+        process: have compressed files of 16 MiB of tensors and more written by a process of their own: coding them then asks
+            for another interpreter than that of the training. The first such save starts it, and is still written by
+            threads, as are differences, lossy files, tensors of a GPU, and everything where no process can be started.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
@@ -301,6 +301,7 @@ class AsyncCheckpointSaver:
                 for jobs in (self._pending, self._uncopied):
                     if job in jobs:
                         jobs.remove(job)
+                self._set_pace()
                 job.snapshot.abandon(CheckpointError("interrupted on its way to the background"))
                 raise
 
@@ -331,8 +332,10 @@ class AsyncCheckpointSaver:
             hook.remove()
         self._to_copy.put(None)
         self._to_write.put(None)  # should the thread that copies have died, which would pass it on
-        join_all(self._threads)
-        self._files.close()
+        try:
+            join_all(self._threads)
+        finally:
+            self._files.close()
 
     def _finish_at_exit(self) -> None:
         if self._is_forked():
@@ -391,7 +394,7 @@ class AsyncCheckpointSaver:
             job.snapshot.release()
             with self._changed:
                 if error is not None:
-                    logger.error("%s", error)
+                    logger.error("%s", str(error))  # who keeps the record is not to keep what the error refers to
                     self._errors.append(error)
                     self._statistics.failed += 1
                 if job in self._pending:

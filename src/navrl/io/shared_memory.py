@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import weakref
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 __all__ = ["SharedMemory"]
+
+_serials = itertools.count()
 
 
 class SharedMemory:
@@ -22,12 +25,14 @@ class SharedMemory:
     def __init__(self, size: int) -> None:
         if not hasattr(os, "memfd_create"):
             raise OSError("this system has no memory that is a file")
+        self.serial = next(_serials)  # no other of this process has the same
         self.descriptor = os.memfd_create("navrl", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor).atexit = False  # the end of the process closes it
-        os.ftruncate(self.descriptor, size)
+        os.posix_fallocate(self.descriptor, 0, size)  # else a lack of memory would show when it is written to, and kill
         self.bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
+        self._address = self.bytes.ctypes.data
 
     def place_of(self, data: np.ndarray[Any, np.dtype[np.uint8]]) -> int | None:
         """Return how far behind the beginning some bytes lie, or None if they lie elsewhere."""
-        place = data.ctypes.data - self.bytes.ctypes.data
+        place = data.ctypes.data - self._address
         return place if 0 <= place <= self.bytes.size - data.size else None

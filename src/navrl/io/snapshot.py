@@ -48,10 +48,10 @@ class ArenaPool:
     """Memory for copies, kept between saves: the first touch of fresh memory costs more than the copy itself.
 
     Args:
-        share_from: the bytes from which on a buffer is one that another process can see.
+        share_from: tells the bytes from which on a buffer is one that another process can see, if at all.
     """
 
-    def __init__(self, share_from: int | None = None) -> None:
+    def __init__(self, share_from: Callable[[], int | None] = lambda: None) -> None:
         self._share_from = share_from
         self._free: list[Memory] = []
         self._events: list[threading.Event] = []
@@ -81,7 +81,8 @@ class ArenaPool:
                 self._free.pop()  # too small for what is saved now: never again of use
         if pinned:
             return Memory(torch.empty(size, dtype=torch.uint8, pin_memory=True))
-        if self._share_from is not None and size >= self._share_from:
+        share_from = self._share_from()
+        if share_from is not None and size >= share_from:
             with contextlib.suppress(OSError):  # then it is not shared
                 shared = SharedMemory(size)
                 return Memory(torch.from_numpy(shared.bytes), shared)

@@ -10,9 +10,9 @@ The process imports no torch, and nothing of the script that it works for.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,16 +30,14 @@ from navrl.io.container import ArraySource, Written, write_container
 from navrl.io.shared_memory import SharedMemory
 from navrl.io.threads import TaskThreads, lower_priority
 
-__all__ = ["ProcessGoneError", "WriterProcess", "can_start"]
-
-logger = logging.getLogger("navrl.io")
+__all__ = ["ProcessGoneError", "WriterProcess", "can_start", "serve"]
 
 _TELL_EVERY = 8 << 20  # bytes that were copied since the process was last told how many arrays are there
 _END_SECONDS = 10.0
 
 
 class ProcessGoneError(Exception):
-    """The process that was to write a file has died, and the file was not written."""
+    """The process that was to write a file has died. Perhaps the file is there: to write it again does no harm."""
 
 
 def can_start() -> bool:
@@ -55,31 +53,43 @@ class WriterProcess:
         niceness: how far the process gives way to others.
 
     Raises:
-        OSError: it cannot be started.
+        Exception: of whatever kind, it cannot be started.
     """
 
     def __init__(self, threads: int, niceness: int) -> None:
         self._pace = SharedMemory(mmap.PAGESIZE)
         mine, theirs = socket.socketpair()
-        self._channel = Channel(mine)
-        descriptors = [theirs.fileno(), self._pace.descriptor]
+        descriptors = (theirs.fileno(), self._pace.descriptor)
         call = f"from navrl.io import writer_process as w; w.serve({descriptors}, {os.getpid()}, {threads}, {niceness})"
+        path = os.pathsep.join(place for place in sys.path if isinstance(place, str) and place)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", call],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # an inherited one would keep who reads it waiting
-                start_new_session=True,  # Ctrl+C is for the training, which then waits for its files
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", call],
+                    pass_fds=descriptors,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # an inherited one would keep who reads it waiting
+                    start_new_session=True,  # Ctrl+C is for the training, which then waits for its files
+                    env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+                )
+            except BaseException:
+                mine.close()
+                raise
+        process = self._process
+        self._channel = Channel(mine, lambda: process.poll() is None)
         self._is_up = False
 
     @property
     def pid(self) -> int:
         """The number of the process."""
         return self._process.pid
+
+    @property
+    def end(self) -> str:
+        """How the process ended."""
+        code = self._process.poll()
+        return "running" if code is None else f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
     def is_up(self) -> bool:
         """Tell whether the process takes files yet.
@@ -97,23 +107,35 @@ class WriterProcess:
         self._pace.bytes[0] = resting
 
     def write(
-        self, path: Path, memory: SharedMemory, sources: Sequence[ArraySource], document: dict[str, Any], *,
-        codec: str, level: int | None, check: Callable[[], None],
+        self, path: Path, memory: SharedMemory, sources: Sequence[ArraySource], places: Sequence[int | None],
+        document: dict[str, Any], *, codec: str, level: int | None, check: Callable[[], None],
     ) -> Written:  # fmt: skip
-        """Have a container written, as `write_container` does; those sources that lie in the memory are not sent.
+        """Have a container written, as `write_container` does.
+
+        Args:
+            path: the file.
+            memory: in which the sources lie.
+            sources: none of them cut.
+            places: of the sources in the memory; those that lie elsewhere are sent.
+            document: stored in the index.
+            codec: of the file.
+            level: of the codec.
+            check: called when everything was copied; should it raise, the file never appears.
 
         Raises:
-            ProcessGoneError: it died; nothing was written.
+            ProcessGoneError: it died.
             CheckpointError, OSError: what went wrong there, or what a source or `check` raised here.
         """
-        places = [memory.place_of(source.data) for source in sources]
         described = [
-            [source.name, source.element, source.shape, source.data.size, place]
+            [source.name, source.element, source.shape, source.codec, source.data.size, place]
             for source, place in zip(sources, places, strict=True)
         ]
-        inline = [source.data for source, place in zip(sources, places, strict=True) if place is None]
-        job = {"path": str(path), "arrays": described, "document": document, "codec": codec, "level": level}
-        self._send(job, inline, memory.descriptor)
+        job = {
+            "path": str(path), "memory": memory.serial, "arrays": described,
+            "document": document, "codec": codec, "level": level,
+        }  # fmt: skip
+        sent = [source.data for source, place in zip(sources, places, strict=True) if place is None]
+        self._send(job, sent, memory.descriptor)
         try:
             self._follow_copy(sources, check)
         except ProcessGoneError:
@@ -142,7 +164,7 @@ class WriterProcess:
     def _send(self, *message: Any) -> None:
         try:
             self._channel.send(*message)
-        except OSError as error:
+        except (OSError, EOFError) as error:
             raise ProcessGoneError(str(error)) from error
 
     def _receive(self) -> Message:
@@ -152,74 +174,114 @@ class WriterProcess:
             raise ProcessGoneError(str(error)) from error
 
     def close(self) -> None:
-        """Let the process end, and wait until it has."""
+        """Let the process end, and wait until it has; it must not be writing any more."""
         self._channel.close()
+        if not self._is_up:
+            self._process.kill()  # it is still importing
         try:
             self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:  # it is in the middle of a file that nobody waits for
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
-def _error(kind: str, text: str, errno: int | None, file: str | None) -> Exception:
+def _error(kind: str, text: str, errno: int | None, files: Sequence[str | None]) -> Exception:
     """Return what was raised in the other process, as nearly as it matters."""
     if errno is not None:
-        return OSError(errno, os.strerror(errno), file)
+        return OSError(errno, os.strerror(errno), files[0], None, files[1])
     return CheckpointError(text if kind == "CheckpointError" else f"{kind}: {text}")
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """Return an error as `_error` takes it."""
+    system = error if isinstance(error, OSError) else OSError()
+    files = [file if file is None else os.fsdecode(file) for file in (system.filename, system.filename2)]
+    return {"kind": type(error).__name__, "text": str(error), "errno": system.errno, "files": files}
 
 
 # In the process.
 
 
 def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int) -> None:
-    """Write files until the other end of the first descriptor is closed; the second is memory that says whether to rest."""
+    """Write files until the training ends.
+
+    Args:
+        descriptors: of the channel, and of the memory that says whether to rest.
+        parent: the training's process.
+        threads: that encode, beside the one that writes.
+        niceness: how far to give way to others.
+    """
     lower_priority(niceness)
-    channel, pace = Channel(socket.socket(fileno=descriptors[0]), parent), mmap.mmap(descriptors[1], mmap.PAGESIZE)
+    channel = Channel(socket.socket(fileno=descriptors[0]), lambda: os.getppid() == parent)
+    pace = mmap.mmap(descriptors[1], mmap.PAGESIZE)
     encoders = TaskThreads(threads, "navrl-encode", resting=lambda: bool(pace[0]))
     memory = _Mapped()
     try:
         channel.send({"up": True})
         while True:
             message = channel.receive()
-            if "path" in message.value:  # else: news of the copy for a file that has failed already
-                channel.send(_Order(channel, message, memory.of(message.descriptor)).carry_out(encoders))
+            if message.descriptor is not None:  # else: news of the copy for a file that has failed already
+                channel.send(_Order(channel, message, message.descriptor).carry_out(memory, encoders))
+            del message  # with what was sent along
     except (OSError, EOFError):
         pass  # the training is over
+
+
+class _Mapped:
+    """The memory of the last save: most use that of the one before, which then need not be mapped page by page again.
+
+    It is kept until the next save, also when the training has no more use for it.
+    """
+
+    def __init__(self) -> None:
+        self._serial = -1
+        self._bytes = np.empty(0, np.uint8)
+
+    def of(self, serial: int, descriptor: int) -> Bytes:
+        """Return the memory behind a descriptor, to be read, and close the descriptor."""
+        try:
+            if serial != self._serial:
+                self._bytes = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+                self._serial = serial
+        finally:
+            os.close(descriptor)
+        return self._bytes
 
 
 class _Order:
     """One file to be written."""
 
-    def __init__(self, channel: Channel, message: Message, memory: Bytes) -> None:
+    def __init__(self, channel: Channel, message: Message, descriptor: int) -> None:
         self._channel = channel
-        self._job = message.value
-        self._inline = np.frombuffer(message.bytes, np.uint8)
-        self._memory = memory
+        self._job, self._sent = message.value, message.bytes
+        self._descriptor = descriptor
         self._path = Path(self._job["path"])
         self._before = _identity(self._path)
         self._ready = 0
         self._trusted = False
 
-    def carry_out(self, encoders: TaskThreads) -> dict[str, Any]:
+    def carry_out(self, memory: _Mapped, encoders: TaskThreads) -> dict[str, Any]:
         """Write the file, and return what to answer."""
         try:
             written = write_container(
-                self._path, self._sources(), self._job["document"], codec=self._job["codec"], level=self._job["level"],
+                self._path, self._sources(memory), self._job["document"], codec=self._job["codec"], level=self._job["level"],
                 threads=encoders, check=self._check,
             )  # fmt: skip
         except EOFError:
             raise
         except Exception as error:
-            system = error if isinstance(error, OSError) else OSError()
-            return {"kind": type(error).__name__, "text": str(error), "errno": system.errno, "file": system.filename}
+            return _told(error)
         return {"written": [written.raw_bytes, written.stored_bytes]}
 
-    def _sources(self) -> list[ArraySource]:
-        sources, sent = [], 0
-        for number, (name, element, shape, size, place) in enumerate(self._job["arrays"]):
-            data = self._inline[sent : sent + size] if place is None else self._memory[place : place + size]
-            sent += size if place is None else 0
-            sources.append(ArraySource(name, element, tuple(shape), data, ready=partial(self._wait_for, number)))
+    def _sources(self, memory: _Mapped) -> list[ArraySource]:
+        shared, sent = memory.of(self._job["memory"], self._descriptor), np.frombuffer(self._sent, np.uint8)
+        sources = []
+        for number, (name, element, shape, codec, size, place) in enumerate(self._job["arrays"]):
+            if place is None:
+                data, sent = sent[:size], sent[size:]
+            else:
+                data = shared[place : place + size]
+            sources.append(ArraySource(name, element, tuple(shape), data, partial(self._wait_for, number), codec))
         return sources
 
     def _wait_for(self, number: int) -> None:
@@ -236,7 +298,7 @@ class _Order:
         """Return when the file may have its name. If nobody is there any more, it must not replace what came later."""
         while not self._trusted:
             self._hear()
-        if self._channel.has_news() and _identity(self._path) != self._before:
+        if (self._channel.has_news() or not self._channel.is_alive()) and _identity(self._path) != self._before:
             raise EOFError("the training was killed, and another has written a file of this name")
 
 
@@ -247,24 +309,3 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-class _Mapped:
-    """The memory of the last save: most use that of the one before, which then need not be mapped page by page again."""
-
-    def __init__(self) -> None:
-        self._identity: tuple[int, int] | None = None
-        self._bytes = np.empty(0, np.uint8)
-
-    def of(self, descriptor: int | None) -> Bytes:
-        """Return the memory behind a descriptor, to be read, and close the descriptor."""
-        if descriptor is None:
-            raise EOFError("a file to be written, and no memory to find it in")
-        try:
-            found = os.fstat(descriptor)
-            if (found.st_ino, found.st_size) != self._identity:
-                self._bytes = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
-                self._identity = found.st_ino, found.st_size
-        finally:
-            os.close(descriptor)
-        return self._bytes
