@@ -109,6 +109,7 @@ class AsyncCheckpointSaver:
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting = 0  # threads that wait for a file
         self._few_cores = workers is None and usable_cores() <= 2
+        self._set_pace()
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
@@ -295,7 +296,8 @@ class AsyncCheckpointSaver:
             try:
                 self._pending.append(job)
                 self._uncopied.append(job)
-                self._set_pace()
+                if len(self._pending) > 1:  # else the pace is what it was: this is the call that training waits for
+                    self._set_pace()
                 self._to_copy.put(job)
             except BaseException:
                 for jobs in (self._pending, self._uncopied):
