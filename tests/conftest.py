@@ -14,6 +14,12 @@ import navrl
 
 PACKAGE = Path(navrl.__file__).parent
 
+# Each of the processes that share the tests would use every core, and torch's threads wait for each other by spinning: on two
+# cores a test of seconds then takes minutes. Torch reads this when it is first imported, here and in what tests start.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):  # once, before the processes that share the tests begin
