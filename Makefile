@@ -16,7 +16,7 @@ train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, lea
 	$(BIN)/navrl train $(ARGS)
 
 test: $(VENV)/.dev lint  ## lint, types and every test, in two processes (ARGS="-k lidar"; ARGS="-n 0 --pdb" in one)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.dev  ## the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

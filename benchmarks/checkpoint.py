@@ -198,7 +198,7 @@ def measure_peak(name: str, size: str, folder: Path) -> float:
         writer.save(training.state())
         writer.before_step()
         writer.wait()
-        time.sleep(1)  # a process that the first save starts is there for the second
+        time.sleep(2)  # a process that the first save starts is there for the second
     peak = _status("VmHWM") - before
     children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
     peak += sum(_status("VmHWM", child) - _status("RssShmem", child) for child in children)  # what they share is counted above

@@ -57,3 +57,9 @@ def test_type_checkers_know_the_public_names_and_where_they_are(package):
     known = {name.asname: node.module for node in checked.body for name in node.names}
     assert known == package._PUBLIC
     assert set(package.__all__) <= set(dir(package))
+
+
+def test_modules_of_a_package_need_no_import_of_their_own():
+    program = "import navrl.io; print(navrl.io.codecs.DEFAULT_CODEC, hasattr(navrl.io, 'nothing'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "planes-zstd False\n"

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.io.channel import Channel
@@ -29,6 +29,7 @@ def ends():
     other.close()
 
 
+@settings(deadline=None)
 @given(messages=st.lists(st.tuples(VALUES, st.lists(st.binary(max_size=50), max_size=3), st.booleans()), max_size=5))
 def test_messages_arrive_in_order_with_their_bytes_and_descriptors(messages):
     one, other = map(Channel, socket.socketpair())
@@ -82,7 +83,7 @@ def test_a_partner_that_is_gone_does_not_take_what_is_sent(monkeypatch):
         Channel(other, lambda: False).send(None, [bytes(10_000_000)])
 
 
-def test_closing_one_end_ends_the_connection_whoever_else_holds_it(ends):
+def test_closing_one_end_ends_the_connection_whoever_else_holds_it():
     one, other = socket.socketpair()
     held = one.dup()  # as a fork would
     Channel(one).close()

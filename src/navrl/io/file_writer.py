@@ -24,7 +24,7 @@ logger = logging.getLogger("navrl.io")
 # machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
 NICENESS = 10
 
-WORTH_PROCESS = 16 << 20  # bytes of tensors: to write less takes less than to start a process
+WORTH_PROCESS = 16 << 20  # bytes of tensors, by choice: what is smaller is written in no time
 _MOST_SENT = 1 << 20  # bytes of what does not lie in the memory that the process sees: NumPy arrays
 
 
@@ -103,10 +103,10 @@ class FileWriter:
         shared = job.snapshot.shared
         if shared is None or job.snapshot.size < WORTH_PROCESS or job.codec == "raw":  # what is raw needs but a checksum
             return None
-        process = self._running_process()
         places = [shared.place_of(source.data) for source in sources]
         sent = sum(source.data.size for source, place in zip(sources, places, strict=True) if place is None)
-        if process is None or sent > _MOST_SENT:
+        process = self._running_process() if sent <= _MOST_SENT else None
+        if process is None:
             return None
         try:
             return process.write(

@@ -1,4 +1,4 @@
-"""AsyncCheckpointSaver: a save holds the training thread up for under a millisecond, with registered optimisers."""
+"""AsyncCheckpointSaver: a save holds the training thread up for a fraction of a millisecond, with registered optimisers."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class AsyncCheckpointSaver:
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see `navrl.io.lossy`.
         workers: threads that compress, beside the one that writes; None is one for each core but one. On one or two cores
             it rests unless there is a hurry (somebody waits for a file, or another save is queued): the writer does it all.
-        process: have compressed files of 16 MiB of tensors and more written by a process of their own: coding them then asks
-            for another interpreter than that of the training. The first such save starts it, and is still written by
-            threads, as are differences, lossy files, tensors of a GPU, and everything where no process can be started.
+        process: have compressed files of 16 MiB of tensors and more written by a process of their own, so that coding them
+            and training do not share an interpreter. The first such save starts it, and is still written by threads, as are
+            differences, lossy files, states with tensors on a GPU, and everything where no process can be started.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
@@ -88,7 +88,11 @@ class AsyncCheckpointSaver:
             raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
         self.codec = find_codec(codec).name
         self._files = self._file_writer(
-            level=level, delta_chain=delta_chain, lossy_moments=lossy_moments, threads=workers or spare_cores(), process=process
+            level=level,
+            delta_chain=delta_chain,
+            lossy_moments=lossy_moments,
+            threads=workers or spare_cores(),
+            process=process and codec != "raw",
         )
         self._max_queue_size = max_queue_size
         self._log_level = logging.INFO if verbose else logging.DEBUG

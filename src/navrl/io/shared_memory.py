@@ -12,6 +12,7 @@ import numpy as np
 
 __all__ = ["SharedMemory"]
 
+_PIECE = 4 << 20
 _serials = itertools.count()
 
 
@@ -28,7 +29,10 @@ class SharedMemory:
         self.serial = next(_serials)  # no other of this process has the same
         self.descriptor = os.memfd_create("navrl", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor).atexit = False  # the end of the process closes it
-        os.posix_fallocate(self.descriptor, 0, size)  # else a lack of memory would show when it is written to, and kill
+        # Reserved here, else a lack of memory would show when it is written to, as a signal. In pieces: a call that a signal
+        # interrupts begins anew, and one for gigabytes might never end beside a timer.
+        for start in range(0, size, _PIECE):
+            os.posix_fallocate(self.descriptor, start, min(_PIECE, size - start))
         self.bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
         self._address = self.bytes.ctypes.data
 

@@ -1,4 +1,4 @@
-"""Files written by a process of their own: coding them asks for the interpreter often, and so not for that of the training.
+"""Files written by a process of their own, so that coding them and training do not share an interpreter.
 
 The process is started with the first large save and ends with the saver, or when the training dies, however it dies. It
 gets descriptions of the arrays, whose bytes lie in memory that both see, and answers when the file is on the disk. It may
@@ -89,7 +89,9 @@ class WriterProcess:
     def end(self) -> str:
         """How the process ended."""
         code = self._process.poll()
-        return "running" if code is None else f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        if code is None or code >= 0:
+            return "running" if code is None else f"exit code {code}"
+        return f"killed by {signal.strsignal(-code) or 'a signal'} ({-code})"
 
     def is_up(self) -> bool:
         """Tell whether the process takes files yet.
@@ -220,8 +222,8 @@ def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int
         channel.send({"up": True})
         while True:
             message = channel.receive()
-            if message.descriptor is not None:  # else: news of the copy for a file that has failed already
-                channel.send(_Order(channel, message, message.descriptor).carry_out(memory, encoders))
+            if "path" in message.value:  # else: news of the copy for a file that has failed already
+                channel.send(_Order(channel, message).carry_out(memory, encoders))
             del message  # with what was sent along
     except (OSError, EOFError):
         pass  # the training is over
@@ -237,8 +239,10 @@ class _Mapped:
         self._serial = -1
         self._bytes = np.empty(0, np.uint8)
 
-    def of(self, serial: int, descriptor: int) -> Bytes:
+    def of(self, serial: int, descriptor: int | None) -> Bytes:
         """Return the memory behind a descriptor, to be read, and close the descriptor."""
+        if descriptor is None:
+            raise CheckpointError("the process that writes files has too many of them open")
         try:
             if serial != self._serial:
                 self._bytes = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
@@ -251,10 +255,9 @@ class _Mapped:
 class _Order:
     """One file to be written."""
 
-    def __init__(self, channel: Channel, message: Message, descriptor: int) -> None:
+    def __init__(self, channel: Channel, message: Message) -> None:
         self._channel = channel
-        self._job, self._sent = message.value, message.bytes
-        self._descriptor = descriptor
+        self._job, self._sent, self._descriptor = message
         self._path = Path(self._job["path"])
         self._before = _identity(self._path)
         self._ready = 0
@@ -306,6 +309,6 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     """Return what tells a file from another of the same name."""
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no file can have this name, as its writer will find out
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
