@@ -36,6 +36,7 @@ def main() -> None:
     """Fly, remember, learn, until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--transitions", type=float, default=float("inf"), help="end after so many, if that is earlier")
     parser.add_argument("--drones", type=int, default=64)
     parser.add_argument("--obstacles", type=int, default=50)
     parser.add_argument("--batch", type=int, default=256)
@@ -57,7 +58,7 @@ def main() -> None:
     state, grid = env.reset()["state"].clone(), grids.observe()
     start = told = time.perf_counter()
     reached, ended, frames = 0.0, 0, 0
-    while (spent := time.perf_counter() - start) < 60 * arguments.minutes:
+    while (spent := time.perf_counter() - start) < 60 * arguments.minutes and frames < arguments.transitions:
         noise = torch.randn(arguments.drones, 3, generator=random)
         with torch.no_grad():
             action, _ = gaussian.sample(applied.forward((grid, state)), noise)

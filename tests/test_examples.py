@@ -33,7 +33,7 @@ def test_the_stable_baselines3_example_trains():
 
 @pytest.mark.slow
 def test_the_example_that_learns_from_pictures_learns_and_saves_memory():
-    told = run(sys.executable, "examples/sac_from_grids.py", "--minutes", "0.08", "--drones", "16", "--batch", "16")
+    told = run(sys.executable, "examples/sac_from_grids.py", "--transitions", "2000", "--drones", "16", "--batch", "16")
     held, plain = map(float, re.search(r"transitions in ([\d.]+) MB; uncompressed ([\d.]+) MB", told).groups())
     assert 0 < held < plain
 
