@@ -172,7 +172,7 @@ class Bench:
 
     def _peak(self, name: str, size: str) -> dict[str, float]:
         """Measure the most memory that a process of its own needs beyond the training, once."""
-        if size != "200 MB" or name == "DCP process":  # half of what that one needs is in another process
+        if size != "200 MB":
             return {}
         if name not in self._peaks:
             command = [sys.executable, __file__, name, size, str(self.folder)]

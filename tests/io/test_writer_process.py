@@ -34,7 +34,7 @@ from navrl.io.channel import Channel
 from navrl.io.files import TEMPORARY_PATTERN
 from navrl.io.shared_memory import SharedMemory
 from navrl.io.threads import TaskThreads
-from navrl.io.writer_process import WriterProcess, _Mapped, _Order
+from navrl.io.writer_process import WriterProcess, _error, _Mapped, _Order
 
 STRACE = shutil.which("strace")
 
@@ -331,18 +331,12 @@ def test_the_process_has_no_torch_and_ends_with_the_saver(tmp_path):
     assert not is_running(process)
 
 
-def test_no_process_is_started_where_the_interpreter_is_another_application(tmp_path, monkeypatch, written_there):
-    monkeypatch.setattr(sys, "executable", "/opt/simulator/kit")
-    with AsyncCheckpointSaver() as saver:
-        for name in ("x.pt", "y.pt"):
-            saver.save_async({"x": torch.ones(1000)}, tmp_path / name)
-            saver.flush()
-        assert saver._files._process is None
-    assert load_checkpoint(tmp_path / "y.pt")["x"].sum() == 1000
-
-
-def test_no_process_is_started_on_a_system_without_shared_memory(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create")
+@pytest.mark.parametrize("place", ["an application that embeds Python", "a system without shared memory"])
+def test_no_process_is_started_where_none_can_be(tmp_path, monkeypatch, place):
+    if "application" in place:
+        monkeypatch.setattr(sys, "executable", "/opt/simulator/kit")
+    else:
+        monkeypatch.delattr(os, "memfd_create")
     with AsyncCheckpointSaver() as saver:
         for name in ("x.pt", "y.pt"):
             saver.save_async({"x": torch.ones(1000)}, tmp_path / name)
@@ -557,6 +551,20 @@ def test_a_process_whose_training_was_killed_does_not_replace_what_came_after(tm
     training_end.close()
     end.close()
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_job_whose_memory_did_not_arrive_is_answered_and_nothing_written(tmp_path):
+    training_end, end = map(Channel, socket.socketpair())
+    arrays = [["a", "uint8", [3], None, 3, 0]]
+    training_end.send(
+        {"path": str(tmp_path / "x"), "memory": 0, "arrays": arrays, "document": {}, "codec": "raw", "level": None}
+    )
+    with TaskThreads(1, "test") as threads:
+        answer = _Order(end, end.receive()).carry_out(_Mapped(), threads)
+    assert "did not reach the process" in str(_error(**answer))
+    assert list(tmp_path.iterdir()) == []
+    training_end.close()
+    end.close()
 
 
 FORKED_ALIVE = """

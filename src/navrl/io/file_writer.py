@@ -24,7 +24,7 @@ logger = logging.getLogger("navrl.io")
 # machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
 NICENESS = 10
 
-WORTH_PROCESS = 16 << 20  # bytes of tensors, by choice: what is smaller is written in no time
+WORTH_PROCESS = 16 << 20  # bytes of tensors; a choice, not the result of a measurement
 _MOST_SENT = 1 << 20  # bytes of what does not lie in the memory that the process sees: NumPy arrays
 
 
@@ -132,10 +132,8 @@ class FileWriter:
 
     def _give_process_up(self, what: str) -> None:
         self._may_start = False
-        with self._pacing:
-            process, self._process = self._process, None
+        process = self._end_process()
         if process is not None:
-            process.close()
             what = f"{what} ({process.end})"
         logger.warning("the process that writes checkpoints %s; threads of the training write them from now on", what)
 
@@ -145,7 +143,12 @@ class FileWriter:
         try:
             self._encoders.join()
         finally:
-            with self._pacing:
-                process, self._process = self._process, None
-            if process is not None:
-                process.close()
+            self._end_process()
+
+    def _end_process(self) -> WriterProcess | None:
+        """End the process, if there is one, and return what is left of it."""
+        with self._pacing:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
+        return process

@@ -242,7 +242,7 @@ class _Mapped:
     def of(self, serial: int, descriptor: int | None) -> Bytes:
         """Return the memory behind a descriptor, to be read, and close the descriptor."""
         if descriptor is None:
-            raise CheckpointError("the process that writes files has too many of them open")
+            raise CheckpointError("the memory of the state did not reach the process that writes it; may it open more files?")
         try:
             if serial != self._serial:
                 self._bytes = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
