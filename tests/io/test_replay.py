@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -337,6 +340,29 @@ def test_large_batches_are_decoded_by_several_threads_alike():
     for store in (one, many):
         store.extend({"x": grids})
         assert np.array_equal(store.get(np.arange(300))["x"].numpy(), grids)
+
+
+DECODE_TOGETHER = """
+import sys
+import numpy as np
+from navrl import FrameStore
+grids = np.random.default_rng(0).integers(0, 3, (300, 100, 100), dtype=np.uint8)
+store = FrameStore(300, threads=4, codecs={"x": sys.argv[1]})
+store.extend({"x": grids})
+print(sum(not np.array_equal(store.get(np.arange(300))["x"].numpy(), grids) for _ in range(20)))
+"""
+
+
+@pytest.mark.parametrize("codec", ["rows", "lz4"])
+def test_threads_that_are_given_memory_from_one_heap_decode_alike(codec):
+    process = subprocess.run(
+        [sys.executable, "-c", DECODE_TOGETHER, codec],
+        env=os.environ | {"MALLOC_ARENA_MAX": "1"},  # what one thread frees is then what the next is given
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (process.stdout.strip(), process.stderr) == ("0", "")
 
 
 def test_memory_of_frames_that_are_gone_is_used_again():

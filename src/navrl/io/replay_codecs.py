@@ -18,7 +18,16 @@ import numpy as np
 from navrl.errors import ConfigError, ReplayError, nearest_name
 from navrl.io import replay_delta, replay_rows
 from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
-from navrl.io.replay_kernels import LZ4, ROWS, decode_bytes, decode_delta, encode_bytes, encode_delta, sizes_of_chunks
+from navrl.io.replay_kernels import (
+    LZ4,
+    ROWS,
+    decode_bytes,
+    decode_delta,
+    encode_bytes,
+    encode_delta,
+    scratch_bytes,
+    sizes_of_chunks,
+)
 from navrl.io.replay_words import lz4_functions
 
 __all__ = ["CODEC_NAMES", "ChunkCodec", "Kind", "Rounded", "choose_codec", "find_codec", "given_codec", "rounded_keys"]
@@ -169,9 +178,10 @@ class _Bytes:
         functions = self._functions()
         if functions is None:
             return self._encode_without_functions(frames.view(np.uint8), starts, counts, stride, target)
+        scratch = self._scratch()
         encode_bytes(
             self._number, frames.ctypes.data, self._kind.nbytes, starts, counts, stride, self._size, self.parameter,
-            target.ctypes.data, sizes, self.bound(), functions,
+            target.ctypes.data, sizes, self.bound(), scratch.ctypes.data, functions,
         )  # fmt: skip
         return sizes
 
@@ -186,9 +196,10 @@ class _Bytes:
             return
 
         def work(begin: int, end: int) -> None:
+            scratch = self._scratch()
             whole = decode_bytes(
                 self._number, indices, begin, end, paired, ring, stage.ctypes.data, addresses, out.ctypes.data,
-                following.ctypes.data, self._kind.nbytes, self.parameter, functions,
+                following.ctypes.data, self._kind.nbytes, self.parameter, scratch.ctypes.data, functions,
             )  # fmt: skip
             if not whole:
                 raise ReplayError("a frame cannot be decompressed: the memory of the store was written to by somebody else")
@@ -197,6 +208,9 @@ class _Bytes:
 
     def check(self, blobs: Array, sizes: Array, counts: Array) -> int:
         return int(sizes_of_chunks(self._number, blobs.ctypes.data, sizes, counts, self._kind.nbytes, 1, self._size))
+
+    def _scratch(self) -> Array:
+        return np.empty(scratch_bytes(self._number, self._kind.nbytes, self.parameter), np.uint8)
 
     def _functions(self) -> Array | None:
         return np.zeros(1, np.int64) if self._number == ROWS else lz4_functions()

@@ -40,6 +40,7 @@ __all__ = [
     "decode_delta",
     "encode_bytes",
     "encode_delta",
+    "scratch_bytes",
     "sizes_of_chunks",
     "unequal_rows",
 ]
@@ -119,15 +120,22 @@ def decode_delta(
             index = (index + streams) % capacity
 
 
+def scratch_bytes(kind: int, frame_bytes: int, stride: int) -> int:
+    """Return how much memory `encode_bytes` and `decode_bytes` need, from whoever calls them and keeps it meanwhile.
+
+    Compiled code frees an array of its own when it uses the array for the last time, not when it does so with its address.
+    """
+    return replay_rows.scratch_size(frame_bytes, stride) if kind == ROWS else max(LZ4_STATE, frame_bytes + 16)
+
+
 @_entry
 def encode_bytes(
     kind: int, frames: int, frame_bytes: int, starts: Any, counts: Any, jump: int, size: int, stride: int, target: int,
-    sizes: Any, bound: int, functions: Any,
+    sizes: Any, bound: int, state: int, functions: Any,
 ) -> None:  # fmt: skip
-    """Encode chunks of byte frames, as `encode_delta` does; `stride` is the length of a row."""
-    scratch = np.empty(replay_rows.scratch_size(frame_bytes, stride) if kind == ROWS else LZ4_STATE, np.uint8)
+    """Encode chunks of byte frames, as `encode_delta` does; `stride` is the length of a row, `state` has `scratch_bytes`."""
     for i in range(len(starts)):
-        first, state = frames + starts[i] * frame_bytes, scratch.ctypes.data
+        first = frames + starts[i] * frame_bytes
         if kind == ROWS:
             sizes[i] = replay_rows.encode_chunk(first, frame_bytes, jump, counts[i], size, stride, target, state)
         else:
@@ -172,13 +180,12 @@ def _decompress_frame(source: int, t: int, size: int, frame_bytes: int, out: int
 @_entry
 def decode_bytes(
     kind: int, indices: Any, begin: int, end: int, paired: Any, ring: Any, stage: int, addresses: Any, out: int,
-    following: int, frame_bytes: int, stride: int, functions: Any,
+    following: int, frame_bytes: int, stride: int, held: int, functions: Any,
 ) -> bool:  # fmt: skip
-    """Do what `decode_delta` does, for byte frames; return whether all could be decoded."""
+    """Do what `decode_delta` does, for byte frames; return whether all could be decoded. `held` has `scratch_bytes`."""
     capacity, size, streams, opened, staged = ring[0], ring[1], ring[2], ring[3], ring[4]
     block_frames = size * streams
-    scratch = np.empty(replay_rows.scratch_size(frame_bytes, stride) if kind == ROWS else frame_bytes + 16, np.uint8)
-    held, held_from, whole = scratch.ctypes.data, np.int64(0), True
+    held_from, whole = np.int64(0), True
     for j in range(begin, end):
         for turn in range(2 if paired[j] else 1):
             index = indices[j] if turn == 0 else (indices[j] + streams) % capacity

@@ -43,7 +43,6 @@ def chunk_bound(frame_bytes: int, frames: int) -> int:
     return PALETTE + frames * (4 + groups // 8 + groups // 2 + 8 * groups + 8) + 64
 
 
-@inner
 def scratch_size(frame_bytes: int, stride: int) -> int:
     """Return the bytes of scratch that encoding and decoding need."""
     return 1024 + 2 * (frame_bytes + stride + 64) + 32 * ((frame_bytes + 7) // 8)
