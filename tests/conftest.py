@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,9 +17,9 @@ PACKAGE = Path(navrl.__file__).parent
 
 # Each of the processes that share the tests would use every core: on two cores test_ppo.py and test_sac.py side by side took
 # 152 s with two threads of torch each, and 17 s with one. Torch reads this when it is imported, here and in what tests start.
+SHARE = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) or 1
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
-    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(SHARE))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -27,6 +28,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for name in ("NAVRL_REGISTRY", "TRACKIO_DIR"):  # also of the processes that tests start; trackio reads its own on import
         os.environ[name] = tempfile.mkdtemp(prefix="navrl-tests-")
         atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _share_of_the_cores() -> None:
+    """Have torch use this process's share again: tests of benchmarks leave it with every core, and what follows is slower."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > SHARE:
+        torch.set_num_threads(SHARE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
