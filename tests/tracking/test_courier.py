@@ -183,10 +183,11 @@ def test_tensorboard_says_that_it_keeps_no_models(tmp_path):
 
 GIVES_WAY = """
 import json, os
-from navrl.tracking.courier import give_way
+from navrl.io.priority import give_way
+from navrl.tracking.courier import NICENESS
 session = lambda: open("/proc/self/autogroup").read().split()[-1:]
 before = session()
-give_way(os.getpid())
+give_way(os.getpid(), NICENESS)
 print(json.dumps([os.getpriority(os.PRIO_PROCESS, 0), before, session()]))
 """
 

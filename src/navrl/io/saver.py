@@ -24,9 +24,10 @@ from navrl.io.codecs import DEFAULT_CODEC, find_codec
 from navrl.io.container import Written
 from navrl.io.file_writer import NICENESS, FileWriter
 from navrl.io.job import Job, absolute
+from navrl.io.priority import lower_priority
 from navrl.io.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.statistics import SaveStatistics
-from navrl.io.threads import join_all, lower_priority, spare_cores, usable_cores
+from navrl.io.threads import join_all, spare_cores, usable_cores
 
 __all__ = ["AsyncCheckpointSaver"]
 

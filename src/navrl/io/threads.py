@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
+from navrl.io.priority import lower_priority
+
 __all__ = ["TaskThreads", "spare_cores", "usable_cores"]
 
 
@@ -108,11 +110,3 @@ def join_all(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join()
-
-
-def lower_priority(niceness: int) -> None:
-    """Make the calling thread give way to others; on Linux this touches no other thread of the process."""
-    if niceness and hasattr(os, "setpriority"):
-        with contextlib.suppress(OSError):
-            thread = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

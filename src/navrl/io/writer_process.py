@@ -27,8 +27,9 @@ from navrl.errors import CheckpointError
 from navrl.io.channel import Channel, Message
 from navrl.io.codecs import Bytes
 from navrl.io.container import ArraySource, Written, write_container
+from navrl.io.priority import give_way
 from navrl.io.shared_memory import SharedMemory
-from navrl.io.threads import TaskThreads, lower_priority
+from navrl.io.threads import TaskThreads
 
 __all__ = ["ProcessGoneError", "WriterProcess", "can_start", "serve"]
 
@@ -213,7 +214,7 @@ def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int
         threads: that encode, beside the one that writes.
         niceness: how far to give way to others.
     """
-    lower_priority(niceness)
+    give_way(os.getpid(), niceness)  # it has a session of its own, whose niceness is what counts beside the training's
     channel = Channel(socket.socket(fileno=descriptors[0]), lambda: os.getppid() == parent)
     pace = mmap.mmap(descriptors[1], mmap.PAGESIZE)
     encoders = TaskThreads(threads, "navrl-encode", resting=lambda: bool(pace[0]))

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from navrl.io.priority import give_way
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
 from navrl.tracking.mirrors.interface import SLOWEST, named_file
 from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
@@ -166,7 +167,7 @@ class Courier:
             self._last = mirror.start(run)
             self._mirror = mirror
             for service in _services(os.getpid()):
-                give_way(service)
+                give_way(service, NICENESS)
         return self._mirror
 
 
@@ -225,21 +226,6 @@ def _services(courier: int) -> list[int]:
         if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
             found.append(int(entry.name))
     return found
-
-
-def give_way(process: int) -> None:
-    """Let a process come after others. Niceness counts among those of a session; sessions have their own, on Linux."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, max(NICENESS, os.getpriority(os.PRIO_PROCESS, process)))
-    for _ in range(10):
-        try:
-            if os.getsid(process) == process:  # else the session is somebody else's too
-                Path(f"/proc/{process}/autogroup").write_text(str(NICENESS))
-            return
-        except BlockingIOError:  # Linux lets users do this ten times a second, all of them together
-            time.sleep(0.1)
-        except OSError:
-            return
 
 
 def is_alive(process: int) -> bool:
@@ -346,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, help="the process of the training, to end with")
     parser.add_argument("--deadline", type=float, help="seconds that the tracker has to answer")
     parsed = parser.parse_args(arguments)
-    give_way(os.getpid())  # training comes first
+    give_way(os.getpid(), NICENESS)  # training comes first
     return deliver(parsed.run, parsed.tracker, parent=parsed.parent, deadline=parsed.deadline)
 
 

@@ -16,7 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from navrl.tracking.courier import end_services, give_way, has_ended, is_alive
+from navrl.io.priority import give_way
+from navrl.tracking.courier import NICENESS, end_services, has_ended, is_alive
 from navrl.tracking.spool import Journal, Spool
 
 RESTART = (1.0, 60.0)  # s after the first death, and at most
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("trackers", nargs="+")
     parser.add_argument("--parent", type=int, required=True)
     parsed = parser.parse_args(arguments)
-    give_way(os.getpid())
+    give_way(os.getpid(), NICENESS)
     spool = Spool(parsed.run)
     couriers = Couriers(spool, parsed.trackers)
     ended = False
