@@ -155,8 +155,10 @@ class CloneAndQueue(Writer):
         self._queue.put(None)
 
 
-class CopyAndWrite(Writer):
-    """The least that a writer beside the training can do: copy the bytes, write and flush them; no names, no checksums."""
+class CopyOnly(Writer):
+    """A copy of the bytes beside the training, and nothing else: nobody who takes a snapshot can add less."""
+
+    writes = False
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
@@ -168,17 +170,13 @@ class CopyAndWrite(Writer):
 
     def save(self, state: dict[str, Any]) -> None:
         self._copied = self._thread.submit(self._take, [tensor for _, tensor in named_tensors(state)])
-        self._done = self._thread.submit(self._write)
+        self._done = self._copied
 
     def _take(self, tensors: list[torch.Tensor]) -> None:
         flat, place = torch.frombuffer(self._copy, dtype=torch.uint8), 0
         for tensor in tensors:
             flat[place : place + tensor.nbytes].copy_(tensor.reshape(-1).view(torch.uint8))
             place += tensor.nbytes
-
-    def _write(self) -> None:
-        self.path.write_bytes(self._copy)
-        sync(self.path)
 
     def before_step(self) -> None:
         if self._copied is not None:
@@ -190,6 +188,23 @@ class CopyAndWrite(Writer):
     def wait(self) -> None:
         self._done.result()
 
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+class CopyAndWrite(CopyOnly):
+    """The least that a writer beside the training can do: copy the bytes, write and flush them; no names, no checksums."""
+
+    writes = True
+
+    def save(self, state: dict[str, Any]) -> None:
+        super().save(state)
+        self._done = self._thread.submit(self._write)
+
+    def _write(self) -> None:
+        self.path.write_bytes(self._copy)
+        sync(self.path)
+
     def load(self) -> dict[str, torch.Tensor]:
         flat, place, found = torch.frombuffer(bytearray(self.path.read_bytes()), dtype=torch.uint8), 0, {}
         for name, shape, dtype in self._shapes:
@@ -197,9 +212,6 @@ class CopyAndWrite(Writer):
             found[name] = flat[place : place + size].view(dtype).reshape(shape)
             place += size
         return found
-
-    def close(self) -> None:
-        self._thread.shutdown()
 
 
 class Lightning(Writer):
@@ -411,6 +423,7 @@ WRITERS: dict[str, type[Writer]] = {
     "DCP process": DistributedProcess,
     "torch.save": Writer,
     "no save": NoSave,
+    "copy only": CopyOnly,
     "copy and write": CopyAndWrite,
     "navrl": Navrl,
     "navrl raw": NavrlRaw,

@@ -26,6 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _checkpoint_writers import WRITERS, Writer, named_tensors
+from _kept_memory import kept_memory
 from _trained_states import Training, trained
 from navrl.bench import Case, Column, Gate, Results, Suite
 
@@ -80,29 +81,36 @@ class Bench:
             path = self.folder / f"{len(self._writers)}.pt"
             self._writers[name, size] = WRITERS[name](training, path)
         writer = self._writers[name, size]
-        beside = 1 if stall_only else 2  # steps before a save, and after it, that it is compared with
+        with kept_memory():
+            stalls, metrics = self._beside_training(training, writer, self._saves[size], beside=1 if stall_only else 2)
+        known = self.stalls.setdefault((label, size), [])
+        if self._rounds[label] > 1:
+            known += stalls
+        metrics["stall_p99"] = float(np.percentile(known or stalls, 99))
+        if stall_only or not writer.writes:
+            return metrics
+        times = 1 if size == "200 MB" and name in SLOW else ALONE
+        return {**metrics, **self._alone(training, writer, times), **self._peak(name, size)}
+
+    def _beside_training(
+        self, training: Training, writer: Writer, saves: int, beside: int
+    ) -> tuple[list[float], dict[str, float]]:  # fmt: skip
+        """Save while training, compare with so many steps before and after each save; return the stalls, and the medians."""
         stalls, added, slower = [], [], []
+        self._step(training, writer)  # which takes memory that the others then have
         plain = [self._step(training, writer) for _ in range(beside)]
-        for _ in range(self._saves[size]):
+        for _ in range(saves):
             stall, seconds, computing, steps = self._save_while_training(training, writer)
             after = [self._step(training, writer) for _ in range(beside)]
             stalls.append(stall)
             added.append(seconds - steps * statistics.mean(step.seconds for step in plain + after))
             slower.append(computing - steps * statistics.mean(step.computing for step in plain + after))
             plain = after
-        known = self.stalls.setdefault((label, size), [])
-        if self._rounds[label] > 1:
-            known += stalls
-        metrics = {
+        return stalls, {
             "stall": statistics.median(stalls),
-            "stall_p99": float(np.percentile(known or stalls, 99)),
             "added": statistics.median(added),
             "slower": statistics.median(slower),
         }
-        if stall_only or not writer.writes:
-            return metrics
-        times = 1 if size == "200 MB" and name in SLOW else ALONE
-        return {**metrics, **self._alone(training, writer, times), **self._peak(name, size)}
 
     def _step(self, training: Training, writer: Writer) -> Step:
         """Make a step, and measure it."""

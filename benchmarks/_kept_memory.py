@@ -1,0 +1,37 @@
+"""Memory that a training frees stays with its process while the training is timed: steps then take nearly equally long.
+
+By default glibc gives the gradients of a large network back to the system in every step, and the system takes them from
+somewhere in the next. How long that takes depends on everything else that the machine does, and it differs from step to step
+by more than a save adds. Allocators that people train with (jemalloc, tcmalloc) keep such memory too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # the parameters' numbers in malloc.h
+_KEPT = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
+_FRESH = {_MMAP_MAX: 1 << 16, _TRIM_THRESHOLD: 1 << 17, _MMAP_THRESHOLD: 1 << 17}  # as in a process that has just begun
+
+
+@contextlib.contextmanager
+def kept_memory() -> Iterator[None]:
+    """Keep what is freed in the block, and give it back at the end: what is loaded later gets fresh memory, as in a new run."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt") or not hasattr(library, "malloc_trim"):  # not glibc
+        yield
+        return
+    try:
+        _set(library, _KEPT)
+        yield
+    finally:
+        _set(library, _FRESH)
+        library.malloc_trim(0)
+
+
+def _set(library: ctypes.CDLL, parameters: dict[int, int]) -> None:
+    for parameter, value in parameters.items():
+        if not library.mallopt(parameter, value):
+            raise RuntimeError(f"the allocator does not take {value} for its parameter {parameter}")
