@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # the parameters' numbers in malloc.h
 _KEPT = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
-_FRESH = {_MMAP_MAX: 1 << 16, _TRIM_THRESHOLD: 1 << 17, _MMAP_THRESHOLD: 1 << 17}  # as in a process that has just begun
+# Blocks of 16 MiB, the weights of a layer, are fresh again, and smaller ones reused: what glibc settles on by itself.
+_FRESH = {_MMAP_MAX: 1 << 16, _TRIM_THRESHOLD: 1 << 25, _MMAP_THRESHOLD: 1 << 24}
 
 
 @contextlib.contextmanager
