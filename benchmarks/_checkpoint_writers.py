@@ -156,14 +156,13 @@ class CloneAndQueue(Writer):
 
 
 class CopyOnly(Writer):
-    """A copy of the bytes beside the training, and nothing else: nobody who takes a snapshot can add less."""
+    """A copy of the bytes beside the training, and nothing else: a yardstick for those who take a snapshot."""
 
     writes = False
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
         self._thread = ThreadPoolExecutor(1, initializer=lambda: os.nice(10))
-        self._shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(training.state())]
         self._copy = bytearray(sum(tensor.nbytes for _, tensor in named_tensors(training.state())))
         self._copied: Any = None
         self._done: Any = None
@@ -193,9 +192,13 @@ class CopyOnly(Writer):
 
 
 class CopyAndWrite(CopyOnly):
-    """The least that a writer beside the training can do: copy the bytes, write and flush them; no names, no checksums."""
+    """A plain writer beside the training: copy the bytes, write and flush them; no names, no checksums."""
 
     writes = True
+
+    def __init__(self, training: Training, path: Path) -> None:
+        super().__init__(training, path)
+        self._shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(training.state())]
 
     def save(self, state: dict[str, Any]) -> None:
         super().save(state)

@@ -4,6 +4,7 @@ The state is a network that is really trained (`_trained_states.py`), and traini
 core is left to them, as in a run whose simulator or data loader does not use every core; the cases "all cores" leave
 none. A save is followed by steps until the writer is done, and those steps are compared with those just before and after:
 `added` is how much longer they took, and `slower` how much more time of the processor their thread needed for the same work.
+Meanwhile the process keeps the memory that training frees (`_kept_memory.py`), so that steps can be compared at all.
 """
 
 from __future__ import annotations
@@ -333,6 +334,7 @@ def suite(smoke: bool) -> Suite:
         settings={
             "saves a round": SMOKE_SAVES if smoke else SAVES,
             "training threads": max(1, (os.cpu_count() or 2) - 1),
+            "freed memory": "kept while training is timed",
             "not installed, so left out": left_out,
         },
         close=close,

@@ -25,13 +25,13 @@ import numpy as np
 import pytest
 import torch
 from io_states import TinyTraining, assert_same, everything
+from sessions import niceness_of_session
 
 from navrl.io import AsyncCheckpointSaver, CheckpointDirectory, load_checkpoint
 from navrl.io import checkpoint as checkpoint_module
 from navrl.io import file_writer as file_writer_module
 from navrl.io import snapshot as snapshot_module
 from navrl.io.channel import Channel
-from navrl.io.file_writer import NICENESS
 from navrl.io.files import TEMPORARY_PATTERN
 from navrl.io.shared_memory import SharedMemory
 from navrl.io.threads import TaskThreads
@@ -323,14 +323,15 @@ def test_a_saver_with_a_process_that_was_shut_down_holds_no_memory(tmp_path):
         gc.enable()
 
 
-def test_the_process_gives_way_to_training_and_so_does_its_session(tmp_path):
-    """Linux shares processors among sessions first: beside another session, the niceness of a process does not count."""
-    with with_process(tmp_path) as saver:
-        process = process_of(saver)
-        assert os.getpriority(os.PRIO_PROCESS, process) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
-        session = Path(f"/proc/{process}/autogroup")
-        said = session.read_text().split()[-1:] if session.exists() else []  # in a container it is there, and empty
-        assert said in ([], [str(NICENESS)])
+@pytest.mark.skipif(not niceness_of_session(), reason="this system has no niceness of sessions")
+def test_the_process_gives_way_to_training_and_so_does_its_session():
+    process = WriterProcess(1, 7)
+    try:
+        wait_for(process.is_up)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(7, os.getpriority(os.PRIO_PROCESS, 0))
+        assert niceness_of_session(process.pid) == ["7"]
+    finally:
+        process.close()
 
 
 def test_the_process_has_no_torch_and_ends_with_the_saver(tmp_path):

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from trainer import settings_of
@@ -179,36 +175,6 @@ def test_tensorboard_says_that_it_keeps_no_models(tmp_path):
     pytest.importorskip("tensorboard")
     mirror = open_mirror("tensorboard", folder=tmp_path)
     assert (mirror.versions("m"), mirror.aliases("m"), mirror.keeps_models) == ([], {}, False)
-
-
-GIVES_WAY = """
-import json, os
-from navrl.io.priority import give_way
-from navrl.tracking.courier import NICENESS
-session = lambda: open("/proc/self/autogroup").read().split()[-1:]
-before = session()
-give_way(os.getpid(), NICENESS)
-print(json.dumps([os.getpriority(os.PRIO_PROCESS, 0), before, session()]))
-"""
-
-
-def niceness_of_session():
-    """Nothing, where the system shares the processor otherwise: in a container the file is there, and empty."""
-    path = Path("/proc/self/autogroup")
-    return path.read_text().split()[-1:] if path.exists() else []
-
-
-@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no niceness of sessions")
-@pytest.mark.parametrize("own_session", [True, False])
-def test_a_courier_gives_way_and_does_not_pull_the_session_of_others_along(own_session):
-    before = niceness_of_session()
-    done = subprocess.run(
-        [sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True, start_new_session=own_session
-    )
-    lowered, session_before, session = json.loads(done.stdout)  # a session of its own may have one where this has none
-    assert lowered == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
-    assert session == ([str(NICENESS)] if own_session and session_before else before)
-    assert niceness_of_session() == before
 
 
 def test_the_couriers_of_a_run_give_way_to_it(tmp_path):

@@ -19,7 +19,10 @@ def lower_priority(niceness: int) -> None:
 
 
 def give_way(process: int, niceness: int) -> None:
-    """Let a process come after others. Niceness counts among those of a session; sessions have their own, on Linux."""
+    """Let a process come after others; where the system does not let it, nothing happens. May take a second.
+
+    Niceness counts among the processes of one session; on Linux a session has a niceness of its own, beside other sessions.
+    """
     with contextlib.suppress(OSError):
         _lower(process, niceness)
     for _ in range(10):
