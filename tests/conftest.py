@@ -30,9 +30,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
 
 
-@pytest.fixture(autouse=True)
-def _share_of_the_cores() -> None:
-    """Have torch use this process's share again: tests of benchmarks leave it with every core, and what follows is slower."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have torch use this process's share again: tests of benchmarks leave it with every core, and what follows is slower.
+
+    Before the fixtures are made: those of a module would else compute with other threads than its tests, and round differently.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > SHARE:
         torch.set_num_threads(SHARE)
