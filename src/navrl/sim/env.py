@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +35,7 @@ from navrl.sim.parameters import make_parameters
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import Step, observation_layout
 from navrl.sim.task import NEAREST
+from navrl.sim.threads import start_threads
 from navrl.sim.worlds import WorldPool, build_pool, draw_origins
 from navrl.simd import WIDTH, aligned_zeros
 
@@ -69,7 +69,8 @@ class NavigationEnv:
         self.pool: WorldPool = build_pool(self.settings, self._seed)
         tables = make_tables(self.settings.sensor)
         self.layout = observation_layout(self.settings, tables.count)
-        threads = self.settings.sim.num_threads or numba.get_num_threads()
+        started = 1 if self.settings.sim.num_threads == 1 else start_threads()
+        threads = self.settings.sim.num_threads or started
         self._threads = max(1, min(threads, -(-self.num_envs // WIDTH)))
         self._half, self._time = 0, 0
         self._allocate(tables)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError
 from navrl.sim.terrain import GROUND, PIXEL
+from navrl.sim.threads import start_threads
 from navrl.sim.worldfile import World
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class LocalGrids:
             raise ConfigError(f"a grid of {cells} cells of {resolution} m; expected 1 to 1024 cells of 0.01 to 10 m")
         self.env, self.cells, self.resolution = env, cells, resolution
         self._heights = np.stack([_heights(world) for world in env.pool.worlds])  # (W, 2, SIDE, SIDE)
+        start_threads()  # which draw
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return what is around all drones now, (N, 2, cells, cells) uint8: 255 where something is, else 0."""

@@ -1,0 +1,28 @@
+"""The simulator's threads are its own affair."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import torch
+torch.set_num_threads(1)
+from navrl import NavigationEnv, NavigationSettings
+from navrl.sim.grid import LocalGrids
+settings = dict(env__num_envs=64, env__num_obstacles=5, env_dyn__num_obstacles=8, sim__num_threads={threads})
+env = NavigationEnv(NavigationSettings.of(**settings))
+env.reset()
+env.step(torch.zeros(64, 3))
+LocalGrids(env, cells=4).observe()
+print(torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_torch_keeps_the_threads_that_it_was_told_to_use(threads):
+    """numba's start sets the number for OpenMP, which torch uses too: training then rounded otherwise than it had before."""
+    command = [sys.executable, "-c", SCRIPT.format(threads=threads)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["1"]
