@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from navrl.io.container import ArraySource, write_container
+from navrl.io.container import ArraySource, Container, write_container
 from navrl.io.threads import TaskThreads
 
 
@@ -101,7 +101,25 @@ def test_a_writer_gives_nothing_to_threads_that_rest(tmp_path, codec):
     with TaskThreads(1, "test", resting=lambda: True) as threads:
         threads.submit = None
         write_container(tmp_path / "alone", [source], {}, codec=codec, threads=threads)
-    assert (tmp_path / "alone").read_bytes() == (tmp_path / "usual").read_bytes()
+    assert stored(tmp_path / "alone") == stored(tmp_path / "usual") == numbers.tobytes()
+
+
+def stored(path):
+    """Return the bytes of the only array of a container."""
+    with Container(path) as container:
+        [entry] = container.index.arrays
+        return container.read([entry], [np.empty(entry.size, np.uint8)])[0].tobytes()
+
+
+@pytest.mark.parametrize("codec", ["planes-zstd", "time-delta-zstd", "raw"])
+def test_a_writer_that_codes_itself_waits_for_a_good_time_before_each_part(tmp_path, codec):
+    numbers = np.random.default_rng(0).normal(0, 0.02, (40, 50, 1000)).astype(np.float32)
+    source = ArraySource("numbers", "float32", numbers.shape, numbers.reshape(-1).view(np.uint8))
+    asked = []
+    with TaskThreads(1, "test", resting=lambda: True, give_way=lambda: asked.append(1)) as threads:
+        write_container(tmp_path / "alone", [source], {}, codec=codec, threads=threads)
+    assert len(asked) >= 4
+    assert stored(tmp_path / "alone") == numbers.tobytes()
 
 
 def test_threads_that_begin_to_rest_finish_what_they_were_given(tmp_path):

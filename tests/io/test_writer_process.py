@@ -33,6 +33,7 @@ from navrl.io import file_writer as file_writer_module
 from navrl.io import snapshot as snapshot_module
 from navrl.io.channel import Channel
 from navrl.io.files import TEMPORARY_PATTERN
+from navrl.io.pace import Pace
 from navrl.io.shared_memory import SharedMemory
 from navrl.io.threads import TaskThreads
 from navrl.io.writer_process import WriterProcess, _error, _Mapped, _Order
@@ -276,17 +277,17 @@ def test_a_process_that_is_killed_at_a_system_call_loses_nothing(tmp_path, call)
 def test_on_two_cores_the_process_uses_one_unless_somebody_waits(tmp_path, monkeypatch, hold_second):
     monkeypatch.setattr("navrl.io.saver.usable_cores", lambda: 2)
     with with_process(tmp_path, optimizers=[torch.optim.SGD(hold_second.parameters, 0.1)]) as saver:
-        pace = saver._files._process._pace.bytes
-        assert pace[0] == 1
+        pace = saver._files.pace
+        assert pace.resting
         saver.save_async({"parameters": hold_second.parameters}, tmp_path / "x.pt")
         assert hold_second.reached.wait(30)
-        assert pace[0] == 1
+        assert pace.resting
         waiting = threading.Thread(target=saver.flush)
         waiting.start()
-        wait_for(lambda: pace[0] == 0)
+        wait_for(lambda: not pace.resting)
         hold_second.go.set()
         waiting.join(30)
-        assert pace[0] == 1
+        assert pace.resting
 
 
 @pytest.mark.parametrize("resting", [False, True])
@@ -295,7 +296,7 @@ def test_a_process_that_is_to_rest_codes_with_one_thread(tmp_path, resting):
         process = process_of(saver)
         threads = {task: Path(f"/proc/{process}/task/{task}/schedstat") for task in os.listdir(f"/proc/{process}/task")}
         encoder = max(threads, key=int)  # the last that was started
-        saver._files._process.rest(resting)
+        saver._files.pace.resting = resting
         before = used(threads[encoder])
         saver._set_pace = lambda: None
         for i in range(4):
@@ -325,7 +326,7 @@ def test_a_saver_with_a_process_that_was_shut_down_holds_no_memory(tmp_path):
 
 @pytest.mark.skipif(not niceness_of_session(), reason="this system has no niceness of sessions")
 def test_the_process_gives_way_to_training_and_so_does_its_session():
-    process = WriterProcess(1, 7)
+    process = WriterProcess(1, 7, Pace())
     try:
         wait_for(process.is_up)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(7, os.getpriority(os.PRIO_PROCESS, 0))

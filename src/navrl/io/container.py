@@ -40,6 +40,9 @@ from navrl.io.threads import TaskThreads, spare_cores, usable_cores
 __all__ = ["ArraySource", "Container", "write_container"]
 
 CHUNK_BYTES = 1 << 21  # by trial: with half of it files were later on the disk, and with twice of it raw ones
+# Beside training, if there is no hurry: what is coded and what comes of it stay in a core's own cache, and the memory is
+# left to training.
+_CALM_CHUNK_BYTES = 1 << 19
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
 _READ_BYTES = 1 << 19  # small enough that what was read is still in the cache when its checksum is taken
@@ -105,7 +108,8 @@ def write_container(
         file.write([header])
         stored: list[list[int]] = [[] for _ in arrays]
         checksums: list[list[str]] = [[] for _ in arrays]
-        plans = [_plan(array, array.codec or codec) for array in arrays]
+        chunk_bytes = _CALM_CHUNK_BYTES if threads.resting() else CHUNK_BYTES
+        plans = [_plan(array, array.codec or codec, chunk_bytes) for array in arrays]
         for number, run in _encode_all(arrays, plans, level, threads):
             file.write(run.buffers)
             stored[number] += run.sizes
@@ -141,16 +145,16 @@ class _Plan:
 
     def run_bytes(self) -> int:
         """Return the bytes of chunks that a thread takes at once: to hand over a small one takes longer than to code it."""
-        return self.chunk_bytes * max(1, CHUNK_BYTES // self.chunk_bytes)
+        return self.chunk_bytes * (max(1, CHUNK_BYTES // self.chunk_bytes) if self.rows else 1)
 
 
-def _plan(array: ArraySource, codec: str) -> _Plan:
+def _plan(array: ArraySource, codec: str, chunk_bytes: int) -> _Plan:
     if array.data.size < _SMALL:
         return _Plan("raw")
     if not isinstance(CODECS[codec], RowCodec):
-        return _Plan(codec, CHUNK_BYTES)
+        return _Plan(codec, CHUNK_BYTES if codec == "raw" else chunk_bytes)  # what is raw gains nothing by it
     plan = plan_rows(array.shape, array.element)
-    return _Plan("zstd", CHUNK_BYTES) if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
+    return _Plan("zstd", chunk_bytes) if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
 
 
 @dataclass
@@ -192,6 +196,7 @@ def _encode_all(
             if plans[number].codec == "raw" or threads.resting():  # what is raw needs but a checksum
                 while pending:
                     yield from finish()
+                threads.give_way()
                 yield number, _encode_run(plans[number], level, array, where, scratches[-1])
                 continue
             while not scratches:

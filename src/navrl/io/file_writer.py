@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from navrl.io.delta import DeltaChain
 from navrl.io.files import remove_stale_files
 from navrl.io.job import Job
 from navrl.io.lossy import narrow_moments
+from navrl.io.pace import Pace
 from navrl.io.threads import TaskThreads
 from navrl.io.writer_process import ProcessGoneError, WriterProcess, can_start
 
@@ -26,12 +26,6 @@ NICENESS = 10
 
 WORTH_PROCESS = 16 << 20  # bytes of tensors; a choice, not the result of a measurement
 _MOST_SENT = 1 << 20  # bytes of what does not lie in the memory that the process sees: NumPy arrays
-
-
-class _Pace:
-    """Whether one thread is to do all the coding, and leave the other cores to the training."""
-
-    resting = False
 
 
 class FileWriter:
@@ -52,22 +46,16 @@ class FileWriter:
         self._lossy_moments = lossy_moments
         self._delta = DeltaChain(delta_chain) if delta_chain else None
         self._cleaned: set[Path] = set()
-        self._pace = pace = _Pace()
-        self._pacing = threading.Lock()
-        self._encoders = TaskThreads(threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting)
+        self.pace = pace = Pace()
+        self._encoders = TaskThreads(
+            threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting, give_way=pace.give_way
+        )
         self._may_start = self.shares and process and self._delta is None and not lossy_moments and can_start()
         self._process: WriterProcess | None = None
 
     def share_from(self) -> int | None:
         """Return the bytes from which on a state is written by a process, which has to see its copy; None is never."""
         return WORTH_PROCESS if self._may_start else None
-
-    def rest(self, resting: bool) -> None:
-        """Use one core from now on, or all."""
-        with self._pacing:
-            self._pace.resting = resting
-            if self._process is not None:
-                self._process.rest(resting)
 
     def write(self, job: Job) -> Written:
         """Write the file of a job; when this returns it is on the disk under its name."""
@@ -121,10 +109,7 @@ class FileWriter:
         """Return the process, if it is up; one that is not started yet is, for the files to come."""
         try:
             if self._process is None and self._may_start:
-                process = WriterProcess(self._encoders.count, NICENESS)
-                with self._pacing:
-                    process.rest(self._pace.resting)
-                    self._process = process
+                self._process = WriterProcess(self._encoders.count, NICENESS, self.pace)
             return self._process if self._process is not None and self._process.is_up() else None
         except Exception as error:  # whatever it is, threads can write the file
             self._give_process_up(f"cannot be started: {type(error).__name__}: {error}")
@@ -147,8 +132,7 @@ class FileWriter:
 
     def _end_process(self) -> WriterProcess | None:
         """End the process, if there is one, and return what is left of it."""
-        with self._pacing:
-            process, self._process = self._process, None
+        process, self._process = self._process, None
         if process is not None:
             process.close()
         return process

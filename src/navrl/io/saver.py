@@ -128,7 +128,8 @@ class AsyncCheckpointSaver:
     def register(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the saver copy what this optimiser owns in the background; its steps wait for the copy."""
         self._optimizers.append(optimizer)
-        self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.barrier()))
+        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+        self._hooks.append(optimizer.register_step_post_hook(self._after_step))
 
     def save_async(
         self,
@@ -251,6 +252,13 @@ class AsyncCheckpointSaver:
 
     # In the calling thread.
 
+    def _before_step(self, *_: Any) -> None:
+        self.barrier()
+        self._files.pace.step_begins()
+
+    def _after_step(self, *_: Any) -> None:
+        self._files.pace.step_ends()
+
     def _is_forked(self) -> bool:
         return os.getpid() != self._owner
 
@@ -358,7 +366,7 @@ class AsyncCheckpointSaver:
         return self._few_cores and not self._waiting and len(self._pending) <= 1
 
     def _set_pace(self) -> None:
-        self._files.rest(self._leaves_cores_to_training())
+        self._files.pace.resting = self._leaves_cores_to_training()
 
     def _may_begin(self, job: Job) -> bool:
         return job.snapshot.copied.is_set() or not self._leaves_cores_to_training()

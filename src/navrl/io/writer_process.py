@@ -27,6 +27,7 @@ from navrl.errors import CheckpointError
 from navrl.io.channel import Channel, Message
 from navrl.io.codecs import Bytes
 from navrl.io.container import ArraySource, Written, write_container
+from navrl.io.pace import Pace
 from navrl.io.priority import give_way
 from navrl.io.shared_memory import SharedMemory
 from navrl.io.threads import TaskThreads
@@ -52,15 +53,17 @@ class WriterProcess:
     Args:
         threads: that encode there, beside the one that writes.
         niceness: how far the process gives way to others.
+        pace: how hard it may work, which it looks up all the time.
 
     Raises:
         Exception: of whatever kind, it cannot be started.
     """
 
-    def __init__(self, threads: int, niceness: int) -> None:
-        self._pace = SharedMemory(mmap.PAGESIZE)
+    def __init__(self, threads: int, niceness: int, pace: Pace) -> None:
+        if pace.descriptor is None:
+            raise OSError("this system has no memory that two processes can see")
         mine, theirs = socket.socketpair()
-        descriptors = (theirs.fileno(), self._pace.descriptor)
+        descriptors = (theirs.fileno(), pace.descriptor)
         call = f"from navrl.io import writer_process as w; w.serve({descriptors}, {os.getpid()}, {threads}, {niceness})"
         path = os.pathsep.join(place for place in sys.path if isinstance(place, str) and place)
         with theirs:
@@ -104,10 +107,6 @@ class WriterProcess:
             self._receive()  # its greeting
             self._is_up = True
         return self._is_up
-
-    def rest(self, resting: bool) -> None:
-        """Have the process use one core for now, or all that it may."""
-        self._pace.bytes[0] = resting
 
     def write(
         self, path: Path, memory: SharedMemory, sources: Sequence[ArraySource], places: Sequence[int | None],
@@ -209,15 +208,15 @@ def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int
     """Write files until the training ends.
 
     Args:
-        descriptors: of the channel, and of the memory that says whether to rest.
+        descriptors: of the channel, and of the memory that says how hard to work.
         parent: the training's process.
         threads: that encode, beside the one that writes.
         niceness: how far to give way to others.
     """
     give_way(os.getpid(), niceness)  # it has a session of its own, whose niceness is what counts beside the training's
     channel = Channel(socket.socket(fileno=descriptors[0]), lambda: os.getppid() == parent)
-    pace = mmap.mmap(descriptors[1], mmap.PAGESIZE)
-    encoders = TaskThreads(threads, "navrl-encode", resting=lambda: bool(pace[0]))
+    pace = Pace.behind(descriptors[1])
+    encoders = TaskThreads(threads, "navrl-encode", resting=lambda: pace.resting, give_way=pace.give_way)
     memory = _Mapped()
     try:
         channel.send({"up": True})
