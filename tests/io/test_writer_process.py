@@ -92,9 +92,9 @@ def is_running(process: int) -> bool:
 def test_a_process_writes_the_very_bytes_that_threads_write(tmp_path, written_there, monkeypatch):
     monkeypatch.setattr(checkpoint_module.time, "time", lambda: 1.5)
     state = {"each": everything(), "weights": torch.randn(3_000_000), "bytes": torch.zeros(100_000, dtype=torch.uint8)}
-    with with_process(tmp_path) as saver:
+    with with_process(tmp_path, workers=1) as saver:  # one that never rests: chunks would be smaller, or not, as it happens
         saver.save_async(state, tmp_path / "there.pt", metadata={"reward": 0.1})
-    with AsyncCheckpointSaver(process=False) as saver:
+    with AsyncCheckpointSaver(process=False, workers=1) as saver:
         saver.save_async(state, tmp_path / "here.pt", metadata={"reward": 0.1})
     assert written_there == ["there.pt"]
     assert (tmp_path / "there.pt").read_bytes() == (tmp_path / "here.pt").read_bytes()
@@ -326,7 +326,7 @@ def test_a_saver_with_a_process_that_was_shut_down_holds_no_memory(tmp_path):
 
 @pytest.mark.skipif(not niceness_of_session(), reason="this system has no niceness of sessions")
 def test_the_process_gives_way_to_training_and_so_does_its_session():
-    process = WriterProcess(1, 7, Pace())
+    process = WriterProcess(1, 7, Pace(shared=True))
     try:
         wait_for(process.is_up)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(7, os.getpriority(os.PRIO_PROCESS, 0))

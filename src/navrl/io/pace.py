@@ -8,6 +8,7 @@ the process which writes files sees too.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import time
 from typing import Any, Self
@@ -17,7 +18,7 @@ from navrl.io.shared_memory import SharedMemory
 __all__ = ["Pace"]
 
 _RESTING, _STEPS = 0, 1  # places of the bytes
-_LONGEST_STEP = 1.0  # seconds; a step that takes longer, or never ends because it raised, is not waited for any more
+_LONGEST_WAIT = 1.0  # seconds; some steps take longer, and one that raises never ends
 _LOOK_EVERY = 0.001
 
 
@@ -25,25 +26,25 @@ class Pace:
     """Whether to rest and whether an optimiser steps; `give_way` waits while both is so.
 
     Args:
-        memory: the bytes behind the `descriptor` of another process's pace; None is fresh ones.
+        shared: let another process see it too, if the system has memory for that; it then has a `descriptor`.
     """
 
-    def __init__(self, memory: Any = None) -> None:
-        self.descriptor: int | None = None  # by which another process can see the bytes, where the system has such memory
+    def __init__(self, *, shared: bool = False) -> None:
+        self.descriptor: int | None = None
         self._shared: SharedMemory | None = None
-        if memory is None:
-            try:
+        self._bytes: Any = bytearray(2)
+        self._works_until = 0.0
+        if shared:
+            with contextlib.suppress(OSError):
                 self._shared = SharedMemory(mmap.PAGESIZE)
-                self.descriptor, memory = self._shared.descriptor, self._shared.bytes.data
-            except OSError:
-                memory = bytearray(mmap.PAGESIZE)
-        self._bytes = memory
-        self._not_waited_for = 0  # the step, by its number, that took too long
+                self.descriptor, self._bytes = self._shared.descriptor, self._shared.bytes.data
 
     @classmethod
     def behind(cls, descriptor: int) -> Self:
         """Return the pace that another process sets."""
-        return cls(mmap.mmap(descriptor, mmap.PAGESIZE))
+        pace = cls()
+        pace._bytes = mmap.mmap(descriptor, mmap.PAGESIZE)
+        return pace
 
     @property
     def resting(self) -> bool:
@@ -59,17 +60,20 @@ class Pace:
         self._bytes[_STEPS] = ((self._bytes[_STEPS] + 1) | 1) & 0xFF
 
     def step_ends(self) -> None:
-        """Say that no optimiser steps any more."""
+        """Say that a step has ended. If another one goes on, in another thread, it is not waited for."""
         self._bytes[_STEPS] = (self._bytes[_STEPS] + 1) & 0xFE
 
     def give_way(self) -> None:
-        """Return when no optimiser steps, or there is a hurry, or the step takes too long."""
-        step = self._bytes[_STEPS]
-        if not step & 1 or step == self._not_waited_for:
+        """Return when no optimiser steps, or there is a hurry, or this took too long.
+
+        Who has waited is not made to wait again before it has worked as long: where there is nothing but steps, as with
+        optimisers that compute the loss in them, files take twice their time and no more.
+        """
+        step, begun = self._bytes[_STEPS], time.monotonic()
+        if not step & 1 or begun < self._works_until:
             return
-        end = time.monotonic() + _LONGEST_STEP
-        while self.resting and self._bytes[_STEPS] == step:
-            if time.monotonic() > end:
-                self._not_waited_for = step
-                return
+        waited = 0.0
+        while self.resting and self._bytes[_STEPS] == step and waited < _LONGEST_WAIT:
             time.sleep(_LOOK_EVERY)
+            waited = time.monotonic() - begun
+        self._works_until = begun + 2 * waited

@@ -254,10 +254,12 @@ class AsyncCheckpointSaver:
 
     def _before_step(self, *_: Any) -> None:
         self.barrier()
-        self._files.pace.step_begins()
+        if not self._is_forked():  # then the pace is the parent's
+            self._files.pace.step_begins()
 
     def _after_step(self, *_: Any) -> None:
-        self._files.pace.step_ends()
+        if not self._is_forked():
+            self._files.pace.step_ends()
 
     def _is_forked(self) -> bool:
         return os.getpid() != self._owner
