@@ -41,7 +41,7 @@ __all__ = ["ArraySource", "Container", "write_container"]
 
 CHUNK_BYTES = 1 << 21  # by trial: with half of it files were later on the disk, and with twice of it raw ones
 # Beside training, if there is no hurry: what is coded and what comes of it stay in a core's own cache, and the memory is
-# left to training.
+# left to training. By trial; with half of it files are much later on the disk.
 _CALM_CHUNK_BYTES = 1 << 19
 _SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
 _WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
@@ -152,7 +152,7 @@ def _plan(array: ArraySource, codec: str, chunk_bytes: int) -> _Plan:
     if array.data.size < _SMALL:
         return _Plan("raw")
     if not isinstance(CODECS[codec], RowCodec):
-        return _Plan(codec, CHUNK_BYTES if codec == "raw" else chunk_bytes)  # what is raw gains nothing by it
+        return _Plan(codec, CHUNK_BYTES if codec == "raw" else chunk_bytes)  # what is raw was not seen to gain by it
     plan = plan_rows(array.shape, array.element)
     return _Plan("zstd", chunk_bytes) if plan is None else _Plan(codec, plan.chunk_bytes, plan.rows)
 
