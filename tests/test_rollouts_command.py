@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import torch
 from rich.console import Console
 
 from navrl.cli import main
-from navrl.config import load_config
+from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, RolloutError
 from navrl.io.checkpoint import load_checkpoint
+from navrl.io.directory import list_entries
 from navrl.io.rollout_export import export_minari, export_parquet, read_experience
 from navrl.io.rollouts import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
@@ -24,6 +26,7 @@ from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
 from navrl.train.loop import Order, lead
 from navrl.train.publish import Publisher
+from navrl.train.resume import continued_config
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
 from navrl.train.trainer import Trainer
@@ -34,6 +37,7 @@ SMALL = (
     "algo.training_frame_num=32", "algo.num_minibatches=2", "max_frame_num=4096", "env.max_episode_length=40",
     "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2", "eval_interval=0", "save_interval=10", "processes=1",
 )  # fmt: skip
+SAC = ("algo=sac", "sac.warmup=100", "sac.training_frame_num=8", *(word for word in SMALL if not word.startswith("algo.")))
 
 
 class Watched(PlainDisplay):
@@ -43,12 +47,14 @@ class Watched(PlainDisplay):
         (self.folder / "phases.json").write_text(json.dumps(status.phases))
 
 
-def train(folder, *overrides):
-    config = load_config([*SMALL, *overrides])
+def train(folder, *overrides, settings=SMALL, stop=None):
+    config, request = load_config([*settings, *overrides]), StopRequest()
+    request.signal = stop
     with RunFolder.create(folder, "", "navrl train") as run, Tracking(config.tracking, {}, folder) as tracking:
         display = Watched(Console(file=io.StringIO()), "")
         display.folder = folder
-        assert lead(Team(), Order(config), run, display, StopRequest(), Publisher(UploadPolicy(name=""), tracking))
+        ended = lead(Team(), Order(config), run, display, request, Publisher(UploadPolicy(name=""), tracking))
+    assert ended == (stop is None)
     return folder
 
 
@@ -99,6 +105,34 @@ def test_keeping_rollouts_changes_no_bit_of_the_training(run, tmp_path):
     assert torch.equal(kept["ranks"][0]["actions"], plain["ranks"][0]["actions"])
 
 
+def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(storage, tmp_path, capsys):
+    other = train(tmp_path / "other", "compress_lidar=true", "save_interval=1", "keep_last_n=2")
+    beside = RolloutStorage(other / "checkpoints")
+    assert beside.list() == [3, 4] == [entry.step for entry in list_entries(other / "checkpoints")]
+    for iteration in (3, 4):
+        expected, found = storage.load(iteration), beside.load(iteration)
+        assert torch.equal(found["observation"]["lidar"], expected["observation"]["lidar"])
+        assert torch.equal(found["action"], expected["action"])
+        assert beside.info(iteration).metadata == storage.info(iteration).metadata
+    assert not (other / "rollouts").exists()
+    assert main(["rollouts", "ls", str(other)]) == 0
+    assert "2 rollouts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("settings", "steps"), [(SMALL, 32), (SAC, 8)])
+def test_a_checkpoint_that_a_signal_asked_for_has_its_batch_too(tmp_path, settings, steps):
+    stopped = train(tmp_path / "stopped", "compress_lidar=true", settings=settings, stop=signal.SIGTERM)
+    beside = RolloutStorage(stopped / "checkpoints")
+    assert beside.list() == [1]
+    assert (beside.info(1).steps, beside.info(1).metadata["frames"]) == (steps, 32 * steps)
+
+
+def test_a_resumed_run_may_keep_other_rollouts():
+    saved = as_dict(load_config([*SMALL]))
+    config = continued_config(saved, ["rollout_save_interval=5", "rollout_keep_last_n=1", "compress_lidar=true"])
+    assert (config.rollout_save_interval, config.rollout_keep_last_n, config.compress_lidar) == (5, 1, True)
+
+
 def test_the_time_of_keeping_is_watched(run):
     assert json.loads((run / "phases.json").read_text())["rollout_save"] > 0
 
@@ -107,11 +141,11 @@ def test_a_rollout_that_cannot_be_kept_warns_and_training_goes_on(tmp_path):
     (tmp_path / "file").write_text("no folder")
     trainer = Trainer(load_config([*SMALL]), Team())
     storage = RolloutStorage(tmp_path / "file", time_first=True, on_error="warn")
-    train_rollouts.keep_rollout(storage, trainer, trainer.collect())
+    train_rollouts.keep_rollout(storage, trainer, trainer.collect(), 1)
     with pytest.warns(RuntimeWarning, match="not saved"):
         storage.close()
     with pytest.warns(RuntimeWarning, match="this rollout is not kept.*closed"):
-        train_rollouts.keep_rollout(storage, trainer, trainer.collect())
+        train_rollouts.keep_rollout(storage, trainer, trainer.collect(), 1)
 
 
 # ------------------------------------------------------------------ commands

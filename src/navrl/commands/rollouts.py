@@ -9,6 +9,7 @@ from typing import Any
 EPILOG = """examples:
   navrl train rollout_save_interval=50                     keep every fiftieth batch in RUN/rollouts
   navrl rollouts ls runs/a                                 which ones there are
+  navrl train compress_lidar=true                          keep the last batch beside each checkpoint, in RUN/checkpoints
   navrl rollouts show runs/a --env 7 --png flight.png      what is in the newest, and what drone 7 did
   navrl rollouts export runs/a --minari datasets           episodes for minari.load_dataset
   navrl rollouts export runs/a --parquet steps.parquet     one row a step, for pandas, Polars, DuckDB
@@ -41,14 +42,17 @@ def register(subparsers: Any) -> None:
 
 
 def _storage(folder: Path) -> Any:
-    """Return the rollouts of a run, or of a folder of them."""
+    """Return the rollouts of a run, or of a folder of them; those of a run are by themselves or beside its checkpoints."""
     from navrl.errors import RolloutError
     from navrl.io.rollouts import RolloutStorage
 
-    inside = folder / "rollouts"
-    storage = RolloutStorage(inside if inside.is_dir() else folder)
-    if not storage.list():
-        raise RolloutError(f"{folder} holds no rollouts; `navrl train rollout_save_interval=50` keeps every fiftieth batch")
+    storages = [RolloutStorage(place) for place in (folder / "rollouts", folder / "checkpoints", folder)]
+    storage = next((storage for storage in storages if storage.list()), None)
+    if storage is None:
+        raise RolloutError(
+            f"{folder} holds no rollouts; `navrl train rollout_save_interval=50` keeps every fiftieth batch, and "
+            "`compress_lidar=true` the last one beside each checkpoint, in RUN/checkpoints"
+        )
     return storage
 
 

@@ -74,6 +74,7 @@ def lead(
         RolloutStorage(
             folder.path / "rollouts", keep_last_n=config.rollout_keep_last_n or None, time_first=True, on_error="warn"
         ) as rollouts,
+        RolloutStorage(folder.checkpoints, keep_last_n=config.keep_last_n, time_first=True, on_error="warn") as beside,
     ):  # fmt: skip
         metrics.rewind(trainer.iteration)
         record = _Record(trainer, folder, display, metrics, publisher)
@@ -84,7 +85,7 @@ def lead(
                 batch = trainer.collect()
             if config.rollout_save_interval and (trainer.iteration + 1) % config.rollout_save_interval == 0:
                 with record.monitor.timer("rollout_save"):
-                    keep_rollout(rollouts, trainer, batch)
+                    keep_rollout(rollouts, trainer, batch, trainer.iteration + 1)
             checkpoints.saver.barrier()  # the update writes to critics outside of the optimisers too
             with record.monitor.timer("policy_training"):
                 report = trainer.learn(batch)
@@ -102,6 +103,9 @@ def lead(
                 with record.monitor.timer("checkpoint_save"):
                     _save(trainer, team, checkpoints, record.score if plan["evaluate"] else None)
                 record.saved(checkpoints)
+                if config.compress_lidar:
+                    with record.monitor.timer("rollout_save"):
+                        keep_rollout(beside, trainer, batch, trainer.iteration)
             record.show(report)
             if trainer.iteration % SUMMARY_INTERVAL == 0:
                 record.summarise()

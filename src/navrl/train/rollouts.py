@@ -14,18 +14,18 @@ from navrl.train.trainers import AnyTrainer
 __all__ = ["keep_rollout", "rollout_data"]
 
 
-def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions) -> None:
-    """Store a batch in the background, under the number of the iteration that learns from it; a failure only warns."""
+def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions, iteration: int) -> None:
+    """Store a batch in the background, under the number of the iteration that it is learnt from in; a failure only warns."""
     task = trainer.config.task
     metadata = {
-        "frames": trainer.frames + trainer.frames_per_iteration,
+        "frames": iteration * trainer.frames_per_iteration,
         "seed": trainer.config.seed,
         "lidar_range": task.sensor.lidar_range,
         "action_limit": task.env.action_limit,
         "seconds_per_step": task.sim.dt * task.env.action_repeat,
     }
     try:
-        storage.save(rollout_data(batch, trainer.env.layout), trainer.iteration + 1, metadata=metadata)
+        storage.save(rollout_data(batch, trainer.env.layout), iteration, metadata=metadata)
     except NavrlError as error:
         warnings.warn(f"this rollout is not kept: {error}", RuntimeWarning, stacklevel=2)
 
