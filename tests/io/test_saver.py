@@ -276,9 +276,7 @@ def test_after_shutdown_the_optimisers_are_as_they_were():
     training = TinyTraining()
     with AsyncCheckpointSaver(optimizers=training.optimizers):
         assert training.adam._optimizer_step_pre_hooks
-        assert training.adam._optimizer_step_post_hooks
     assert not training.adam._optimizer_step_pre_hooks
-    assert not training.adam._optimizer_step_post_hooks
 
 
 def test_an_object_that_cannot_be_stored_is_refused_in_the_call(tmp_path):
@@ -491,14 +489,10 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkey
     job.snapshot.copied.wait(10)
     saver._uncopied.append(job)
     job.snapshot.copied.clear()  # as a child would see it that was forked during the copy
-    pace = saver._files.pace
     with monkeypatch.context() as child:
         child.setattr(saver_module.os, "getpid", lambda: -1)
         saver.barrier()
-        saver._files.pace = None  # is the parent's too
-        training.step()
         saver._finish_at_exit()
-    saver._files.pace = pace
     job.snapshot.copied.set()
     held.set()
     saver.shutdown()

@@ -111,17 +111,6 @@ def stored(path):
         return container.read([entry], [np.empty(entry.size, np.uint8)])[0].tobytes()
 
 
-@pytest.mark.parametrize("codec", ["planes-zstd", "time-delta-zstd", "raw"])
-def test_a_writer_that_codes_itself_waits_for_a_good_time_before_each_part(tmp_path, codec):
-    numbers = np.random.default_rng(0).normal(0, 0.02, (40, 50, 1000)).astype(np.float32)
-    source = ArraySource("numbers", "float32", numbers.shape, numbers.reshape(-1).view(np.uint8))
-    asked = []
-    with TaskThreads(1, "test", resting=lambda: True, give_way=lambda: asked.append(1)) as threads:
-        write_container(tmp_path / "alone", [source], {}, codec=codec, threads=threads)
-    assert len(asked) >= 4
-    assert stored(tmp_path / "alone") == numbers.tobytes()
-
-
 def test_threads_that_begin_to_rest_finish_what_they_were_given(tmp_path):
     numbers = np.random.default_rng(0).normal(0, 0.02, 5_000_000).astype(np.float32)
     source = ArraySource("numbers", "float32", numbers.shape, numbers.view(np.uint8))

@@ -196,7 +196,6 @@ def _encode_all(
             if plans[number].codec == "raw" or threads.resting():  # what is raw needs but a checksum
                 while pending:
                     yield from finish()
-                threads.give_way()
                 yield number, _encode_run(plans[number], level, array, where, scratches[-1])
                 continue
             while not scratches:

@@ -48,9 +48,7 @@ class FileWriter:
         self._cleaned: set[Path] = set()
         self._may_start = self.shares and process and self._delta is None and not lossy_moments and can_start()
         self.pace = pace = Pace(shared=self._may_start)
-        self._encoders = TaskThreads(
-            threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting, give_way=pace.give_way
-        )
+        self._encoders = TaskThreads(threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting)
         self._process: WriterProcess | None = None
 
     def share_from(self) -> int | None:

@@ -128,8 +128,7 @@ class AsyncCheckpointSaver:
     def register(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the saver copy what this optimiser owns in the background; its steps wait for the copy."""
         self._optimizers.append(optimizer)
-        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
-        self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+        self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.barrier()))
 
     def save_async(
         self,
@@ -251,15 +250,6 @@ class AsyncCheckpointSaver:
             error.add_note(f"and a checkpoint was not saved: {failed}")
 
     # In the calling thread.
-
-    def _before_step(self, *_: Any) -> None:
-        self.barrier()
-        if not self._is_forked():  # then the pace is the parent's
-            self._files.pace.step_begins()
-
-    def _after_step(self, *_: Any) -> None:
-        if not self._is_forked():
-            self._files.pace.step_ends()
 
     def _is_forked(self) -> bool:
         return os.getpid() != self._owner

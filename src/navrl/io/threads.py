@@ -37,15 +37,10 @@ class TaskThreads:
         name: of the threads, with a number behind it.
         niceness: how far they give way to others.
         resting: tells whether who has tasks had better carry them out itself for now; tasks that are given are carried out.
-        give_way: returns when it is a good time for who carries them out itself to begin with the next.
     """
 
-    def __init__(
-        self, count: int, name: str, *, niceness: int = 0,
-        resting: Callable[[], bool] = lambda: False, give_way: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    def __init__(self, count: int, name: str, *, niceness: int = 0, resting: Callable[[], bool] = lambda: False) -> None:
         self.resting = resting
-        self.give_way = give_way
         self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._niceness = niceness
         self.count = count

@@ -216,7 +216,7 @@ def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int
     give_way(os.getpid(), niceness)  # it has a session of its own, whose niceness is what counts beside the training's
     channel = Channel(socket.socket(fileno=descriptors[0]), lambda: os.getppid() == parent)
     pace = Pace.behind(descriptors[1])
-    encoders = TaskThreads(threads, "navrl-encode", resting=lambda: pace.resting, give_way=pace.give_way)
+    encoders = TaskThreads(threads, "navrl-encode", resting=lambda: pace.resting)
     memory = _Mapped()
     try:
         channel.send({"up": True})
