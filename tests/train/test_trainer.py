@@ -313,8 +313,9 @@ def test_a_short_training_in_a_light_world_improves_its_return():
     gains = []
     for seed in range(3):
         trainer = trainer_of(
-            f"seed={seed}", "env.num_envs=256", "env.num_obstacles=20", "env_dyn.num_obstacles=0", "env.max_episode_length=1200",
-            "algo.training_frame_num=32", "algo.num_minibatches=16", "max_frame_num=245_760", "flight.interim_episodes=64",
+            f"seed={seed}", "env.num_envs=256", "env.num_obstacles=20", "env_dyn.num_obstacles=0",
+            "env.max_episode_length=1200", "algo.training_frame_num=32", "algo.num_minibatches=16",
+            "max_frame_num=245_760", "flight.interim_episodes=64",
         )  # fmt: skip
         [before] = trainer.evaluate().values()
         while trainer.iteration < trainer.iterations:
