@@ -104,15 +104,17 @@ class NoSave(Writer):
 class Safetensors(Writer):
     """safetensors, blocking: tensors by name."""
 
-    def save(self, state: dict[str, Any]) -> None:
-        from safetensors.torch import save_file
+    def __init__(self, training: Training, path: Path) -> None:
+        import safetensors.torch
 
-        save_file(dict(named_tensors(state)), self.path)
+        super().__init__(training, path)
+        self._library = safetensors.torch
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._library.save_file(dict(named_tensors(state)), self.path)
 
     def load(self) -> dict[str, torch.Tensor]:
-        from safetensors.torch import load_file
-
-        return load_file(self.path)
+        return self._library.load_file(self.path)
 
 
 class CloneAndQueue(Writer):
@@ -251,8 +253,10 @@ class Distributed(Writer):
 
     def __init__(self, training: Training, path: Path) -> None:
         import torch.distributed as dist
+        import torch.distributed.checkpoint as dcp
 
         super().__init__(training, path)
+        self._library = dcp
         logging.getLogger().setLevel(logging.WARNING)  # its processes report every request
         warnings.filterwarnings("ignore", module="torch.distributed")
         if not dist.is_initialized():
@@ -263,12 +267,11 @@ class Distributed(Writer):
         self._done: Any = None
 
     def save(self, state: dict[str, Any]) -> None:
-        import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-        response = dcp.async_save(
+        response = self._library.async_save(
             state,
-            storage_writer=dcp.FileSystemWriter(self.path, overwrite=True),
+            storage_writer=self._library.FileSystemWriter(self.path, overwrite=True),
             async_checkpointer_type=AsyncCheckpointerType(self.kind),
             async_stager=self._stager,
         )
@@ -287,9 +290,7 @@ class Distributed(Writer):
         self._done.result()  # its FileSystemWriter flushes by itself
 
     def load_live(self, state: dict[str, Any]) -> None:
-        import torch.distributed.checkpoint as dcp
-
-        dcp.load(state, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+        self._library.load(state, storage_reader=self._library.FileSystemReader(self.path), no_dist=True)
 
     def load(self) -> dict[str, torch.Tensor]:
         state = Training.state(self.training)

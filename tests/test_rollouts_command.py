@@ -99,27 +99,39 @@ def test_what_is_kept_is_what_was_flown(storage):
 def test_keeping_rollouts_changes_no_bit_of_the_training(run, tmp_path):
     other = train(tmp_path / "other")
     assert not (other / "rollouts").exists()
+    assert RolloutStorage(other / "checkpoints").list() == []
     kept, plain = (load_checkpoint(folder / "checkpoints" / "latest") for folder in (run, other))
     for name, value in plain["network"].items():
         assert torch.equal(kept["network"][name], value), name
     assert torch.equal(kept["ranks"][0]["actions"], plain["ranks"][0]["actions"])
 
 
-def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(storage, tmp_path, capsys):
-    other = train(tmp_path / "other", "compress_lidar=true", "save_interval=1", "keep_last_n=2")
-    beside = RolloutStorage(other / "checkpoints")
-    assert beside.list() == [3, 4] == [entry.step for entry in list_entries(other / "checkpoints")]
-    for iteration in (3, 4):
-        expected, found = storage.load(iteration), beside.load(iteration)
-        assert torch.equal(found["observation"]["lidar"], expected["observation"]["lidar"])
-        assert torch.equal(found["action"], expected["action"])
-        assert beside.info(iteration).metadata == storage.info(iteration).metadata
-    assert not (other / "rollouts").exists()
-    assert main(["rollouts", "ls", str(other)]) == 0
+@pytest.mark.parametrize("settings", [SMALL, SAC], ids=["PPO", "SAC"])
+def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(settings, tmp_path, capsys):
+    keys = ("compress_lidar=true", "rollout_save_interval=1", "save_interval=1", "keep_last_n=2")
+    both = train(tmp_path / "both", *keys, settings=settings)
+    before, beside = RolloutStorage(both / "rollouts"), RolloutStorage(both / "checkpoints")
+    last = before.list()[-1]
+    assert beside.list() == [last - 1, last] == [entry.step for entry in list_entries(both / "checkpoints")]
+    for iteration in beside.list():  # kept after it was learnt from, and the other before
+        assert_same(beside.load(iteration), before.load(iteration))
+        assert beside.info(iteration).metadata == before.info(iteration).metadata
+    shutil.rmtree(both / "rollouts")
+    assert main(["rollouts", "ls", str(both)]) == 0
     assert "2 rollouts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("settings", "steps"), [(SMALL, 32), (SAC, 8)])
+def assert_same(found, expected):
+    """Compare two rollouts, every array of them."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            assert_same(found[name], value)
+        else:
+            assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize(("settings", "steps"), [(SMALL, 32), (SAC, 8)], ids=["PPO", "SAC"])
 def test_a_checkpoint_that_a_signal_asked_for_has_its_batch_too(tmp_path, settings, steps):
     stopped = train(tmp_path / "stopped", "compress_lidar=true", settings=settings, stop=signal.SIGTERM)
     beside = RolloutStorage(stopped / "checkpoints")

@@ -84,7 +84,7 @@ class Config(NavigationSettings):
     async_checkpoint_queue_size: int = 3
     rollout_save_interval: int = 0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
     rollout_keep_last_n: int = 10  # batches; 0: all
-    compress_lidar: bool = False  # keep beside each checkpoint the batch that was learnt from last, LiDAR and all, compressed
+    compress_lidar: bool = False  # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac

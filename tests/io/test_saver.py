@@ -492,6 +492,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkey
     with monkeypatch.context() as child:
         child.setattr(saver_module.os, "getpid", lambda: -1)
         saver.barrier()
+        training.step()
         saver._finish_at_exit()
     job.snapshot.copied.set()
     held.set()

@@ -8,8 +8,8 @@ from typing import Any
 
 EPILOG = """examples:
   navrl train rollout_save_interval=50                     keep every fiftieth batch in RUN/rollouts
-  navrl rollouts ls runs/a                                 which ones there are
   navrl train compress_lidar=true                          keep the last batch beside each checkpoint, in RUN/checkpoints
+  navrl rollouts ls runs/a                                 which ones there are
   navrl rollouts show runs/a --env 7 --png flight.png      what is in the newest, and what drone 7 did
   navrl rollouts export runs/a --minari datasets           episodes for minari.load_dataset
   navrl rollouts export runs/a --parquet steps.parquet     one row a step, for pandas, Polars, DuckDB
@@ -29,7 +29,7 @@ def register(subparsers: Any) -> None:
     show = actions.add_parser("show", help="say what a rollout holds, and draw the flight of one drone")
     export = actions.add_parser("export", help="write rollouts for other tools")
     for action, run in ((ls, _ls), (show, _show), (export, _export)):
-        action.add_argument("folder", type=Path, help="a run, or a folder of rollouts")
+        action.add_argument("folder", type=Path, help="a run (its rollouts/ or else its checkpoints/), or a folder of rollouts")
         action.set_defaults(run=run)
     show.add_argument("iteration", type=int, nargs="?", help="which one (default: the newest)")
     show.add_argument("--env", type=int, default=0, metavar="N", help="the drone to draw (default: %(default)s)")

@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def resting(self) -> bool:
-        """Whether it is so."""
+        """Whether the one thread that writes also codes, alone: there are few cores, and nobody waits for a file."""
         return bool(self._bytes[0])
 
     @resting.setter

@@ -111,6 +111,7 @@ def lead(
                 record.summarise()
             if plan["stop"]:
                 checkpoints.flush()
+                beside.flush()
                 if record.failure is not None:
                     raise record.failure
                 display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")

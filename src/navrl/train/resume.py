@@ -17,8 +17,8 @@ from navrl.train.folder import default_name
 # How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
 CHANGEABLE = (
     "max_frame_num", "eval_interval", "save_interval", "keep_last_n", "compress_checkpoint", "save_compression_level",
-    "async_checkpoint_queue_size", "rollout_", "compress_lidar", "headless", "run_folder", "resume", "resume_checkpoint",
-    "flight.", "wandb.", "mlflow.", "tracker", "registry.", "sim.num_threads",
+    "async_checkpoint_queue_size", "rollout_save_interval", "rollout_keep_last_n", "compress_lidar", "headless",
+    "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.", "mlflow.", "tracker", "registry.", "sim.num_threads",
 )  # fmt: skip
 
 
