@@ -15,7 +15,7 @@ __all__ = ["keep_rollout", "rollout_data"]
 
 
 def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions, iteration: int) -> None:
-    """Store a batch in the background, under the number of the iteration that it is learnt from in; a failure only warns."""
+    """Store a batch in the background, under the number of the iteration that it belongs to; a failure only warns."""
     task = trainer.config.task
     metadata = {
         "frames": iteration * trainer.frames_per_iteration,
