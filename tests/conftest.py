@@ -10,10 +10,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import navrl
 
 PACKAGE = Path(navrl.__file__).parent
+
+settings.register_profile("navrl", deadline=None)  # a busy machine is not a failure
+settings.load_profile("navrl")
 
 # Each of the processes that share the tests would use every core: on two cores test_ppo.py and test_sac.py side by side took
 # 152 s with two threads of torch each, and 17 s with one. Torch reads this when it is imported, here and in what tests start.
