@@ -356,7 +356,7 @@ class Navrl(Writer):
         self.saver.barrier()
 
     def busy(self) -> bool:
-        return self.saver.queue_length > 0
+        return self.saver.queue_size > 0
 
     def wait(self) -> None:
         self.saver.flush()

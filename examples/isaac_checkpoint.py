@@ -72,7 +72,7 @@ def main():
                 print(f"iteration {iteration}: reward {float(total):.3f}")
 
     statistics = checkpoints.saver.get_stats()
-    print(f"{statistics['saves']:.0f} saves held training up for {statistics['stall_ms_p50']:.2f} ms each (median)")
+    print(f"{statistics['total_saved']:.0f} saves held training up for {statistics['stall_ms_p50']:.2f} ms each (median)")
 
 
 if __name__ == "__main__":

@@ -51,11 +51,13 @@ def test_a_new_file_is_found_by_its_compressed_name(tmp_path, state):
     assert_same(load_checkpoint(tmp_path / "new.pt.lz4"), state)
 
 
-def test_the_exact_name_wins(tmp_path):
-    save_checkpoint({"n": 1}, tmp_path / "x.pt")
-    save_checkpoint({"n": 2}, tmp_path / "x.pt.lz4")
-    assert load_checkpoint(tmp_path / "x.pt") == {"n": 1}
-    assert load_checkpoint(tmp_path / "x.pt.lz4") == {"n": 2}
+@pytest.mark.parametrize("newer", ["x.pt", "x.pt.lz4"])
+def test_of_two_names_the_newer_file_is_loaded_with_a_warning(tmp_path, newer):
+    for name in ("x.pt", "x.pt.lz4"):
+        save_checkpoint({"name": name}, tmp_path / name)
+        os.utime(tmp_path / name, (1000, 2000 if name == newer else 1000))
+    with pytest.warns(RuntimeWarning, match=rf"x\.pt and x\.pt\.lz4; {newer}, modified last, is used"):
+        assert load_checkpoint(tmp_path / "x.pt") == {"name": newer}
 
 
 def test_a_missing_checkpoint_names_what_was_tried(tmp_path):

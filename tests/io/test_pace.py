@@ -40,7 +40,7 @@ def test_a_file_that_nobody_waits_for_is_of_small_chunks_and_is_what_was_saved(t
             saver.flush()
             assert time.monotonic() < deadline
         saver.save_async({"x": parameters}, tmp_path / "x.pt")
-        while saver.queue_length:
+        while saver.queue_size:
             time.sleep(0.001)
             assert time.monotonic() < deadline
     assert_same([one.detach() for one in load_checkpoint(tmp_path / "x.pt")["x"]], [one.detach() for one in parameters])

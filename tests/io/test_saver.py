@@ -394,7 +394,7 @@ def test_a_full_queue_makes_the_caller_wait_and_drops_nothing(tmp_path, held):
     threading.Timer(0.1, held.set).start()
     for i in range(6):
         saver.save_async({"i": i}, tmp_path / f"{i}.pt")
-        assert saver.get_stats()["queue_length"] <= 2
+        assert saver.get_stats()["queue_size"] <= 2
     saver.shutdown()
     assert len(list(tmp_path.iterdir())) == 6
 
@@ -430,7 +430,7 @@ def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_sile
     monkeypatch.setattr(saver_module, "Guarded", lambda _: saver.shutdown() or snapshot_module.Guarded([]))
     with pytest.raises(CheckpointError, match="shut down"):
         saver.save_async({}, tmp_path / "x.pt")
-    assert saver.get_stats()["queue_length"] == 0
+    assert saver.get_stats()["queue_size"] == 0
 
 
 def test_a_save_that_is_interrupted_on_its_way_to_the_thread_holds_nobody_up(tmp_path, monkeypatch):
@@ -601,9 +601,53 @@ def test_the_statistics_count_saves_bytes_and_stalls(tmp_path):
         saver.save_async({"x": torch.zeros(1000)}, tmp_path / "x.pt")
         saver.flush()
         stats = saver.get_stats()
-    assert (stats["saves"], stats["failed"], stats["raw_bytes"], stats["queue_length"]) == (1, 0, 4000, 0)
+    assert (stats["total_saved"], stats["failed"], stats["raw_bytes"], stats["queue_size"]) == (1, 0, 4000, 0)
     assert stats["stored_bytes"] == (tmp_path / "x.pt").stat().st_size
+    assert stats["compression_ratio"] == 4000 / stats["stored_bytes"]
     assert 0 < stats["stall_ms_p50"] <= stats["stall_ms_max"]
+
+
+def test_verbose_prints_every_file_and_every_failure(tmp_path, capfd):
+    (tmp_path / "a file").touch()
+    with AsyncCheckpointSaver(verbose=True) as saver:
+        saver.save_async({"x": torch.zeros(1000)}, tmp_path / "x.pt")
+        saver.save_async({"x": torch.zeros(1000)}, tmp_path / "a file" / "y.pt")
+        with pytest.raises(CheckpointError):
+            saver.flush()
+    saved, failed = capfd.readouterr().out.splitlines()
+    assert saved.startswith(f"[checkpoint] saved {tmp_path / 'x.pt'}: 0.0 MB as")
+    assert failed.startswith(f"[checkpoint] NOT saved: {tmp_path / 'a file' / 'y.pt'}")
+
+
+def test_a_saver_prints_nothing_unless_asked(tmp_path, capfd):
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async({"x": torch.zeros(1000)}, tmp_path / "x.pt")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_full_queue_is_told_once(tmp_path, monkeypatch):
+    told, released = [], threading.Event()
+
+    def tell(message, *_):
+        told.append(str(message))
+        released.set()
+
+    with AsyncCheckpointSaver(max_queue_size=1) as saver, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", tell)
+        saver.save_async({"x": 1}, tmp_path / "0.pt", after=lambda _: released.wait())
+        saver.save_async({"x": 1}, tmp_path / "1.pt")  # waits until it has told, which lets the first one go
+        again = threading.Event()
+        saver.save_async({"x": 1}, tmp_path / "2.pt", after=lambda _: again.wait())
+        threading.Timer(0.1, again.set).start()
+        saver.save_async({"x": 1}, tmp_path / "3.pt")
+    assert [line.partition(",")[0] for line in told] == ["the save queue is full (1 of 1 saves pending)"]
+
+
+@pytest.mark.parametrize("level", [-1, 17])
+def test_a_level_out_of_range_is_refused(level):
+    with pytest.raises(ConfigError, match=f"level is {level}, expected 0 to 16"):
+        AsyncCheckpointSaver(level=level)
 
 
 def test_the_memory_of_copies_is_used_again(tmp_path):
@@ -651,9 +695,9 @@ def coding(monkeypatch):
 
 def wait_until_written(saver):
     deadline = time.monotonic() + 60
-    while saver.queue_length and time.monotonic() < deadline:
+    while saver.queue_size and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert not saver.queue_length
+    assert not saver.queue_size
 
 
 def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, coding, monkeypatch):

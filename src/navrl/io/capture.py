@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
+from navrl.io.foreign_types import as_tagged
 from navrl.io.state import MAX_DEPTH, TENSOR_TYPES, Refused, check_array, check_tensor, name_place, refusal
 from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
@@ -125,6 +126,8 @@ def _capture(value: Any, found: _Found, depth: int) -> Any:
     if kind is np.ndarray:
         check_array(value)
         return np.array(value, order="C", copy=True)  # nothing guards it from being written to later
+    if (tagged := as_tagged(value)) is not None:
+        return replace(tagged, content=_capture(tagged.content, found, depth + 1))
     raise Refused(value, refusal(value))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from navrl.io import legacy
 from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
+from navrl.io.devices import usable_device
 from navrl.io.element_types import NUMPY_DTYPES
 from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file
 from navrl.io.lossy import narrow_moments
@@ -68,6 +70,8 @@ def checkpoint_document(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """Return the file that holds a checkpoint: the path itself, or with a suffix of compression more or less.
 
+    Where several are there, it is the one that was modified last, with a warning.
+
     Raises:
         CheckpointError: there is none; the message lists the names that were tried.
     """
@@ -75,9 +79,17 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
     if path.suffix in _SUFFIXES:
         candidates.append(path.with_suffix(""))
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
+    there = [candidate for candidate in candidates if candidate.is_file()]
+    if there:
+        newest = max(there, key=lambda candidate: candidate.stat().st_mtime_ns)
+        if len(there) > 1:
+            names = " and ".join(candidate.name for candidate in there)
+            warnings.warn(
+                f"{path.parent} holds {names}; {newest.name}, modified last, is used. Remove the other",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return newest
     tried = ", ".join(candidate.name for candidate in candidates)
     raise CheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
 
@@ -102,16 +114,18 @@ def load_checkpoint(
         trusted: allow a pickle to run the code that it names. Only needed for foreign files with foreign classes.
 
     Raises:
+        ConfigError: this machine has no such device.
         CheckpointError: there is no such file, or it does not fit `into`.
         ContainerError: the file is damaged; the message names the file and the tensor.
     """
+    device = usable_device(device)
     found = find_checkpoint(path)
     with naming_file(found), open(found, "rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
         return legacy.load(found, start, device, trusted=trusted, into=into)
     with Container(found) as container:
-        return _Loading(container, torch.device(device), workers, into).state()
+        return _Loading(container, device, workers, into).state()
 
 
 def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:

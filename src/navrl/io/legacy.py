@@ -13,6 +13,7 @@ import lz4.frame
 import torch
 
 from navrl.errors import CheckpointError, ContainerError
+from navrl.io.numpy_pickles import NUMPY_GLOBALS, with_arrays
 
 __all__ = ["UnsafePickleError", "load"]
 
@@ -58,17 +59,25 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
             raise ContainerError(
                 f"{path}: starts with {start!r}: not a navrl container, nor a torch.save file, plain or in LZ4"
             )
-        return torch.load(source, map_location=device, weights_only=not trusted)
+        if trusted:
+            return torch.load(source, map_location=device, weights_only=False)
+        with torch.serialization.safe_globals(NUMPY_GLOBALS):
+            return with_arrays(torch.load(source, map_location=device, weights_only=True))
     except pickle.UnpicklingError as error:
-        reason = str(error).partition("\n")[0]
         raise UnsafePickleError(
-            f"{path}: holds more than tensors and plain values, or is damaged: {reason} "
+            f"{path}: holds more than tensors, NumPy arrays and plain values, or is damaged: {_reason(error)}. "
             "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
         ) from error
     except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OSError) as error:
         if isinstance(error, ContainerError | FileNotFoundError):
             raise
         raise ContainerError(f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}") from error
+
+
+def _reason(error: pickle.UnpicklingError) -> str:
+    """Return what torch found, without its advice."""
+    said = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
+    return said.partition(" Please use")[0].partition("\n")[0].rstrip(".")[:200]
 
 
 def _decompress(path: Path) -> bytes:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from navrl.errors import ContainerError, RolloutError
 from navrl.io.codecs import Bytes
 from navrl.io.container import Container
+from navrl.io.devices import usable_device
 from navrl.io.element_types import NUMPY_DTYPES
 from navrl.io.index import ArrayEntry
 from navrl.io.rollout_file import Axes, Key, resolve_key, stored_layout
@@ -42,7 +43,7 @@ class RolloutReader:
 
     def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
         """Return the rollout or a part of it; see `RolloutStorage.load`."""
-        reading = _Reading(self._container, self._layout.axes, self._by_rows, torch.device(device), envs, steps)
+        reading = _Reading(self._container, self._layout.axes, self._by_rows, usable_device(device), envs, steps)
         with _naming(self.path):
             tree = self._tree if keys is None else _chosen(self._tree, keys)
             reading.read(self._numbers if keys is None else sorted(array_numbers(tree)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import operator
 import os
 import re
 import time
@@ -33,13 +34,12 @@ from navrl.io.rollout_file import (
     row_sources,
 )
 from navrl.io.rollout_reader import RolloutReader
-from navrl.io.saver import AsyncCheckpointSaver
+from navrl.io.saver import MAX_LEVEL, AsyncCheckpointSaver
 from navrl.io.state import check_json
 
 __all__ = ["RolloutStorage"]
 
 _NAME = re.compile(r"rollout_(\d{9,})\.navrl")
-MAX_LEVEL = 16
 
 
 class RolloutStorage:
@@ -190,9 +190,9 @@ class RolloutStorage:
 
     def path(self, iteration: int) -> Path:
         """Return where the rollout of an iteration is, or would be."""
-        if isinstance(iteration, bool) or not isinstance(iteration, int) or iteration < 0:
-            raise RolloutError(f"iteration is {iteration!r}; expected a whole number of at least 0")
-        return self.folder / f"rollout_{iteration:09d}.navrl"
+        if isinstance(iteration, bool) or not hasattr(iteration, "__index__") or operator.index(iteration) < 0:
+            raise RolloutError(f"iteration is {iteration!r:.60}; expected a whole number of at least 0")
+        return self.folder / f"rollout_{operator.index(iteration):09d}.navrl"
 
     def flush(self) -> None:
         """Return when everything saved so far is on the disk.

@@ -33,6 +33,8 @@ __all__ = ["AsyncCheckpointSaver"]
 
 logger = logging.getLogger("navrl.io")
 
+MAX_LEVEL = 16  # of compression
+
 # Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
 _WORTH_OVERLAP = 8 << 20
 
@@ -42,11 +44,11 @@ class AsyncCheckpointSaver:
 
     Args:
         max_queue_size: saves that may be on their way at once; each holds one copy of the state in memory.
-        verbose: log every save (logger `navrl.io`) as information rather than for debugging.
+        verbose: print a line for every file that is on the disk, and for every save that failed.
         optimizers: the only writers of what is saved, but for buffers. Their parameters and moments are copied while
             training goes on, and their next step waits for the copy. Without them the copy is made in the call.
         codec: how compressed files are stored; see `navrl.io.codecs.CODECS`.
-        level: how hard the codec tries; None is the codec's own choice.
+        level: how hard the codec tries, 0 to 16; None is the codec's own choice.
         delta_chain: store a save as the difference to the one before, and a whole one after this many; 0 is never.
             1 would be whole files only, at the price of the copy, and is refused.
             Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.delta`.
@@ -81,6 +83,8 @@ class AsyncCheckpointSaver:
             raise ConfigError(f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2")
         if workers is not None and workers < 1:
             raise ConfigError(f"workers is {workers}, expected at least 1, or None for what suits the machine")
+        if level is not None and not 0 <= level <= MAX_LEVEL:
+            raise ConfigError(f"level is {level}, expected 0 to {MAX_LEVEL}, or None for the codec's own choice")
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
         if on_error not in ("raise", "warn"):
@@ -96,7 +100,8 @@ class AsyncCheckpointSaver:
             process=process and codec != "raw",
         )
         self._max_queue_size = max_queue_size
-        self._log_level = logging.INFO if verbose else logging.DEBUG
+        self._verbose = verbose
+        self._told_full = False
         self._raises = on_error == "raise"
         self._waits = when_full == "wait"
         self._owner = os.getpid()
@@ -226,16 +231,25 @@ class AsyncCheckpointSaver:
             return tuple(self._errors)
 
     @property
-    def queue_length(self) -> int:
+    def queue_size(self) -> int:
         """How many saves are on their way to the disk."""
         self._check_process()
         return len(self._pending)
 
     def get_stats(self) -> dict[str, float]:
-        """Return counts, bytes, ratio, queue length, and how long the training thread was held up."""
+        """Return what was saved so far, what is pending, and the stall of the training thread.
+
+        `total_saved` and `failed` count saves, `queue_size` those pending of at most `max_queue_size`. `raw_bytes` and
+        `stored_bytes` are sums; `compression_ratio` is raw over stored. `stall_ms_p50`, `_p99` and `_max` are times that
+        `save_async` and the step after it took, `write_seconds` is the time spent writing files.
+        """
         self._check_process()
         with self._changed:
-            return {**self._statistics.summary(), "queue_length": len(self._pending), "max_queue": self._max_queue_size}
+            return {
+                **self._statistics.summary(),
+                "queue_size": len(self._pending),
+                "max_queue_size": self._max_queue_size,
+            }
 
     def __enter__(self) -> Self:
         return self
@@ -278,9 +292,21 @@ class AsyncCheckpointSaver:
                     f"{len(self._pending)} saves are on their way and max_queue_size is {self._max_queue_size}: "
                     "this state was not saved; save less often, or use when_full='wait'"
                 )
+            self._tell_full()
             with self._waits_for_files():
                 self._changed.wait_for(lambda: len(self._pending) < self._max_queue_size)
         self._check_open()
+
+    def _tell_full(self) -> None:
+        """Warn, once for this saver, that a call waits for the disk."""
+        if not self._told_full:
+            self._told_full = True
+            warnings.warn(
+                f"the save queue is full ({len(self._pending)} of {self._max_queue_size} saves pending), "
+                "checkpoint may be delayed: training waits for the disk. Save less often, or raise max_queue_size",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
     @contextlib.contextmanager
     def _waits_for_files(self) -> Iterator[None]:
@@ -401,7 +427,8 @@ class AsyncCheckpointSaver:
             job.snapshot.release()
             with self._changed:
                 if error is not None:
-                    logger.error("%s", str(error))  # who keeps the record is not to keep what the error refers to
+                    logger.error("%s", str(error))  # a kept log record must not keep the state alive
+                    self._say(f"NOT saved: {error}")
                     self._errors.append(error)
                     self._statistics.failed += 1
                 if job in self._pending:
@@ -429,8 +456,13 @@ class AsyncCheckpointSaver:
         seconds = time.perf_counter() - start
         with self._changed:
             self._statistics.wrote(written, seconds)
-        logger.log(
-            self._log_level, "%s: %.1f MB as %.1f MB in %.2f s",
-            job.path, written.raw_bytes / 1e6, written.stored_bytes / 1e6, seconds,
-        )  # fmt: skip
+        raw, stored = written.raw_bytes / 1e6, written.stored_bytes / 1e6
+        logger.debug("%s: %.1f MB as %.1f MB in %.2f s", job.path, raw, stored, seconds)
+        self._say(f"saved {job.path}: {raw:.1f} MB as {stored:.1f} MB in {seconds:.2f} s")
         return written
+
+    def _say(self, line: str) -> None:
+        """Print a line if the user asked for it; a closed terminal is no reason to fail a save."""
+        if self._verbose:
+            with contextlib.suppress(OSError, ValueError):
+                print(f"[checkpoint] {line}", flush=True)

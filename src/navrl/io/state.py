@@ -20,6 +20,7 @@ import torch
 
 from navrl.errors import ContainerError, UnsupportedStateError
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
+from navrl.io.foreign_types import FOREIGN_TAGS, Tagged, as_tagged, restore
 from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
 __all__ = ["Packed", "pack_state", "unpack_state"]
@@ -81,7 +82,7 @@ def _tagged(tree: Any, place: str) -> Iterator[tuple[dict[str, Any], str]]:
             yield from _tagged({"dict": tree.get("attributes", [])}, place) if tag == "ordered" else ()
         elif tag in _ARRAY_TAGS:
             yield tree, place
-        elif tag == "tuple":
+        elif tag == "tuple" or tag in FOREIGN_TAGS:
             yield from _tagged(content, place)
 
 
@@ -148,12 +149,17 @@ def _pack(value: Any, packed: Packed, depth: int) -> Any:
         return value if -_JSON_EXACT < value < _JSON_EXACT else {"int": hex(value)}
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
-    packer = _PACKERS.get(kind)
-    if packer is None:
-        raise Refused(value, refusal(value))
+    packer = _PACKERS.get(kind) or _pack_foreign
     if depth > MAX_DEPTH:
         raise Refused(value, f"nested deeper than {MAX_DEPTH} levels; does the state hold itself?")
     return packer(value, packed, depth + 1)
+
+
+def _pack_foreign(value: Any, packed: Packed, depth: int) -> Any:
+    tagged = value if type(value) is Tagged else as_tagged(value)
+    if tagged is None:
+        raise Refused(value, refusal(value))
+    return {tagged.tag: _pack(tagged.content, packed, depth), **tagged.extra}
 
 
 def _pack_array(value: Any, packed: Packed, tag: str) -> Any:
@@ -222,6 +228,8 @@ def _locate(state: Any, value: Any, place: str, depth: int) -> str | None:
         pairs = state.items()
     elif isinstance(state, (list, tuple)):
         pairs = enumerate(state)
+    elif (tagged := as_tagged(state)) is not None:
+        return _locate(tagged.content, value, place, depth + 1)
     for key, inner in pairs if depth <= MAX_DEPTH else ():
         if key is value:
             return _join(place, "key")
@@ -279,6 +287,8 @@ def _unpack(tree: Any, arrays: Mapping[str, Callable[[int], Any]], depth: int) -
         "int": lambda text: int(text, 16),
         "float": float,
     }
+    if tag in FOREIGN_TAGS:
+        return restore(tag, inner(content), tree)
     if tag not in builders:
         raise ContainerError(f"invalid state tree: unknown tag {tag!r}")
     return builders[tag](content)

@@ -42,11 +42,11 @@ class SaveStatistics:
         """Return it all; times of the training thread in milliseconds."""
         stalls = 1e3 * np.array(self._stalls or [0.0])
         return {
-            "saves": self._saves,
+            "total_saved": self._saves,
             "failed": self.failed,
             "raw_bytes": self._raw_bytes,
             "stored_bytes": self._stored_bytes,
-            "ratio": self._stored_bytes / self._raw_bytes if self._raw_bytes else 1.0,
+            "compression_ratio": self._raw_bytes / self._stored_bytes if self._stored_bytes else 1.0,
             "stall_ms_p50": float(np.percentile(stalls, 50)),
             "stall_ms_p99": float(np.percentile(stalls, 99)),
             "stall_ms_max": float(stalls.max()),

@@ -272,6 +272,7 @@ class _Record:
         counted = self._checkpoints
         if counted:
             self.display.note(
-                f"checkpoints: {counted['saves']}, {counted['stored_bytes'] / 1e6:.1f} MB (ratio {counted['ratio']:.2f}), "
-                f"stall {counted['stall_ms_p50']:.2f} ms median, {counted['stall_ms_max']:.2f} ms longest"
+                f"[Checkpoint Stats]\n  total saved: {counted['total_saved']}, {counted['stored_bytes'] / 1e6:.1f} MB\n"
+                f"  compression ratio: {counted['compression_ratio']:.2f}x\n  queue size: {counted['queue_size']}\n"
+                f"  stall: {counted['stall_ms_p50']:.2f} ms median, {counted['stall_ms_max']:.2f} ms longest"
             )

@@ -1,0 +1,99 @@
+"""NumPy values in `torch.save` files, read without running any code that the file names.
+
+torch's weights-only unpickler refuses NumPy. Here the names that a pickled array, number or dtype
+refers to stand for the classes below, which take nothing but numbers, booleans and text, and check
+sizes; NumPy's own unpickling functions never see the file.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+
+__all__ = ["NUMPY_GLOBALS", "with_arrays"]
+
+_KINDS = "biufcSU"  # booleans, numbers and text; objects and records would need code
+
+
+class _Dtype:
+    """Stands for `numpy.dtype` while a pickle is read."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.dtype = _checked(code)
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
+        if order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"a NumPy dtype with byte order {str(order)[:20]!r}")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+def _checked(code: Any) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(code if isinstance(code, str) and len(code) < 16 else None)
+    except TypeError as error:
+        raise pickle.UnpicklingError(f"a NumPy dtype {str(code)[:20]!r}") from error
+    if not isinstance(code, str) or dtype.kind not in _KINDS or dtype.fields:
+        raise pickle.UnpicklingError(f"a NumPy dtype {str(code)[:20]!r}; only numbers and text are read")
+    return dtype
+
+
+class _Array:
+    """Stands for an array while a pickle is read; `with_arrays` puts the array in its place."""
+
+    def __init__(self, *_: Any) -> None:
+        self.array = np.empty(0)
+
+    def __setstate__(self, state: Any) -> None:
+        try:
+            _, shape, kind, fortran, content = state
+            order: Any = "F" if fortran else "C"
+            flat = np.frombuffer(content, kind.dtype)
+            self.array = flat.reshape(tuple(shape), order=order).copy(order=order)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise pickle.UnpicklingError(f"a NumPy array that does not fit its bytes: {error}") from error
+
+
+def _scalar(kind: Any, content: Any) -> Any:
+    try:
+        return np.frombuffer(content, kind.dtype, count=1)[0]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise pickle.UnpicklingError(f"a NumPy number that does not fit its bytes: {error}") from error
+
+
+def _no_bytes(*content: Any) -> bytes:
+    """Stand for `bytes`, which old pickles call for the content of an empty array, and only so."""
+    if content:
+        raise pickle.UnpicklingError("bytes of a size that the pickle names")
+    return b""
+
+
+NUMPY_GLOBALS: list[Any] = [
+    (_no_bytes, "builtins.bytes"),
+    (_no_bytes, "__builtin__.bytes"),
+    (_Dtype, "numpy.dtype"),
+    (_Array, "numpy.ndarray"),
+    *(
+        (replacement, f"numpy.{core}.multiarray.{name}")
+        for core in ("core", "_core")  # NumPy 1 and 2
+        for replacement, name in ((_Array, "_reconstruct"), (_scalar, "scalar"))
+    ),
+]
+
+
+def with_arrays(loaded: Any) -> Any:
+    """Return a loaded state with real arrays in the places of those that stood for them."""
+    if isinstance(loaded, _Array):
+        return loaded.array
+    if isinstance(loaded, _Dtype):
+        return loaded.dtype
+    if isinstance(loaded, dict):
+        for key, value in loaded.items():
+            loaded[key] = with_arrays(value)
+    elif isinstance(loaded, list):
+        loaded[:] = [with_arrays(value) for value in loaded]
+    elif type(loaded) is tuple:
+        return tuple(with_arrays(value) for value in loaded)
+    return loaded
