@@ -86,11 +86,15 @@ class PerformanceMonitor:
         }
 
     def report(self, window: int | None = 100) -> dict[str, float]:
-        """Return what `get_stats` does in one level, for loggers: `{"training_mean": ..., "training_std": ..., ...}`."""
-        return {f"{name}_{key}": value for name, one in self.get_stats(window).items() for key, value in one.items()}
+        """Return what `get_stats` does in one level, for loggers: `{"training_mean": ..., ...}`."""
+        stats = self.get_stats(window)
+        return {f"{name}_{key}": one[key] for name, one in stats.items() for key in one}
 
     def get_summary(self, window: int | None = 100) -> str:
-        """Return a table with a heading, the name that took most time first; `share` is that of the sum of all names."""
+        """Return a table under a heading, the name that took most time first.
+
+        `share` is that of the sum of all names.
+        """
         stats = self.get_stats(window)
         whole = sum(one["total"] for one in stats.values())
         rows = [["", "count", "total", "share", "mean", "std", "p50", "p99", "max"]]

@@ -30,7 +30,10 @@ QUIET = settings(max_examples=50, deadline=None)
 
 
 @QUIET
-@given(max_len=st.one_of(st.none(), st.integers(1, 8)), operations=st.lists(st.integers(0, 9), max_size=60))
+@given(
+    max_len=st.one_of(st.none(), st.integers(1, 8)),
+    operations=st.lists(st.integers(0, 9), max_size=60),
+)
 def test_a_prefix_sum_finds_what_a_list_finds(max_len, operations):
     sums, plain = PrefixSum(max_len), []
     for operation in operations:
@@ -141,7 +144,9 @@ def test_lists_of_frames_are_episodes_as_arrays_are(mode):
     for buffer, one in zip(buffers, (whole, lists), strict=True):
         buffer.add(one)
     ours, theirs = (buffer.get(range(6)) for buffer in buffers)
-    assert all(torch.equal(ours[key], theirs[key]) and ours[key].dtype == theirs[key].dtype for key in ours)
+    for key, tensor in ours.items():
+        assert tensor.dtype == theirs[key].dtype
+        assert torch.equal(tensor, theirs[key])
 
 
 def test_the_index_of_the_episodes_follows_eviction():
@@ -233,34 +238,43 @@ def test_any_array_comes_back_from_its_bytes(image, codec, level, tensor):
 
 
 @QUIET
-@given(images=any_array.filter(lambda array: array.ndim), codec=any_codec, level=any_level, axes=st.integers(0, 2))
+@given(
+    images=any_array.filter(lambda array: array.ndim),
+    codec=any_codec,
+    level=any_level,
+    axes=st.integers(0, 2),
+)
 def test_a_sequence_comes_back_in_the_shape_that_is_asked_for(images, codec, level, axes):
     count, *shape = images.shape
+    native = images.dtype.newbyteorder("=")
     data = compress_image_seq(images, level, codec)
-    found = decompress_image_seq(data, [1] * axes + shape, count, dtype=images.dtype.newbyteorder("="))
+    found = decompress_image_seq(data, [1] * axes + shape, count, dtype=native)
     assert found.shape == (count, *[1] * axes, *shape)
-    assert found.tobytes() == images.astype(images.dtype.newbyteorder("=")).tobytes()
+    assert found.tobytes() == images.astype(native).tobytes()
+
+
+small = st.integers(1, 3)
+any_kind = st.tuples(st.lists(small, max_size=3), small, st.sampled_from(["u1", "f4"]))
 
 
 @QUIET
-@given(
-    count=st.integers(1, 9), shape=st.lists(st.integers(1, 9), max_size=3), element=st.sampled_from(["u1", "f4", "f8"]),
-    asked=st.tuples(st.integers(1, 9), st.lists(st.integers(1, 9), max_size=3), st.sampled_from(["u1", "f4", "f8"])),
-)  # fmt: skip
-def test_a_sequence_of_another_number_shape_or_type_is_refused(count, shape, element, asked):
+@given(held=any_kind, asked=any_kind)
+def test_a_sequence_of_another_number_shape_or_type_is_refused(held, asked):
+    shape, count, element = held
     data = compress_image_seq(np.zeros((count, *shape), element))
-    fits = asked[0] == count and asked[2] == element and [n for n in asked[1] if n > 1] == [n for n in shape if n > 1]
-    if fits:
-        assert decompress_image_seq(data, asked[1], asked[0], asked[2]).shape == (count, *asked[1])
+    if asked[1:] == held[1:] and [n for n in asked[0] if n > 1] == [n for n in shape if n > 1]:
+        assert decompress_image_seq(data, *asked).shape == (count, *asked[0])
     else:
-        with pytest.raises(ContainerError, match=f"hold {count} images of shape .*expected {asked[0]} of shape"):
-            decompress_image_seq(data, asked[1], asked[0], asked[2])
+        message = f"hold {count} images of shape .*expected {asked[1]} of shape"
+        with pytest.raises(ContainerError, match=message):
+            decompress_image_seq(data, *asked)
 
 
 def test_a_type_of_torch_or_numpy_is_asked_for_by_either():
     data = compress_image_seq(torch.zeros(3, 4, dtype=torch.bfloat16))
     assert decompress_image_seq(data, dtype=torch.bfloat16).dtype == torch.bfloat16
-    assert decompress_image_seq(compress_image_seq(np.zeros((2, 3), "f4")), dtype=torch.float32).dtype == np.float32
+    array = compress_image_seq(np.zeros((2, 3), "f4"))
+    assert decompress_image_seq(array, dtype=torch.float32).dtype == np.float32
     with pytest.raises(ContainerError, match="float32"):
         decompress_image_seq(data, dtype=np.float32)
     with pytest.raises(ConfigError, match="dtype="):

@@ -34,9 +34,9 @@ Episode = dict[str, "Tensor | list[bytes] | bytes"]
 
 
 class PrefixSum:
-    """Which of many parts (episodes) an index (of a frame) falls into, in O(log n), as parts come and the oldest leave.
+    """Which part (episode) an index (frame) falls into, in O(log n), as parts come and go.
 
-    With `max_len`, at most so many parts are held, and the oldest leave by themselves.
+    With `max_len`, at most that many parts are held: adding one more removes the oldest.
 
     >>> sums = PrefixSum(max_len=1000)
     >>> for length in (10, 20, 15):
@@ -50,12 +50,13 @@ class PrefixSum:
             check_count("max_len", max_len, 1, 1 << 62)
         self.max_len = max_len
         self._ends: list[int] = []  # sums from the first part ever added
-        self._gone, self._base = 0, 0  # parts that have left but are still in `_ends`, and the sum of all that have left
+        self._gone = 0  # removed parts that are still in `_ends`
+        self._base = 0  # the sum of all removed parts
         for length in lengths:
             self.add(length)
 
     def add(self, length: int) -> None:
-        """Add a part at the end; the first leaves if `max_len` are held.
+        """Add a part at the end; the first is removed if `max_len` are held.
 
         Raises:
             ConfigError: the length is no whole number from 1 on.
@@ -92,7 +93,7 @@ class PrefixSum:
 
     @property
     def prefix_sum(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Where each part begins, and at the end the sum of all; a new array, which begins with 0."""
+        """Where each part begins, from 0, and behind the last the sum of all; a new array."""
         return np.array([self._base, *self._ends[self._gone :]], np.int64) - self._base
 
     def __len__(self) -> int:
@@ -124,7 +125,8 @@ class PrefixSum:
             raise ReplayIndexError(f"part {range_idx} is outside; there are {len(self)} parts")
         begin, end = self._start(range_idx), self._ends[self._gone + range_idx] - self._base
         if not begin <= idx < end:
-            raise ReplayIndexError(f"index {idx} is outside part {range_idx}, which holds {begin} to {end - 1}")
+            held = f"which holds {begin} to {end - 1}"
+            raise ReplayIndexError(f"index {idx} is outside part {range_idx}, {held}")
         return int(idx) - begin
 
     def _start(self, part: int) -> int:
@@ -179,7 +181,9 @@ class DictReplayBuffer:
             return sum(_size(value) for episode in self._episodes for value in episode.values())
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Add a whole episode: by key, an array or tensor (T, ...), or a list of T frames. The oldest episodes make room.
+        """Add a whole episode: an array or tensor (T, ...), or a list of T frames, for every key.
+
+        The oldest episodes make room.
 
         Raises:
             ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer; nothing was stored.
@@ -195,7 +199,11 @@ class DictReplayBuffer:
             self._episodes.append(stored)
             self._lengths.append(length)
 
-    def sample(self, batch_size: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def sample(
+        self,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
         """Return frames drawn at random, all equally likely, with replacement.
 
         Raises:
@@ -299,10 +307,10 @@ def _as_tensor(key: str, value: Any) -> Tensor:
     """Return the frames of a key in one tensor (T, ...)."""
     expected = "expected an array or a tensor (T, ...), or a list of frames that are alike"
     try:
-        if isinstance(value, list | tuple) and value and all(isinstance(frame, Tensor) for frame in value):
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Tensor):
             value = torch.stack(list(value))
         tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
-    except (TypeError, ValueError, RuntimeError) as error:  # frames of different shapes, or what is no number
+    except (TypeError, ValueError, RuntimeError) as error:  # different shapes, or no numbers
         raise ReplayError(f"{key}: {str(error)[:200]}; {expected}") from error
     if not tensor.ndim:
         raise ReplayError(f"{key}: found a single number, {expected}")

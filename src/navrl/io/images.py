@@ -36,7 +36,7 @@ PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "
 def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> bytes:
     """Return an array, a tensor or a PIL image as bytes.
 
-    A higher `level` is smaller and slower to write, and as fast to read; None is the fastest of the codec.
+    A higher `level` is smaller and slower to write, and as fast to read. None writes fastest.
 
     Raises:
         ReplayError: it is none of these, or its elements are not numbers.
@@ -44,7 +44,8 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
     """
     if level is not None and (type(level) is not int or not 0 <= level <= MAX_LEVEL):
         hint = f"; a codec is named as codec={level!r}" if isinstance(level, str) else ""
-        raise ConfigError(f"level={level!r}: expected None or a whole number from 0 to {MAX_LEVEL}{hint}")
+        expected = f"None or a whole number from 0 to {MAX_LEVEL}"
+        raise ConfigError(f"level={level!r}: expected {expected}{hint}")
     coder = find_file_codec(codec)
     what, element, shape, mode, raw = _taken_apart(image)
     head = _HEAD.pack(MAGIC, what, _ELEMENTS.index(element), _CODEC_NAMES.index(codec), len(shape))
@@ -111,23 +112,27 @@ def decompress_image_seq(
 ) -> Any:
     """Return the sequence that `compress_image_seq` was given, as an array or tensor (T, ...).
 
-    The bytes say what they hold. `image_shape`, `batch_size` (T) and `dtype` are checked against it; axes of length 1 in
-    `image_shape` may be more or fewer than those stored, and the images then come back in that shape.
+    The bytes say what they hold; `image_shape`, `batch_size` (T) and `dtype` are checked against
+    it. `image_shape` may have axes of length 1 that the images had not, and the other way round.
 
     Raises:
-        ContainerError: the bytes hold one image, or images of another number, shape or element type; or as `decompress_image`.
+        ContainerError: as `decompress_image`; or the bytes hold a single image, or images of
+            another number, shape or element type.
     """
     images = decompress_image(data, largest=largest)
     if not isinstance(images, np.ndarray | torch.Tensor) or not images.ndim:
         raise ContainerError("the bytes hold one image, expected a sequence: use decompress_image")
     count, *stored = images.shape
     shape = stored if image_shape is None else [int(length) for length in image_shape]
-    alike = [length for length in stored if length != 1] == [length for length in shape if length != 1]
-    named = None if dtype is None else _element_name(dtype)
     found = _element_name(images.dtype)
-    if not alike or batch_size not in (None, count) or named not in (None, found):
-        asked = f"{count if batch_size is None else batch_size} of shape {tuple(shape)} and type {named or found}"
-        raise ContainerError(f"the bytes hold {count} images of shape {tuple(stored)} and type {found}, expected {asked}")
+    held = (count, [length for length in stored if length != 1], found)
+    number = count if batch_size is None else batch_size
+    named = found if dtype is None else _element_name(dtype)
+    if held != (number, [length for length in shape if length != 1], named):
+        raise ContainerError(
+            f"the bytes hold {count} images of shape {tuple(stored)} and type {found}, "
+            f"expected {number} of shape {tuple(shape)} and type {named}"
+        )
     return images.reshape((count, *shape))
 
 
@@ -138,7 +143,8 @@ def _element_name(dtype: Any) -> str:
     try:
         return NAME_OF_NUMPY_DTYPE.get(np.dtype(dtype), str(np.dtype(dtype)))
     except TypeError as error:
-        raise ConfigError(f"dtype={dtype!r}: expected an element type, such as numpy.float32") from error
+        expected = "an element type, such as numpy.float32"
+        raise ConfigError(f"dtype={dtype!r}: expected {expected}") from error
 
 
 def _taken_apart(image: Any) -> tuple[int, str, tuple[int, ...], str, np.ndarray[Any, np.dtype[np.uint8]]]:
