@@ -76,17 +76,22 @@ class FramesView(TensorDict):  # type: ignore[misc]
         held = self._frames.held(key)
         if held is None:
             return default
-        if not held:  # a nested TensorDict without entries
-            return self._decoded().get(key)
-        return self._frames.read(self._indices, held).get(key, *arguments, **options)
+        found = self._frames.read_tensor(self._indices, key)
+        if found is None:  # non-tensor data, or a nested TensorDict, which may be empty
+            names = held or None
+            found = self._frames.read(self._indices, names).get(key, *arguments, **options)
+        return found
 
     def __getitem__(self, item: Any) -> Any:
         if _is_key(item):
+            found = self._frames.read_tensor(self._indices, item)
+            if found is not None:
+                return found
             held = self._frames.held(item)
             if held is None:
                 known = sorted(map(str, self.keys(True, True)))
                 raise KeyError(f"key {item!r} is not held; the frames have {known}")
-            return self._frames.read(self._indices, held)[item] if held else self._decoded()[item]
+            return self._frames.read(self._indices, held or None)[item]
         if isinstance(item, tuple) or item is None or item is Ellipsis:
             return self._decoded()[item]
         return self._frames.read(self._chosen(item))

@@ -196,6 +196,13 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
         }
         return self.layout.put_together(indices.shape, tensors, objects, self.device, names is None)
 
+    def read_tensor(self, indices: Any, key: Any) -> torch.Tensor | None:
+        """Return one key of frames; None if it holds no tensor, or there is no such key."""
+        name = joined(key)
+        if name not in self.store.kinds:
+            return None
+        return self.store.get(indices, [name])[name].to(self.device)
+
     def held(self, key: Any) -> list[str] | None:
         """Return the joined names of a key, or of those in it; None if there is no such key."""
         name = joined(key)
