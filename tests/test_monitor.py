@@ -95,15 +95,30 @@ def test_a_window_of_nothing_is_refused(monitor):
 
 
 def test_the_summary_is_a_table_with_the_slowest_first(monitor):
-    assert monitor.get_summary() == "nothing measured yet"
     monitor.record("quick", 0.002)
     monitor.record("slow", 3.0)
     monitor.record("nothing", 0.0)
-    lines = monitor.get_summary().splitlines()
+    heading, *lines = monitor.get_summary(window=100).splitlines()
+    assert heading == "=== Performance Summary ==="
     assert [line.split()[0] for line in lines] == ["count", "slow", "quick", "nothing"]
     assert "3.00 s" in lines[1]
     assert "2.00 ms" in lines[2]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_the_summary_of_nothing_says_so(monitor):
+    assert monitor.get_summary() == "=== Performance Summary ===\nnothing measured yet"
+
+
+def test_the_report_is_the_statistics_in_one_level(monitor):
+    for seconds in (9.0, 0.5, 1.5):
+        monitor.record("training", seconds)
+    monitor.record("evaluation", 2.0)
+    report = monitor.report(window=2)
+    assert (report["training_mean"], report["training_std"]) == (1.0, 0.5)
+    assert report["evaluation_mean"] == 2.0
+    for name, one in monitor.get_stats(window=2).items():
+        assert {key: report[f"{name}_{key}"] for key in one} == one
 
 
 def test_reset_forgets_everything(monitor):

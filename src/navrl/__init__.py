@@ -24,8 +24,11 @@ _PUBLIC = {
     "decompress_image_seq": "navrl.io.images",
     "CheckpointDirectory": "navrl.io.directory",
     "CompressedDataCollector": "navrl.adapters.compressed",
+    "CompressedStorage": "navrl.adapters.torchrl_replay",
     "CompressedTensorDict": "navrl.adapters.compressed",
     "PipelinedDataCollector": "navrl.adapters.pipelined",
+    "PrioritizedSampler": "navrl.adapters.prioritized",
+    "PrioritizedSliceSampler": "navrl.adapters.prioritized",
     "format_checkpoint_name": "navrl.io.models",
     "get_model_size": "navrl.io.models",
     "load_checkpoint": "navrl.io.checkpoint",
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
     from navrl.adapters.compressed import CompressedDataCollector as CompressedDataCollector
     from navrl.adapters.compressed import CompressedTensorDict as CompressedTensorDict
     from navrl.adapters.pipelined import PipelinedDataCollector as PipelinedDataCollector
+    from navrl.adapters.prioritized import PrioritizedSampler as PrioritizedSampler
+    from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
+    from navrl.adapters.torchrl_replay import CompressedStorage as CompressedStorage
     from navrl.evaluate import load_policy as load_policy
     from navrl.io.checkpoint import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint import save_checkpoint as save_checkpoint

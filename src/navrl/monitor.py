@@ -17,6 +17,7 @@ from navrl.errors import ConfigError, ContainerError, nearest_name
 
 __all__ = ["MetricsLog", "PerformanceMonitor", "plain_value"]
 
+HEADING = "=== Performance Summary ==="
 KEPT = 10_000  # measurements of each name that statistics can look back on; totals and counts forget nothing
 
 
@@ -84,8 +85,16 @@ class PerformanceMonitor:
             for name, (recent, total, count) in copies.items()
         }
 
+    def report(self, window: int | None = 100) -> dict[str, float]:
+        """Return what `get_stats` does in one level, for loggers: `{"training_mean": ..., ...}`."""
+        stats = self.get_stats(window)
+        return {f"{name}_{key}": one[key] for name, one in stats.items() for key in one}
+
     def get_summary(self, window: int | None = 100) -> str:
-        """Return a table, the name that took most time first; `share` is that of the sum of all names."""
+        """Return a table under a heading, the name that took most time first.
+
+        `share` is that of the sum of all names.
+        """
         stats = self.get_stats(window)
         whole = sum(one["total"] for one in stats.values())
         rows = [["", "count", "total", "share", "mean", "std", "p50", "p99", "max"]]
@@ -93,7 +102,7 @@ class PerformanceMonitor:
             share = f"{100 * one['total'] / whole:.1f} %" if whole else "0.0 %"
             times = [_duration(one[key]) for key in ("mean", "std", "p50", "p99", "max")]
             rows.append([name, f"{one['count']:,}", _duration(one["total"]), share, *times])
-        return _aligned(rows) if stats else "nothing measured yet"
+        return f"{HEADING}\n{_aligned(rows) if stats else 'nothing measured yet'}"
 
     def reset(self) -> None:
         """Forget everything, running clocks too."""

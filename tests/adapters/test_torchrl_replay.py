@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import pickle
 
 import pytest
 
@@ -10,50 +10,20 @@ torchrl = pytest.importorskip("torchrl")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from tensordict import TensorDict  # noqa: E402
+from tensordict import NonTensorStack, TensorDict  # noqa: E402
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer  # noqa: E402
-from torchrl.data.replay_buffers import samplers as torchrl_samplers  # noqa: E402
+from torchrl.data.replay_buffers.sample_units import Sequence  # noqa: E402
 from torchrl.data.replay_buffers.samplers import (  # noqa: E402
-    PrioritizedSampler,
     RandomSampler,
     SamplerWithoutReplacement,
     SliceSampler,
 )
 from torchrl.data.replay_buffers.writers import TensorDictMaxValueWriter  # noqa: E402
 
-from navrl.adapters.torchrl_replay import CompressedStorage  # noqa: E402
-from navrl.errors import ReplayError  # noqa: E402
+from navrl import CompressedStorage, PrioritizedSampler, PrioritizedSliceSampler  # noqa: E402
+from navrl.errors import ConfigError, ReplayError, StateError  # noqa: E402
 
 CAPACITY = 300
-
-
-class Tree:
-    """What TorchRL's segment trees do, for where its compiled part does not load."""
-
-    def __init__(self, size: int, join, nothing: float) -> None:
-        self.values, self._join = np.full(size, nothing, np.float64), join
-
-    def __getitem__(self, index):
-        return self.values[np.asarray(index)]
-
-    def __setitem__(self, index, value) -> None:
-        self.values[np.asarray(index)] = np.asarray(value)
-
-    def query(self, begin: int, end: int) -> float:
-        return float(self._join(self.values[begin:end]))
-
-    def scan_lower_bound(self, mass):
-        return torch.as_tensor(np.searchsorted(np.cumsum(self.values), np.asarray(mass)).clip(0, len(self.values) - 1))
-
-
-@pytest.fixture(autouse=True)
-def _trees(monkeypatch):
-    module = torchrl_samplers.prioritized
-    if module.SumSegmentTreeFp32 is None:
-        for kind, join, nothing in (("Sum", np.sum, 0.0), ("Min", np.min, np.inf)):
-            for width in ("32", "64"):
-                made = partial(Tree, join=join, nothing=nothing)
-                monkeypatch.setattr(module, f"{kind}SegmentTreeFp{width}", made)
 
 
 def flight(count: int, first: int = 0) -> TensorDict:
@@ -78,6 +48,9 @@ SAMPLERS = {
     "uniform": RandomSampler,
     "without replacement": SamplerWithoutReplacement,
     "prioritised": lambda: PrioritizedSampler(CAPACITY, 0.7, 0.9),
+    "prioritised slices": lambda: PrioritizedSliceSampler(
+        CAPACITY, 0.7, 0.9, slice_len=5, end_key=("next", "done"), strict_length=False
+    ),
     "slices by ends": lambda: SliceSampler(slice_len=5, end_key=("next", "done")),
     "slices by episodes": lambda: SliceSampler(slice_len=5, traj_key="episode"),
     "slices by number": lambda: SliceSampler(num_slices=4),
@@ -111,9 +84,9 @@ def test_every_sampler_gives_the_batches_of_a_tensor_storage(sampler):
         first += count
         batches = [sample(buffer, count) for buffer in buffers]
         assert_equal(*batches)
-        if sampler == "prioritised":
+        if sampler.startswith("prioritised"):
             for buffer, batch in zip(buffers, batches, strict=True):
-                batch["td_error"] = torch.arange(1.0, 41.0)
+                batch["td_error"] = torch.arange(1.0, len(batch) + 1.0)
                 buffer.update_tensordict_priority(batch)
     assert_equal(*(buffer[:][torch.arange(CAPACITY)] for buffer in buffers))
     assert buffers[0]._storage.store.chosen["next/agents/lidar"] == "next frame"
@@ -163,6 +136,19 @@ def test_a_writer_that_keeps_the_best_frames_works():
     assert_equal(*(buffer[:][torch.arange(60)] for buffer in (ours, theirs)))
 
 
+def test_a_writer_that_keeps_the_best_frames_takes_single_ones_too():
+    ours, theirs = (
+        ReplayBuffer(storage=storage, writer=TensorDictMaxValueWriter(rank_key="rank"))
+        for storage in (CompressedStorage(20), LazyTensorStorage(20))
+    )
+    for buffer in (ours, theirs):
+        buffer.extend(flight(15).set("rank", torch.arange(15.0)))
+        for row, rank in enumerate((7.5, 3.5, 20.0, -1.0, 30.0, 9.5)):
+            buffer.add(flight(1, 100 + row)[0].set("rank", torch.tensor(rank)))
+        buffer.extend(flight(5, 200).set("rank", torch.arange(5.0) + 8))
+    assert_equal(ours[:], theirs[:].exclude("index"))
+
+
 @pytest.mark.parametrize("way", ["state_dict", "dumps"])
 def test_a_buffer_is_restored_and_goes_on_equally(way, tmp_path):
     buffer, restored = (TensorDictReplayBuffer(storage=CompressedStorage(CAPACITY), batch_size=16) for _ in range(2))
@@ -189,6 +175,68 @@ def test_prefetching_gives_whole_batches():
         assert torch.equal(batch["next", "reward"][:, 0], batch["index"].float())
 
 
+def test_batch_sizes_and_non_tensor_data_come_back():
+    storages = (CompressedStorage(20), LazyTensorStorage(20))
+    ours, theirs = (ReplayBuffer(storage=storage, batch_size=4) for storage in storages)
+    for buffer in (ours, theirs):
+        for first in (0, 8, 16):  # the third overwrites the oldest
+            buffer.extend(mixed(8, first))
+    for index in (3, -1, [5, 2], torch.tensor([[1, 2], [3, 4]]), slice(4, 9), slice(None)):
+        found, wanted = ours[index], theirs[index]
+        assert found.batch_size == wanted.batch_size
+        assert found["inner"].batch_size == wanted["inner"].batch_size
+        assert found["inner", "empty"].batch_size == wanted["inner", "empty"].batch_size
+        assert torch.equal(found["x"], wanted["x"])
+        for key in ("task", "plan", "robot"):
+            assert found[key] == wanted[key]
+    assert ours.sample().batch_size == (4, 5)
+
+
+@pytest.mark.parametrize("way", ["state_dict", "dumps"])
+def test_batch_sizes_and_non_tensor_data_are_restored(way, tmp_path):
+    buffer, restored = (ReplayBuffer(storage=CompressedStorage(20), batch_size=4) for _ in range(2))
+    buffer.extend(mixed(8))
+    if way == "dumps":
+        buffer.dumps(tmp_path / "buffer")
+        restored.loads(tmp_path / "buffer")
+    else:
+        restored.load_state_dict(buffer.state_dict())
+    assert restored[:].batch_size == (8, 5)
+    assert restored[3]["inner"].batch_size == (5, 3)
+    assert restored[3]["plan"] == [[3, column] for column in range(5)]
+
+
+def test_a_state_whose_layout_is_damaged_is_refused_and_nothing_is_loaded():
+    storage = CompressedStorage(20)
+    storage.set(range(8), mixed(8))
+    state, other = storage.state_dict(), filled_with(3)
+    damages = (
+        {"layout": {"nodes": {"": [-1]}, "objects": {}}},
+        {"layout": 3},
+        {"objects": {}},
+        {"objects": {**state["objects"], "task": ["short"]}},
+    )
+    for damage in damages:
+        with pytest.raises(StateError, match="nothing was loaded"):
+            other.load_state_dict({**state, **damage})
+    assert other.get(2)["x"].item() == 2.0
+
+
+def filled_with(count: int) -> CompressedStorage:
+    storage = CompressedStorage(20)
+    storage.set(range(count), TensorDict({"x": torch.arange(float(count))}, [count]))
+    return storage
+
+
+def test_non_tensor_data_that_is_missing_or_new_is_refused_and_nothing_is_stored():
+    storage = CompressedStorage(20)
+    storage.set(range(8), mixed(8))
+    for data in (mixed(2).exclude("task"), mixed(2).set_non_tensor("more", "text")):
+        with pytest.raises(ReplayError, match=r"task|more"):
+            storage.set(range(8, 10), data)
+    assert len(storage) == 8
+
+
 def test_what_is_no_tensordict_of_tensors_is_refused():
     storage = CompressedStorage(10)
     with pytest.raises(ReplayError, match="TensorDicts"):
@@ -197,6 +245,45 @@ def test_what_is_no_tensordict_of_tensors_is_refused():
         storage.set(0, TensorDict({"a/b": torch.zeros(3)}))
     with pytest.raises(ReplayError, match="one"):
         storage.get((0, 1))
+    with pytest.raises(ReplayError, match="without a tensor"):
+        storage.set(0, TensorDict({"text": "only"}))
+    rows = TensorDict.lazy_stack([TensorDict({"x": torch.zeros(n)}) for n in (2, 3)])
+    with pytest.raises(ReplayError, match="'x' cannot be stacked"):
+        storage.set(range(2), rows)
+    assert len(storage) == 0
+
+
+def test_limits_are_refused_by_name():
+    with pytest.raises(ConfigError, match="ndim=2"):
+        CompressedStorage(10, ndim=2)
+    with pytest.raises(ReplayError, match="pickled"):
+        pickle.dumps(CompressedStorage(10))
+    storage = CompressedStorage(50)
+    units = ReplayBuffer(storage=storage, batch_size=4, sample_unit=Sequence(length=2))
+    units.extend(flight(40))
+    with pytest.raises(TypeError, match="CompressedStorage"):
+        units.sample()
+    buffer = ReplayBuffer(storage=CompressedStorage(50), batch_size=4)
+    buffer.extend(flight(40))
+    rows, patch = torch.arange(2), {"action": torch.zeros(2, 3)}
+    with pytest.raises(RuntimeError, match="CompressedStorage"):
+        buffer.update_if_present(index=rows, generation=rows, patch=patch)
+
+
+def mixed(count: int, first: int = 0) -> TensorDict:
+    """Return frames of two batch axes, nested ones of three, with texts and lists among them."""
+    inner = {"y": torch.ones(count, 5, 3), "empty": TensorDict({}, [count, 5])}
+    pairs = [[[row, column] for column in range(5)] for row in range(first, first + count)]
+    return TensorDict(
+        {
+            "x": torch.arange(first * 5, (first + count) * 5).view(count, 5),
+            "inner": TensorDict(inner, [count, 5, 3]),
+            "task": NonTensorStack(*(NonTensorStack(*map(str, row)) for row in pairs)),
+            "plan": NonTensorStack(*(NonTensorStack(*row) for row in pairs)),
+            "robot": "drone",
+        },
+        [count, 5],
+    )
 
 
 def filled(count: int = 150) -> CompressedStorage:
@@ -232,9 +319,73 @@ def test_one_frame_of_a_slice_is_rewritten_by_its_number():
     assert storage.get(9)["x"].tolist() == [9.0] * 8
 
 
-def test_whether_a_key_is_held_is_told_without_decoding(monkeypatch):
-    storage = filled()
-    monkeypatch.setattr(storage.store, "get", None)
+def test_samplers_look_at_one_key_without_decoding_others(monkeypatch):
+    storage, read = filled(), []
+    get = storage.store.get
+
+    def noted(slots, keys=None):
+        read.append((len(slots), keys))
+        return get(slots, keys)
+
+    monkeypatch.setattr(storage.store, "get", noted)
     view = storage[:]
-    assert all(key in view for key in ("x", "next", ("next", "y")))
-    assert not any(key in view for key in ("z", ("next", "z"), 3, ()))
+    assert all(key in view.keys(True) for key in ("x", "next", ("next", "y")))
+    assert not any(key in view.keys(True) for key in ("z", ("next", "z")))
+    assert {count for count, _ in read} == {0}
+    read.clear()
+    assert view["next", "y"].shape == (150, 1)
+    assert view.get("next").keys() == {"y"}
+    assert view.get("z", 5) == 5
+    assert {tuple(keys) for count, keys in read if count} == {("next/y",)}
+    with pytest.raises(KeyError, match="is not held"):
+        view["z"]
+
+
+USES = {
+    "compare": lambda data: (data == 3)["x"],
+    "compare with itself": lambda data: (data == data).all(),
+    "clone": lambda data: data.clone()["x"],
+    "apply": lambda data: data.apply(lambda tensor: tensor + 1)["x"],
+    "cat": lambda data: torch.cat([data, data])["x"],
+    "stack": lambda data: torch.stack([data, data])["x"],
+    "add": lambda data: (data + 1)["x"],
+    "select": lambda data: data.select("x")["x"],
+    "flatten": lambda data: data.flatten_keys(".")["next.y"],
+    "set": lambda data: data.set("new", torch.zeros(150))["new"],
+    "unbind": lambda data: data.unbind(0)[7]["x"],
+    "reshape": lambda data: data.reshape(50, 3)["x"],
+    "index with several axes": lambda data: data[:, None]["x"],
+    "read": lambda data: data["x"],
+    "to": lambda data: data.to(torch.float64)["x"],
+    "pickle": lambda data: pickle.loads(pickle.dumps(data))["x"],
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_all_frames_of_a_buffer_are_a_tensordict(use):
+    buffer = ReplayBuffer(storage=filled(), batch_size=8)
+    plain = buffer[torch.arange(150)]
+    assert type(plain) is TensorDict
+    assert isinstance(buffer[:], TensorDict)
+    assert torch.equal(torch.as_tensor(USES[use](buffer[:])), torch.as_tensor(USES[use](plain)))
+
+
+def test_what_is_made_from_all_frames_is_a_plain_tensordict_and_no_part_of_the_buffer():
+    buffer = ReplayBuffer(storage=filled(), batch_size=8)
+    everything = buffer[:]
+    clone = everything.clone()
+    assert type(everything) is type(clone) is TensorDict
+    everything["x"] = torch.zeros_like(everything["x"])
+    clone.set_("x", torch.zeros_like(clone["x"]))
+    assert buffer[:]["x"].sum() == torch.arange(1200.0).sum()
+
+
+def test_a_buffer_is_queried_by_trajectories():
+    storages = (CompressedStorage(CAPACITY), LazyTensorStorage(CAPACITY))
+    buffers = [TensorDictReplayBuffer(storage=storage, batch_size=8) for storage in storages]
+    for buffer in buffers:
+        buffer.extend(flight(200))
+    ours, theirs = (buffer.query() for buffer in buffers)
+    assert len(ours) == len(theirs) == 7
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.reward, other.reward)

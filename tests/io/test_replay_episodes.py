@@ -30,30 +30,63 @@ QUIET = settings(max_examples=50, deadline=None)
 
 
 @QUIET
-@given(operations=st.lists(st.integers(0, 9), max_size=60))
-def test_a_prefix_sum_finds_what_a_list_finds(operations):
-    sums, plain = PrefixSum(), []
+@given(
+    max_len=st.one_of(st.none(), st.integers(1, 8)),
+    operations=st.lists(st.integers(0, 9), max_size=60),
+)
+def test_a_prefix_sum_finds_what_a_list_finds(max_len, operations):
+    sums, plain = PrefixSum(max_len), []
     for operation in operations:
         if operation:
-            sums.append(operation)
-            plain.append(operation)
+            sums.add(operation)
+            plain = [*plain, operation][-(max_len or 1000) :]
         elif plain:
             assert sums.popleft() == plain.pop(0)
-        assert len(sums) == len(plain)
-        assert sums.total == sum(plain)
+        assert (len(sums), sums.total) == (len(plain), sum(plain))
+        assert sums.ar == plain
+        assert sums.prefix_sum.tolist() == [0, *np.cumsum(plain, dtype=int).tolist()]
         expected = [(part, offset) for part, length in enumerate(plain) for offset in range(length)]
         assert [sums.find(index) for index in range(sums.total)] == expected
+        for index, (part, offset) in enumerate(expected):
+            assert sums.get_range_idx(index) == part
+            assert sums.get_range_relative_idx(index, part) == offset
+
+
+def test_a_prefix_sum_takes_and_finds_integers_of_numpy():
+    sums = PrefixSum(lengths=np.array([10, 20, 15]))
+    assert sums.find(np.int64(25)) == (1, 15)
+    assert sums.get_range_relative_idx(np.int32(25), np.int64(1)) == 15
 
 
 def test_a_prefix_sum_refuses_what_is_outside():
-    sums = PrefixSum([2, 3])
+    sums = PrefixSum(lengths=[2, 3])
     for index in (-1, 5):
-        with pytest.raises(ReplayIndexError):
+        with pytest.raises(ReplayIndexError, match=f"index {index} "):
             sums.find(index)
-    with pytest.raises(ConfigError):
-        sums.append(0)
+        with pytest.raises(ReplayIndexError, match=f"index {index} "):
+            sums.get_range_idx(index)
+    with pytest.raises(ReplayIndexError, match="part 2"):
+        sums.get_range_relative_idx(0, 2)
+    with pytest.raises(ReplayIndexError, match="part 1, which holds 2 to 4"):
+        sums.get_range_relative_idx(1, 1)
+    with pytest.raises(IndexError, match="no parts yet"):
+        PrefixSum().find(0)
     with pytest.raises(IndexError):
         PrefixSum().popleft()
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5, "3", True])
+def test_a_prefix_sum_refuses_lengths_that_are_no_counts(length):
+    sums = PrefixSum()
+    with pytest.raises(ConfigError, match="length="):
+        sums.add(length)
+    assert len(sums) == 0
+
+
+@pytest.mark.parametrize("max_len", [0, [10, 20], 1.5])
+def test_a_prefix_sum_refuses_an_impossible_max_len(max_len):
+    with pytest.raises(ConfigError, match="max_len="):
+        PrefixSum(max_len)
 
 
 def episode(length: int, seed: int) -> dict[str, np.ndarray | torch.Tensor]:
@@ -102,6 +135,40 @@ def test_compressed_episodes_are_smaller_and_a_checkpoint_holds_them(mode, tmp_p
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
+@pytest.mark.parametrize("mode", [False, "frame", "episode"])
+def test_lists_of_frames_are_episodes_as_arrays_are(mode):
+    whole = episode(6, 0)
+    lists = {key: list(value) for key, value in whole.items()}
+    lists["edges"] = [frame.tolist() for frame in whole["edges"]]
+    buffers = [DictReplayBuffer(100, img_compressed=mode) for _ in range(2)]
+    for buffer, one in zip(buffers, (whole, lists), strict=True):
+        buffer.add(one)
+    ours, theirs = (buffer.get(range(6)) for buffer in buffers)
+    for key, tensor in ours.items():
+        assert tensor.dtype == theirs[key].dtype
+        assert torch.equal(tensor, theirs[key])
+
+
+def test_the_index_of_the_episodes_follows_eviction():
+    buffer = DictReplayBuffer(50)
+    for number, length in enumerate((10, 20, 15, 30)):
+        buffer.add({"episode": np.full(length, number), "place": np.arange(length)})
+    index, frames = buffer.episode_lens_prefix_sum, buffer.get(range(len(buffer)))
+    assert index.ar == [15, 30]
+    for frame in range(len(buffer)):
+        part = index.get_range_idx(frame)
+        assert frames["episode"][frame] == part + 2
+        assert frames["place"][frame] == index.get_range_relative_idx(frame, part)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3, 2.5, None])
+def test_an_impossible_batch_size_is_refused(batch_size):
+    buffer = DictReplayBuffer(5)
+    buffer.add({"x": np.zeros(2)})
+    with pytest.raises(ConfigError, match="batch_size="):
+        buffer.sample(batch_size=batch_size)
+
+
 def test_samples_come_from_all_frames_equally():
     buffer = DictReplayBuffer(100)
     buffer.add({"x": np.arange(90)})
@@ -120,6 +187,8 @@ def test_samples_come_from_all_frames_equally():
         ({"x": np.zeros((11, 2)), "y": np.zeros(11)}, "from 1 to 10"),
         ({"x": np.zeros((3, 3)), "y": np.zeros(3)}, "not like the first"),
         ({"x": np.array(["a"]), "y": np.zeros(1)}, "x:"),
+        ({"x": [np.zeros(2), np.zeros(3)], "y": np.zeros(2)}, "x:.*alike"),
+        ({"x": [torch.zeros(2), torch.zeros(3)], "y": np.zeros(2)}, "x:.*alike"),
         ({"x": 1.0, "y": np.zeros(1)}, "single number"),
     ],
 )
@@ -154,14 +223,69 @@ any_array = arrays.arrays(
 )
 
 
+any_codec = st.sampled_from(["raw", "lz4", "zstd", "planes-zstd"])
+any_level = st.one_of(st.none(), st.integers(0, 16))
+
+
 @QUIET
-@given(image=any_array, codec=st.sampled_from(["raw", "lz4", "zstd", "planes-zstd"]), tensor=st.booleans())
-def test_any_array_comes_back_from_its_bytes(image, codec, tensor):
+@given(image=any_array, codec=any_codec, level=any_level, tensor=st.booleans())
+def test_any_array_comes_back_from_its_bytes(image, codec, level, tensor):
     wanted = torch.from_numpy(image.astype(image.dtype.newbyteorder("="))) if tensor else image
-    found = decompress_image(compress_image(wanted, codec))
+    found = decompress_image(compress_image(wanted, level, codec))
     assert type(found) is type(wanted)
     assert found.shape == wanted.shape
     assert np.asarray(found).tobytes() == image.astype(image.dtype.newbyteorder("=")).tobytes()
+
+
+@QUIET
+@given(
+    images=any_array.filter(lambda array: array.ndim),
+    codec=any_codec,
+    level=any_level,
+    axes=st.integers(0, 2),
+)
+def test_a_sequence_comes_back_in_the_shape_that_is_asked_for(images, codec, level, axes):
+    count, *shape = images.shape
+    native = images.dtype.newbyteorder("=")
+    data = compress_image_seq(images, level, codec)
+    found = decompress_image_seq(data, [1] * axes + shape, count, dtype=native)
+    assert found.shape == (count, *[1] * axes, *shape)
+    assert found.tobytes() == images.astype(native).tobytes()
+
+
+small = st.integers(1, 3)
+any_kind = st.tuples(st.lists(small, max_size=3), small, st.sampled_from(["u1", "f4"]))
+
+
+@QUIET
+@given(held=any_kind, asked=any_kind)
+def test_a_sequence_of_another_number_shape_or_type_is_refused(held, asked):
+    shape, count, element = held
+    data = compress_image_seq(np.zeros((count, *shape), element))
+    if asked[1:] == held[1:] and [n for n in asked[0] if n > 1] == [n for n in shape if n > 1]:
+        assert decompress_image_seq(data, *asked).shape == (count, *asked[0])
+    else:
+        message = f"hold {count} images of shape .*expected {asked[1]} of shape"
+        with pytest.raises(ContainerError, match=message):
+            decompress_image_seq(data, *asked)
+
+
+def test_a_type_of_torch_or_numpy_is_asked_for_by_either():
+    data = compress_image_seq(torch.zeros(3, 4, dtype=torch.bfloat16))
+    assert decompress_image_seq(data, dtype=torch.bfloat16).dtype == torch.bfloat16
+    array = compress_image_seq(np.zeros((2, 3), "f4"))
+    assert decompress_image_seq(array, dtype=torch.float32).dtype == np.float32
+    with pytest.raises(ContainerError, match="float32"):
+        decompress_image_seq(data, dtype=np.float32)
+    with pytest.raises(ConfigError, match="dtype="):
+        decompress_image_seq(data, dtype="fancy")
+
+
+@pytest.mark.parametrize("level", [-1, 17, 2.5, True, "zstd"])
+def test_a_level_that_is_none_is_refused(level):
+    for compress in (compress_image, compress_image_seq):
+        with pytest.raises(ConfigError, match="level="):
+            compress(np.zeros((2, 2)), level)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "RGB", "RGBA", "CMYK", "I", "F", "I;16", "HSV"])

@@ -34,23 +34,45 @@ Episode = dict[str, "Tensor | list[bytes] | bytes"]
 
 
 class PrefixSum:
-    """Which part of a queue a number falls into, in O(log n); parts are added at the end and leave at the front."""
+    """Which part (episode) an index (frame) falls into, in O(log n), as parts come and go.
 
-    def __init__(self, lengths: Iterable[int] = ()) -> None:
-        self._ends: list[int] = []  # sums since the beginning of time
-        self._gone, self._base = 0, 0  # parts that have left, and the sum of their lengths
+    With `max_len`, at most that many parts are held: adding one more removes the oldest.
+
+    >>> sums = PrefixSum(max_len=1000)
+    >>> for length in (10, 20, 15):
+    ...     sums.add(length)
+    >>> sums.get_range_idx(25), sums.get_range_relative_idx(25, 1)
+    (1, 15)
+    """
+
+    def __init__(self, max_len: int | None = None, lengths: Iterable[int] = ()) -> None:
+        if max_len is not None:
+            check_count("max_len", max_len, 1, 1 << 62)
+        self.max_len = max_len
+        self._ends: list[int] = []  # sums from the first part ever added
+        self._gone = 0  # removed parts that are still in `_ends`
+        self._base = 0  # the sum of all removed parts
         for length in lengths:
-            self.append(length)
+            self.add(length)
 
-    def append(self, length: int) -> None:
-        """Add a part at the end."""
+    def add(self, length: int) -> None:
+        """Add a part at the end; the first is removed if `max_len` are held.
+
+        Raises:
+            ConfigError: the length is no whole number from 1 on.
+        """
+        length = int(length) if isinstance(length, np.integer) else length
         check_count("length", length, 1, 1 << 62)
-        self._ends.append((self._ends[-1] if self._ends else self._base) + int(length))
+        self._ends.append((self._ends[-1] if self._ends else self._base) + length)
+        if self.max_len is not None and len(self) > self.max_len:
+            self.popleft()
+
+    append = add
 
     def popleft(self) -> int:
         """Remove the first part; return its length."""
         if not len(self):
-            raise ReplayIndexError("no part is left to remove")
+            raise ReplayIndexError("no part is left to remove; add one first")
         length = self._ends[self._gone] - self._base
         self._base += length
         self._gone += 1
@@ -64,20 +86,52 @@ class PrefixSum:
         """The sum of the lengths of all parts."""
         return self._ends[-1] - self._base if len(self) else 0
 
+    @property
+    def ar(self) -> list[int]:
+        """The lengths of the parts, oldest first; a new list."""
+        return np.diff(self.prefix_sum).tolist()
+
+    @property
+    def prefix_sum(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where each part begins, from 0, and behind the last the sum of all; a new array."""
+        return np.array([self._base, *self._ends[self._gone :]], np.int64) - self._base
+
     def __len__(self) -> int:
         return len(self._ends) - self._gone
 
     def find(self, index: int) -> tuple[int, int]:
-        """Return the part, counted from the first that is left, and the place in it.
+        """Return the part, counted from the oldest that is left, and the place in it.
 
         Raises:
             ReplayIndexError: the index is negative, or not less than `total`.
         """
         if not 0 <= index < self.total:
-            raise ReplayIndexError(f"index {index} is outside; expected 0 to {self.total - 1}")
+            found = f"expected 0 to {self.total - 1}" if self.total else "there are no parts yet"
+            raise ReplayIndexError(f"index {index} is outside; {found}")
         part = bisect_right(self._ends, index + self._base, self._gone)
-        before = self._ends[part - 1] if part > self._gone else self._base
-        return part - self._gone, index + self._base - before
+        return part - self._gone, int(index) - self._start(part - self._gone)
+
+    def get_range_idx(self, idx: int) -> int:
+        """Return the part that an index falls into, as `find` does."""
+        return self.find(idx)[0]
+
+    def get_range_relative_idx(self, idx: int, range_idx: int) -> int:
+        """Return the place of an index in the part it falls into, which `get_range_idx` has found.
+
+        Raises:
+            ReplayIndexError: there is no such part, or the index does not fall into it.
+        """
+        if not 0 <= range_idx < len(self):
+            raise ReplayIndexError(f"part {range_idx} is outside; there are {len(self)} parts")
+        begin, end = self._start(range_idx), self._ends[self._gone + range_idx] - self._base
+        if not begin <= idx < end:
+            held = f"which holds {begin} to {end - 1}"
+            raise ReplayIndexError(f"index {idx} is outside part {range_idx}, {held}")
+        return int(idx) - begin
+
+    def _start(self, part: int) -> int:
+        """Return the index at which a part begins."""
+        return self._ends[self._gone + part - 1] - self._base if part else 0
 
 
 class DictReplayBuffer:
@@ -103,7 +157,7 @@ class DictReplayBuffer:
         self._lock = threading.RLock()
         self._workers = Workers(threads or usable_cores())
         self._episodes: deque[Episode] = deque()
-        self._lengths = PrefixSum()
+        self._lengths = PrefixSum(max_size)
 
     def __len__(self) -> int:
         """The number of frames."""
@@ -116,13 +170,20 @@ class DictReplayBuffer:
         with self._lock:
             return len(self._episodes)
 
+    @property
+    def episode_lens_prefix_sum(self) -> PrefixSum:
+        """Which episode each frame is in, as `add` and eviction keep it; for reading only."""
+        return self._lengths
+
     def nbytes(self) -> int:
         """Return the bytes of the frames as they are held."""
         with self._lock:
             return sum(_size(value) for episode in self._episodes for value in episode.values())
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Add a whole episode: arrays or tensors (T, ...) by key. The oldest episodes make room.
+        """Add a whole episode: an array or tensor (T, ...), or a list of T frames, for every key.
+
+        The oldest episodes make room.
 
         Raises:
             ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer; nothing was stored.
@@ -138,16 +199,22 @@ class DictReplayBuffer:
             self._episodes.append(stored)
             self._lengths.append(length)
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Return `n` frames drawn at random, all equally likely, with replacement.
+    def sample(
+        self,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Return frames drawn at random, all equally likely, with replacement.
 
         Raises:
             ReplayError: there are no frames yet.
+            ConfigError: `batch_size` is no whole number from 1 on.
         """
+        check_count("batch_size", batch_size, 1, 1 << 40)
         with self._lock:
             if not len(self):
                 raise ReplayError("the buffer is empty; add an episode before you sample")
-            indices = torch.randint(len(self), (n,), generator=generator)
+            indices = torch.randint(len(self), (batch_size,), generator=generator)
             return self._read(indices.tolist())
 
     def get(self, indices: Any) -> dict[str, Tensor]:
@@ -191,7 +258,9 @@ class DictReplayBuffer:
     def _stored(self, tensor: Tensor) -> Tensor | list[bytes] | bytes:
         if self.mode is None or tensor[0].nbytes < IMAGE:
             return tensor.clone()
-        return [compress_image(frame) for frame in tensor] if self.mode == "frame" else compress_image_seq(tensor)
+        if self.mode == "frame":
+            return [compress_image(frame, level=None) for frame in tensor]
+        return compress_image_seq(tensor, level=None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as arrays and plain values, still compressed; a checkpoint can hold it."""
@@ -235,12 +304,16 @@ class DictReplayBuffer:
 
 
 def _as_tensor(key: str, value: Any) -> Tensor:
+    """Return the frames of a key in one tensor (T, ...)."""
+    expected = "expected an array or a tensor (T, ...), or a list of frames that are alike"
     try:
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Tensor):
+            value = torch.stack(list(value))
         tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
-    except TypeError as error:
-        raise ReplayError(f"{key}: {error}; expected an array or a tensor (T, ...)") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # different shapes, or no numbers
+        raise ReplayError(f"{key}: {str(error)[:200]}; {expected}") from error
     if not tensor.ndim:
-        raise ReplayError(f"{key}: found a single number, expected an array or a tensor (T, ...)")
+        raise ReplayError(f"{key}: found a single number, {expected}")
     return tensor
 
 

@@ -1,7 +1,7 @@
 """Images and sequences of images as bytes that say what they are: any array, element type and shape; no pickle.
 
-    data = compress_image(grid)       # NumPy array, tensor, or PIL image
-    grid = decompress_image(data)     # equal, bit for bit
+    data = compress_image(grid, level=9)    # NumPy array, tensor, or PIL image
+    grid = decompress_image(data)           # equal, bit for bit
 
 The bytes: `NVI1`, one byte for what it was (0 array, 1 tensor, 2 PIL image), one for the element type, one for the codec,
 one for the number of axes, the lengths of the axes (8 bytes each), for a PIL image its mode (8 bytes), and the data.
@@ -26,20 +26,26 @@ __all__ = ["compress_image", "compress_image_seq", "decompress_image", "decompre
 
 MAGIC = b"NVI1"
 ARRAY, TENSOR, PICTURE = range(3)
-MAX_AXES = 32
+MAX_AXES, MAX_LEVEL = 32, 16
 LARGEST = 1 << 32  # bytes of what is decompressed, unless the caller allows more
 _HEAD = struct.Struct("<4sBBBB")
 _ELEMENTS, _CODEC_NAMES = list(ITEM_BYTES), list(CODECS)
 PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16")
 
 
-def compress_image(image: Any, codec: str = "lz4", level: int | None = None) -> bytes:
+def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> bytes:
     """Return an array, a tensor or a PIL image as bytes.
+
+    A higher `level` is smaller and slower to write, and as fast to read. None writes fastest.
 
     Raises:
         ReplayError: it is none of these, or its elements are not numbers.
-        ConfigError: there is no such codec.
+        ConfigError: there is no such codec or level.
     """
+    if level is not None and (type(level) is not int or not 0 <= level <= MAX_LEVEL):
+        hint = f"; a codec is named as codec={level!r}" if isinstance(level, str) else ""
+        expected = f"None or a whole number from 0 to {MAX_LEVEL}"
+        raise ConfigError(f"level={level!r}: expected {expected}{hint}")
     coder = find_file_codec(codec)
     what, element, shape, mode, raw = _taken_apart(image)
     head = _HEAD.pack(MAGIC, what, _ELEMENTS.index(element), _CODEC_NAMES.index(codec), len(shape))
@@ -81,27 +87,64 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         raise ContainerError(f"a compressed image of shape {shape}: {error}") from error
 
 
-def compress_image_seq(images: Any, codec: str = "zstd", level: int | None = None) -> bytes:
+def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") -> bytes:
     """Return a sequence of images of one kind as bytes: an array (T, ...), or a list of images. They are coded together."""
     if isinstance(images, np.ndarray | torch.Tensor):
         if not images.ndim:
             raise ReplayError("a single number is no sequence of images; expected an array whose first axis counts them")
-        return compress_image(images, codec, level)
+        return compress_image(images, level, codec)
     if not isinstance(images, Sequence) or not images:
         raise ReplayError(f"found {type(images).__name__}, expected an array (T, ...), or a list of images that is not empty")
     if len({_taken_apart(image)[:4] for image in images}) > 1:
         raise ReplayError("images of different kinds, element types or shapes; expected all to be alike")
     if isinstance(images[0], torch.Tensor):
-        return compress_image(torch.stack(list(images)), codec, level)
-    return compress_image(np.stack([np.asarray(image) for image in images]), codec, level)
+        return compress_image(torch.stack(list(images)), level, codec)
+    return compress_image(np.stack([np.asarray(image) for image in images]), level, codec)
 
 
-def decompress_image_seq(data: bytes | bytearray | memoryview, *, largest: int = LARGEST) -> Any:
-    """Return the sequence that `compress_image_seq` was given, as an array or tensor (T, ...)."""
+def decompress_image_seq(
+    data: bytes | bytearray | memoryview,
+    image_shape: Sequence[int] | None = None,
+    batch_size: int | None = None,
+    dtype: Any = None,
+    *,
+    largest: int = LARGEST,
+) -> Any:
+    """Return the sequence that `compress_image_seq` was given, as an array or tensor (T, ...).
+
+    The bytes say what they hold; `image_shape`, `batch_size` (T) and `dtype` are checked against
+    it. `image_shape` may have axes of length 1 that the images had not, and the other way round.
+
+    Raises:
+        ContainerError: as `decompress_image`; or the bytes hold a single image, or images of
+            another number, shape or element type.
+    """
     images = decompress_image(data, largest=largest)
     if not isinstance(images, np.ndarray | torch.Tensor) or not images.ndim:
         raise ContainerError("the bytes hold one image, expected a sequence: use decompress_image")
-    return images
+    count, *stored = images.shape
+    shape = stored if image_shape is None else [int(length) for length in image_shape]
+    found = _element_name(images.dtype)
+    held = (count, [length for length in stored if length != 1], found)
+    number = count if batch_size is None else batch_size
+    named = found if dtype is None else _element_name(dtype)
+    if held != (number, [length for length in shape if length != 1], named):
+        raise ContainerError(
+            f"the bytes hold {count} images of shape {tuple(stored)} and type {found}, "
+            f"expected {number} of shape {tuple(shape)} and type {named}"
+        )
+    return images.reshape((count, *shape))
+
+
+def _element_name(dtype: Any) -> str:
+    """Return the name of an element type of NumPy or torch."""
+    if isinstance(dtype, torch.dtype):
+        return NAME_OF_TORCH_DTYPE.get(dtype, str(dtype))
+    try:
+        return NAME_OF_NUMPY_DTYPE.get(np.dtype(dtype), str(np.dtype(dtype)))
+    except TypeError as error:
+        expected = "an element type, such as numpy.float32"
+        raise ConfigError(f"dtype={dtype!r}: expected {expected}") from error
 
 
 def _taken_apart(image: Any) -> tuple[int, str, tuple[int, ...], str, np.ndarray[Any, np.dtype[np.uint8]]]:
