@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 NAME   ?= simulator
 
-.PHONY: help setup train test test-fast lint bench clean-kernels clean
+.PHONY: help setup train test test-fast lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,9 +28,6 @@ lint: $(VENV)/.dev  ## ruff and mypy
 
 bench: $(VENV)/.dev  ## run a benchmark beside its peers (NAME=simulator)
 	$(BIN)/navrl bench $(NAME) $(ARGS)
-
-clean-kernels:  ## remove compiled kernels, after an edit in src/navrl/sim or src/navrl/rl
-	find src -name "*.nb[ic]" -delete
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

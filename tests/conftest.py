@@ -1,4 +1,4 @@
-"""Before the tests: a share of the cores, no stale compiled kernels, and no registry or tracker's folder of the user's."""
+"""Before the tests: a share of the cores, and no registry or tracker's folder of the user's."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-import navrl
-
-PACKAGE = Path(navrl.__file__).parent
 
 settings.register_profile("navrl", deadline=None)  # a busy machine is not a failure
 settings.load_profile("navrl")
@@ -27,8 +22,6 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # once, before the processes that share the tests begin
-        throw_stale_kernels_away()
     for name in ("NAVRL_REGISTRY", "TRACKIO_DIR"):  # also of the processes that tests start; trackio reads its own on import
         os.environ[name] = tempfile.mkdtemp(prefix="navrl-tests-")
         atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
@@ -48,13 +41,3 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the folders whose files take longest, so that no process is left alone with one at the end."""
     items.sort(key=lambda item: not {"train", "tracking"} & set(item.path.parts))
-
-
-def throw_stale_kernels_away() -> None:
-    """Numba watches the file of the entry point only, not those that it calls."""
-    compiled = [*PACKAGE.rglob("__pycache__/*.nb[ic]")]
-    sources = [PACKAGE / "simd.py", *PACKAGE.glob("io/replay*.py"), *PACKAGE.glob("sim/*.py"), *PACKAGE.glob("rl/*.py")]
-    edited = max(source.stat().st_mtime for source in sources)
-    if compiled and edited > min(file.stat().st_mtime for file in compiled):
-        for file in compiled:
-            file.unlink(missing_ok=True)

@@ -23,6 +23,8 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import intrinsic, lower_builtin, models, register_model
 from numpy.typing import NDArray
 
+from navrl.kernel_cache import kernel
+
 __all__ = [
     "FAST", "FLOATS", "WIDTH", "ahead", "aligned_zeros", "bits_of", "call_at", "entry", "flags_at",
     "floats_at", "floor", "gather", "inner", "integers_at", "lane_numbers", "load", "load_columns", "log", "longs_at",
@@ -38,7 +40,7 @@ FAST = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}
 # A function that only other compiled functions call: no entry from Python, which would double the time to compile it.
 inner = njit(nogil=True, fastmath=FAST, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 # A function that Python calls; what it was compiled to, everything below included, is kept on disk.
-entry = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+entry = kernel(nogil=True, fastmath=FAST, error_model="numpy")
 
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(32)

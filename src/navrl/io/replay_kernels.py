@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from navrl.io import replay_delta, replay_rows
 from navrl.io.replay_words import (
@@ -31,6 +30,7 @@ from navrl.io.replay_words import (
     read_byte,
     write,
 )
+from navrl.kernel_cache import kernel
 
 __all__ = [
     "LZ4",
@@ -45,8 +45,8 @@ __all__ = [
     "unequal_rows",
 ]
 
-# Exact arithmetic, and kept on disk. An edit of a module that these call needs the cache removed, as tests do.
-_entry = njit(cache=True, nogil=True, error_model="numpy")
+# Exact arithmetic, and kept on disk.
+_entry = kernel(nogil=True, error_model="numpy")
 
 ROWS, LZ4 = 1, 2
 _LOW = np.uint64(0xFFFFFFFF)

@@ -12,11 +12,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from navrl.io import libzstd
 from navrl.io.coders import CODED, Bytes
 from navrl.io.replay_words import WORD, c_call, copy_bytes, inner, ones, read_byte, read_word, write_byte, write_word
+from navrl.kernel_cache import kernel
 
 __all__ = ["decode_chunk", "encode_chunk", "zstd_functions"]
 
@@ -27,8 +27,8 @@ _SLACK = 64  # bytes that kernels may write behind what they are asked for
 
 _compress, _bound, _decompress, _content_size = (c_call(given, WORD) for given in ("pppppi", "p", "ppppp", "pp"))
 
-# Exact arithmetic, and kept on disk. An edit of a module that these call needs the cache removed, as tests do.
-_entry = njit(cache=True, nogil=True, error_model="numpy")
+# Exact arithmetic, and kept on disk.
+_entry = kernel(nogil=True, error_model="numpy")
 
 
 @cache

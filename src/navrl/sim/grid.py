@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError
+from navrl.kernel_cache import kernel
 from navrl.sim.terrain import GROUND, PIXEL
 from navrl.sim.threads import start_threads
 from navrl.sim.worldfile import World
@@ -90,7 +91,7 @@ def _heights(world: World) -> NDArray[np.float32]:
     return np.stack([bottoms, tops])
 
 
-@njit(parallel=True, cache=True, nogil=True, fastmath=True)
+@kernel(parallel=True, nogil=True, fastmath=True)
 def _draw(grids, position, forward, world, heights, moving, sizes, counts, resolution):  # type: ignore[no-untyped-def]
     cells = grids.shape[2]
     middle = np.float32(cells - 1) / 2
@@ -112,7 +113,7 @@ def _draw(grids, position, forward, world, heights, moving, sizes, counts, resol
                          position[drone], forward[drone], resolution)  # fmt: skip
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@kernel(nogil=True, fastmath=True)
 def _draw_moving(grid: Any, at: Any, size: Any, position: Any, forward: Any, resolution: Any) -> None:
     cells = grid.shape[0]
     middle = np.float32(cells - 1) / 2

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 
-from numba import carray, cfunc, float32, from_dtype, njit, prange, types
+from numba import carray, float32, from_dtype, prange, types
 
+from navrl.kernel_cache import c_kernel, kernel
 from navrl.sim.drone import step_first_order, step_hummingbird
 from navrl.sim.episode import begin_at, new_episode, set_command
 from navrl.sim.layout import (
@@ -38,7 +39,7 @@ from navrl.simd import FAST, WIDTH, call_at, entry, flags_at, floats_at, inner, 
 GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # addresses of arrays, and of outputs
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def first_bad_action(actions, limit):  # type: ignore[no-untyped-def]
     """Return the first drone with an action that is not finite or beyond the limit, or -1; not fast-math: NaN counts."""
     for drone in range(actions.shape[0]):
@@ -204,13 +205,13 @@ def step_address() -> int:
         types.int64, types.int64, pointer(from_dtype(PARAMETERS)), pointer(types.int64), pointer(types.int64), types.int64,
         types.int64, types.int64, types.int64,
     )  # fmt: skip
-    return int(cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(_step_chunk).address)
+    return int(c_kernel(signature, fastmath=FAST, error_model="numpy")(_step_chunk).address)
 
 
 # Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of Outputs, and the actions.
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def step_serial(step, record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
     """Step all drones in the calling thread, or, unless `flying`, only look around; `step` is `step_address()`."""
     for chunk in range(chunks):
@@ -220,7 +221,7 @@ def step_serial(step, record, arrays, outputs, actions, half, time, flying, chun
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@kernel(nogil=True, parallel=True)
 def step_parallel(step, record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
     """The same, each chunk in a thread of its own."""
     for chunk in prange(chunks):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from navrl.kernel_cache import kernel
 
 PIXEL = 0.1  # m, of the raster that the boxes are drawn on
 RASTER = 399  # pixels; one ring of flat vertices around it
@@ -61,14 +62,14 @@ def _words(generator: np.random.RandomState, count: int) -> NDArray[np.uint32]:
     return np.frombuffer(generator.bytes(4 * count), "<u4").astype(np.uint32)
 
 
-@njit(cache=True)
+@kernel()
 def _uniform(stream, position):  # type: ignore[no-untyped-def]
     """Return a double in [0, 1) as NumPy's legacy generator makes it of two words."""
     high, low = stream[position] >> np.uint32(5), stream[position + 1] >> np.uint32(6)
     return (high * 67108864.0 + low) / 9007199254740992.0, position + 2
 
 
-@njit(cache=True)
+@kernel()
 def _below(stream, position, largest, mask):  # type: ignore[no-untyped-def]
     """Return an integer in [0, largest] as NumPy's legacy generator makes it: masked words, rejecting the large."""
     while position < len(stream):
@@ -79,7 +80,7 @@ def _below(stream, position, largest, mask):  # type: ignore[no-untyped-def]
     return np.int64(0), position
 
 
-@njit(cache=True)
+@kernel()
 def _place_boxes(stream, count, probabilities, edges, widest, attempts):  # type: ignore[no-untyped-def]
     boxes, retries = np.zeros((count, 5)), np.zeros(count, np.int64)
     position = 4  # the original first draws a sub-terrain and a difficulty, which change nothing
@@ -115,7 +116,7 @@ def _place_boxes(stream, count, probabilities, edges, widest, attempts):  # type
     return boxes, retries, True
 
 
-@njit(cache=True)
+@kernel()
 def _spaced(boxes, count, x, y, width, length):  # type: ignore[no-untyped-def]
     """Tell whether a box keeps the original's spacing rule: no gap of 2 to 10 pixels, overlap allowed."""
     for k in range(count):
@@ -141,7 +142,7 @@ def boxes_of_heights(heights: NDArray[np.float32], half_width: float = ARENA) ->
     return boxes
 
 
-@njit(cache=True)
+@kernel()
 def _rectangles(heights):  # type: ignore[no-untyped-def]
     """Return the rectangles of equal height, (M, 5): first row, end row, first column, end column, height."""
     rows, columns = heights.shape
@@ -168,7 +169,7 @@ def _rectangles(heights):  # type: ignore[no-untyped-def]
     return found[:count]
 
 
-@njit(cache=True)
+@kernel()
 def _same(heights, taken, row, left, right, height):  # type: ignore[no-untyped-def]
     for column in range(left, right):
         if taken[row, column] or heights[row, column] != height:

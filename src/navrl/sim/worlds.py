@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from navrl.kernel_cache import kernel
 from navrl.sim.draws import OBSTACLE_ORIGIN, uniform
 from navrl.sim.settings import MovingSettings, NavigationSettings
 from navrl.sim.terrain import ARENA, boxes_of_heights, draw_map
@@ -122,7 +122,7 @@ def _near_lists(shapes: NDArray[np.float32], reach: float) -> tuple[NDArray[np.i
     return start, rows[order]
 
 
-@njit(cache=True)
+@kernel()
 def _near_pairs(shapes, reach):  # type: ignore[no-untyped-def]
     """Return all pairs of a cell and a shape within `reach` of it, and the squared distance between them."""
     room = 1024
@@ -147,7 +147,7 @@ def _near_pairs(shapes, reach):  # type: ignore[no-untyped-def]
     return cells[:used], rows[:used], squared[:used]
 
 
-@njit(cache=True)
+@kernel()
 def _cells_between(low, high):  # type: ignore[no-untyped-def]
     """Return the first and last cell along an axis that an interval touches."""
     first = math.floor((low - GRID_ORIGIN) / CELL)
@@ -180,7 +180,7 @@ def _moving_obstacles(
     return np.array(wanted, np.int32), sizes, origins
 
 
-@njit(cache=True)
+@kernel()
 def _draw_origins(origins, count, seed, world):  # type: ignore[no-untyped-def]
     spacing = 2.0 * math.sqrt(ARENA * ARENA / max(count, 1))
     for k in range(count):

@@ -1,37 +1,37 @@
 """Compiles everything that a training runs before it starts, in a process of its own.
 
 Numba optimises a function again when it links it into its callers. The process that compiles finds both forms and runs one of
-them, a process that loads the result from numba's cache runs the other, and their last bits may differ. So that a run that was
+them, a process that loads the result from disk runs the other, and their last bits may differ. So that a run that was
 killed goes on as it began, none of its processes compiles: a child does, once, and all of them load what it has left.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import torch
 
 from navrl.config import Config, as_yaml, from_dict
+from navrl.kernel_cache import KernelMissingError, compile_alone, loading_only, storage
 from navrl.rl.accelerate import accelerate
 from navrl.rl.network import RowLayout, build_network
 from navrl.sim.env import NavigationEnv
 
 
 def compile_kernels(config: Config) -> None:
-    """Have everything compiled that a training runs; a child that fails is no reason to stop: it is compiled here then."""
-    if not compiled_before():
+    """Load everything compiled that a training runs, and have a child process compile it first if something is missing.
+
+    A child that fails is no reason to stop: the rest is compiled here.
+    """
+    try:
+        with loading_only():
+            run_kernels(config)
+    except KernelMissingError:
+        storage()  # chosen here, so that the child writes to the same place
         subprocess.run([sys.executable, "-m", "navrl.train.warm"], input=as_yaml(config), text=True, check=False)
-    run_kernels(config)
-
-
-def compiled_before() -> bool:
-    """Tell whether numba's cache holds the simulator's step."""
-    place = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[1])
-    return any(place.rglob("kernel._step_chunk-*.nbi"))
+        run_kernels(config)
 
 
 def run_kernels(config: Config) -> None:
@@ -53,7 +53,9 @@ def main() -> None:
     """Compile for the settings that come as YAML."""
     import yaml
 
-    run_kernels(from_dict(yaml.safe_load(sys.stdin.read())))
+    config = from_dict(yaml.safe_load(sys.stdin.read()))
+    with compile_alone():
+        run_kernels(config)
 
 
 if __name__ == "__main__":

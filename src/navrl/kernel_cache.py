@@ -1,0 +1,320 @@
+"""Compiled kernels on disk, found again only while everything that shaped their machine code is the same.
+
+numba's own cache looks at the file of the entry point alone. A kernel is inlined from many files, so here the key is the
+contents of all of them, with the versions of the compiler, its settings and the processor. Each key has a folder, which
+lies beside the package's bytecode, or in the user's cache where the package is read-only. Every kernel is one file, with
+a checksum, that appears whole: processes that compile at the same time do not disturb each other.
+
+    @kernel(nogil=True)                    # as numba.njit(cache=True, nogil=True)
+    def step(...): ...
+
+    callback = c_kernel(signature)(step)   # as numba.cfunc(signature, cache=True)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import pickle
+import platform
+import re
+import shutil
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba import njit
+from numba.core import config, registry, sigutils
+from numba.core.caching import _Cache
+from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+__all__ = ["KernelMissingError", "c_kernel", "compile_alone", "kernel", "key", "loading_only", "storage"]
+
+PACKAGE = Path(__file__).parent
+# All that ends up in machine code: the kernels, and the modules whose constants they use.
+SOURCES = (
+    "kernel_cache.py", "simd.py", "sim/*.py", "rl/fused*.py", "rl/gemm.py", "io/coders.py", "io/libzstd.py",
+    "io/replay_*.py", "io/row_kernels.py",
+)  # fmt: skip
+# numba's settings that change the code it generates; those of the processor are part of the target.
+SETTINGS = (
+    "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "USING_SVML", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DEBUG_NRT",
+    "EXTEND_VARIABLE_LIFETIMES", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS", "PARFOR_MAX_TUPLE_SIZE",
+)  # fmt: skip
+KEPT = 4  # folders of other keys that are kept however old they are
+UNUSED = 14 * 24 * 3600.0  # seconds without use after which further ones are removed
+INHERITED = "_NAVRL_KERNELS"  # tells child processes of a temporary folder
+
+_only_loading = False
+
+
+class KernelMissingError(RuntimeError):
+    """A kernel is not on disk, and nothing may be compiled here; see `loading_only`."""
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that compiles a function of this package on its first call and keeps the result on disk."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = njit(**options)(function)
+        if dispatcher is not function:  # with NUMBA_DISABLE_JIT it is
+            dispatcher._cache = _KernelCache(function)
+        return dispatcher
+
+    return decorate
+
+
+def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that compiles a function to one with an `address` for C, and keeps the result on disk."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        callback = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
+        callback._cache = _KernelCache(function)
+        callback.compile()
+        return callback
+
+    return decorate
+
+
+@contextlib.contextmanager
+def loading_only() -> Iterator[None]:
+    """Let kernels be loaded, but not compiled, in this block: the first one that is not on disk raises.
+
+    Raises:
+        KernelMissingError: a kernel would have to be compiled.
+    """
+    global _only_loading
+    before, _only_loading = _only_loading, True
+    try:
+        yield
+    finally:
+        _only_loading = before
+
+
+@contextlib.contextmanager
+def compile_alone() -> Iterator[None]:
+    """Hold the lock of this key's folder: of several processes that compile everything, the first does, the others load."""
+    try:
+        import fcntl
+
+        lock = (storage() / "lock").open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except (ImportError, OSError):  # no locks here: each compiles for itself, and the results are the same
+        yield
+        return
+    with lock:
+        yield
+
+
+# -------------------------------------------------------------------- the key
+
+
+def _sources() -> str:
+    """Return a digest of the contents of every source of a kernel."""
+    paths = sorted(path for pattern in SOURCES for path in PACKAGE.glob(pattern))
+    if not paths:
+        return uuid.uuid4().hex  # installed without sources: nothing tells versions apart, so nothing is found again
+    digest = hashlib.sha256()
+    for path in paths:
+        contents = path.read_bytes()
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()} {len(contents)}\n".encode() + contents)
+    return digest.hexdigest()
+
+
+def _environment() -> dict[str, Any]:
+    """Return all but the sources that machine code depends on."""
+    return {
+        "numba": numba.__version__, "llvmlite": llvmlite.__version__, "numpy": np.__version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "target": registry.cpu_target.target_context.codegen().magic_tuple(),  # triple, processor, its features
+        "settings": {name: str(getattr(config, name, None)) for name in SETTINGS},
+    }  # fmt: skip
+
+
+@functools.cache
+def _sources_at_start() -> str:
+    return _sources()
+
+
+@functools.cache
+def key() -> str:
+    """Return what names the folder of this process's kernels: 32 hexadecimal digits."""
+    return hashlib.sha256(f"{_sources_at_start()} {_environment()!r}".encode()).hexdigest()[:32]
+
+
+# ------------------------------------------------------------------ the places
+
+
+@functools.cache
+def _user_root() -> Path | None:
+    """Return the folder in the user's cache; None if the user has none, or others may write to it."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        root = (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "navrl" / "kernels"
+        state = root.stat()
+    except FileNotFoundError:
+        return root
+    except (OSError, RuntimeError):
+        return None
+    own = not hasattr(os, "geteuid") or (state.st_uid == os.geteuid() and not state.st_mode & 0o002)
+    return root if own else None  # kernels are pickles: loading one runs it
+
+
+def _roots() -> list[Path]:
+    """Return where folders of kernels may be, those first that are preferred."""
+    beside = Path(importlib.util.cache_from_source(__file__)).parent / "kernels"
+    usual = [Path(config.CACHE_DIR) / "navrl-kernels"] if config.CACHE_DIR else [beside, _user_root()]
+    inherited = [Path(os.environ[INHERITED])] if INHERITED in os.environ else []
+    return [root for root in (*usual, *inherited) if root is not None]
+
+
+@functools.cache
+def storage() -> Path:
+    """Return the folder that this process writes kernels to, made if need be.
+
+    A temporary one, with a warning, where no other is writable.
+    """
+    for root in _roots():
+        folder = root / key()
+        known = folder.exists()
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700 if root == _user_root() else 0o777)
+            folder.mkdir(exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            continue
+        if not known:
+            _prune(root)
+        return folder
+    return _temporary()
+
+
+def _temporary() -> Path:
+    """Return a folder that lives as long as this process and that its child processes share."""
+    places = ", ".join(str(root) for root in _roots())
+    warnings.warn(
+        f"compiled kernels cannot be kept: {places} cannot be written to. Every start compiles for about a minute; "
+        "set NUMBA_CACHE_DIR to a folder that can",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    made, owner = tempfile.mkdtemp(prefix="navrl-kernels-"), os.getpid()
+    atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
+    os.environ[INHERITED] = made
+    folder = Path(made) / key()
+    folder.mkdir()
+    return folder
+
+
+def _prune(root: Path) -> None:
+    """Remove folders of other keys that nobody has used for long, but for the newest few.
+
+    A process that still uses one has its kernels in memory; what it needs later it compiles.
+    """
+    others = [path for path in root.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name) and path.name != key()]
+    with contextlib.suppress(OSError):  # another process prunes as well
+        by_use = sorted(((path.stat().st_mtime, path) for path in others), reverse=True)
+        for used, path in by_use[KEPT:]:
+            if time.time() - used > UNUSED:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@functools.cache
+def _note_use(folder: Path) -> None:
+    """Mark a folder as used now, for `_prune`."""
+    with contextlib.suppress(OSError):  # read-only
+        os.utime(folder)
+
+
+# ------------------------------------------------------------------- the files
+
+
+class _KernelCache(_Cache):  # type: ignore[misc]
+    """What numba asks for a function's machine code, and gives it to."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        module = function.__module__.removeprefix("navrl.")
+        source = PurePosixPath(f"{module.replace('.', '/')}.py")
+        if function.__closure__ or not any(source.match(pattern) for pattern in SOURCES):
+            raise TypeError(
+                f"{function.__module__}.{function.__qualname__} cannot be kept on disk; expected a function without "
+                "closure in one of kernel_cache.SOURCES"
+            )
+        self._name = f"{module}.{function.__qualname__}"
+
+    @property
+    def cache_path(self) -> str:
+        """The folder, for numba's statistics."""
+        return str(storage())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function for a signature; None if it is not on disk."""
+        target_context.refresh()
+        for folder in (root / key() for root in _roots()):
+            payload = _read(folder / self._file(sig))
+            if payload is not None:
+                _note_use(folder)
+                return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        if _only_loading:
+            raise KernelMissingError(f"kernel {self._name} is not compiled")
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled function, unless the sources have changed since this process began."""
+        if data.library.has_dynamic_globals or _sources() != _sources_at_start():
+            return
+        try:
+            _write(storage() / self._file(sig), dumps(data._reduce()))
+        except OSError as error:
+            warnings.warn(f"kernel {self._name} cannot be kept in {storage()}: {error}", RuntimeWarning, stacklevel=2)
+
+    def _file(self, sig: Any) -> str:
+        return f"{self._name}-{hashlib.sha256(str(sig).encode()).hexdigest()[:16]}.nbc"
+
+    def enable(self) -> None:
+        """Part of numba's interface; it is always enabled."""
+
+    def disable(self) -> None:
+        """Part of numba's interface; it is always enabled."""
+
+    def flush(self) -> None:
+        """Part of numba's interface; files of a key never become stale."""
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the contents of a file; None if there is none, or it is damaged, which a power cut can do."""
+    try:
+        contents = path.read_bytes()
+    except OSError:
+        return None
+    digest, payload = contents[:32], contents[32:]
+    if hashlib.sha256(payload).digest() == digest:
+        return payload
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None
+
+
+def _write(path: Path, payload: bytes) -> None:
+    """Write a file that appears whole; one that is there already stays, so that every process runs the same code."""
+    if path.exists():
+        return
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}.tmp")
+    try:
+        temporary.write_bytes(hashlib.sha256(payload).digest() + payload)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
