@@ -24,8 +24,13 @@ _PUBLIC = {
     "decompress_image_seq": "navrl.io.images",
     "CheckpointDirectory": "navrl.io.directory",
     "CompressedDataCollector": "navrl.adapters.compressed",
+    "CompressedLidarTransform": "navrl.adapters.observation_compression",
     "CompressedTensorDict": "navrl.adapters.compressed",
     "PipelinedDataCollector": "navrl.adapters.pipelined",
+    "compress_rollout": "navrl.io.rollout_bytes",
+    "decompress_minibatch": "navrl.io.rollout_bytes",
+    "decompress_rollout": "navrl.io.rollout_bytes",
+    "save_rollout_compressed": "navrl.io.rollout_bytes",
     "format_checkpoint_name": "navrl.io.models",
     "get_model_size": "navrl.io.models",
     "load_checkpoint": "navrl.io.checkpoint",
@@ -47,6 +52,7 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from navrl.adapters.compressed import CompressedDataCollector as CompressedDataCollector
     from navrl.adapters.compressed import CompressedTensorDict as CompressedTensorDict
+    from navrl.adapters.observation_compression import CompressedLidarTransform as CompressedLidarTransform
     from navrl.adapters.pipelined import PipelinedDataCollector as PipelinedDataCollector
     from navrl.evaluate import load_policy as load_policy
     from navrl.io.checkpoint import load_checkpoint as load_checkpoint
@@ -63,6 +69,10 @@ if TYPE_CHECKING:
     from navrl.io.models import print_model_info as print_model_info
     from navrl.io.replay import FrameStore as FrameStore
     from navrl.io.replay import Rounded as Rounded
+    from navrl.io.rollout_bytes import compress_rollout as compress_rollout
+    from navrl.io.rollout_bytes import decompress_minibatch as decompress_minibatch
+    from navrl.io.rollout_bytes import decompress_rollout as decompress_rollout
+    from navrl.io.rollout_bytes import save_rollout_compressed as save_rollout_compressed
     from navrl.io.rollouts import RolloutStorage as RolloutStorage
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
