@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from navrl.adapters.gymnasium_registry import register_when_loaded
 from navrl.lazy import lazy_names
 
 __version__ = "0.1.0"
@@ -88,6 +89,8 @@ if TYPE_CHECKING:
 __all__ = ["__version__", *_PUBLIC]
 
 __getattr__ = lazy_names(__name__, _PUBLIC)
+
+register_when_loaded()  # `gymnasium.make("navrl:navrl/Navigation-v0")` imports this module and nothing else
 
 
 def __dir__() -> list[str]:
