@@ -244,7 +244,7 @@ def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch
         data, episode = loaded[iteration], dataset[number]
         assert len(episode.observations["lidar"]) == stop - start + 1
         np.testing.assert_array_equal(episode.observations["lidar"][:-1], data["observation"]["lidar"][start:stop, env].numpy())
-        np.testing.assert_array_equal(episode.actions, data["action"][start:stop, env].numpy())
+        np.testing.assert_array_equal(episode.actions, 4 * data["action"][start:stop, env].numpy() - 2)
         np.testing.assert_array_equal(episode.rewards, data["reward"][start:stop, env].numpy())
         assert episode.terminations[-1] != episode.truncations[-1]
         assert not episode.terminations[:-1].any()
@@ -252,6 +252,34 @@ def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch
             np.testing.assert_array_equal(episode.observations["state"][-1], data["last_observation"]["state"][env].numpy())
     with pytest.raises(ConfigError, match="is there already"):
         export_minari(storage, tmp_path)
+
+
+def test_minari_recovers_the_environment_from_an_export_to_a_relative_folder(run, tmp_path, monkeypatch, capsys):
+    minari = pytest.importorskip("minari")
+    monkeypatch.chdir(tmp_path)
+    assert main(["rollouts", "export", str(run), "--minari", "datasets", "--iterations", "4"]) == 0
+    assert f"MINARI_DATASETS_PATH={tmp_path / 'datasets'} " in capsys.readouterr().out
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "datasets")
+    dataset = minari.load_dataset("navrl/rollouts-v0")
+    environment = dataset.recover_environment()
+    assert environment.unwrapped.simulator.settings.env.max_episode_length == load_config(SMALL).env.max_episode_length
+    assert dataset.observation_space == environment.observation_space
+    assert dataset.action_space == environment.action_space
+    assert (dataset.action_space.high == 2).all()
+    environment.reset(seed=1)
+    for episode in (dataset[0], dataset[7]):
+        seen = {name: part[0] for name, part in episode.observations.items()}
+        assert seen in dataset.observation_space
+        assert all(action in dataset.action_space for action in episode.actions)
+        environment.step(episode.actions[0])
+
+
+def test_an_environment_of_another_task_is_refused(storage, tmp_path):
+    pytest.importorskip("minari")
+    gymnasium = pytest.importorskip("gymnasium")
+    with pytest.raises(ConfigError, match="the environment has"):
+        export_minari(storage, tmp_path, environment=gymnasium.make("Pendulum-v1"))
+    assert not (tmp_path / "navrl").exists()
 
 
 def test_a_time_limit_is_a_truncation_and_a_collision_a_termination(storage):

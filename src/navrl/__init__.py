@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from navrl.adapters.gymnasium_registry import register_when_loaded
 from navrl.lazy import lazy_names
 
 __version__ = "0.1.0"
@@ -24,11 +25,16 @@ _PUBLIC = {
     "decompress_image_seq": "navrl.io.images",
     "CheckpointDirectory": "navrl.io.directory",
     "CompressedDataCollector": "navrl.adapters.compressed",
+    "CompressedLidarTransform": "navrl.adapters.observation_compression",
     "CompressedStorage": "navrl.adapters.torchrl_replay",
     "CompressedTensorDict": "navrl.adapters.compressed",
     "PipelinedDataCollector": "navrl.adapters.pipelined",
     "PrioritizedSampler": "navrl.adapters.prioritized",
     "PrioritizedSliceSampler": "navrl.adapters.prioritized",
+    "compress_rollout": "navrl.io.rollout_bytes",
+    "decompress_minibatch": "navrl.io.rollout_bytes",
+    "decompress_rollout": "navrl.io.rollout_bytes",
+    "save_rollout_compressed": "navrl.io.rollout_bytes",
     "format_checkpoint_name": "navrl.io.models",
     "get_model_size": "navrl.io.models",
     "load_checkpoint": "navrl.io.checkpoint",
@@ -50,6 +56,7 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from navrl.adapters.compressed import CompressedDataCollector as CompressedDataCollector
     from navrl.adapters.compressed import CompressedTensorDict as CompressedTensorDict
+    from navrl.adapters.observation_compression import CompressedLidarTransform as CompressedLidarTransform
     from navrl.adapters.pipelined import PipelinedDataCollector as PipelinedDataCollector
     from navrl.adapters.prioritized import PrioritizedSampler as PrioritizedSampler
     from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
@@ -69,6 +76,10 @@ if TYPE_CHECKING:
     from navrl.io.models import print_model_info as print_model_info
     from navrl.io.replay import FrameStore as FrameStore
     from navrl.io.replay import Rounded as Rounded
+    from navrl.io.rollout_bytes import compress_rollout as compress_rollout
+    from navrl.io.rollout_bytes import decompress_minibatch as decompress_minibatch
+    from navrl.io.rollout_bytes import decompress_rollout as decompress_rollout
+    from navrl.io.rollout_bytes import save_rollout_compressed as save_rollout_compressed
     from navrl.io.rollouts import RolloutStorage as RolloutStorage
     from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
@@ -84,6 +95,8 @@ if TYPE_CHECKING:
 __all__ = ["__version__", *_PUBLIC]
 
 __getattr__ = lazy_names(__name__, _PUBLIC)
+
+register_when_loaded()  # `gymnasium.make("navrl:navrl/Navigation-v0")` imports this module and nothing else
 
 
 def __dir__() -> list[str]:

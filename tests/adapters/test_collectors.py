@@ -105,22 +105,22 @@ class TestTheContractOfTheSimulators(CollectorContract):
 
 class TestTheContractOfAPipelinedOne(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(navigation(**options))
+        return PipelinedDataCollector(navigation(**options), policy=None)
 
 
 class TestTheContractOfAPipelinedOneThatReusesItsBatch(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(navigation(return_same_td=True, **options), prefetch_count=1)
+        return PipelinedDataCollector(navigation(return_same_td=True, **options), prefetch_count=1, policy=None)
 
 
 class TestTheContractOfAPipelinedTorchRLs(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(torchrls(return_same_td=True, **options))
+        return PipelinedDataCollector(torchrls(return_same_td=True, **options), policy=None)
 
 
 class TestTheContractOfAPipelinedGenerator(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(batch for batch in navigation(return_same_td=True, **options))
+        return PipelinedDataCollector((batch for batch in navigation(return_same_td=True, **options)), policy=None)
 
 
 class TestTheContractOfACompressedOne(CollectorContract):
@@ -128,9 +128,14 @@ class TestTheContractOfACompressedOne(CollectorContract):
         return CompressedDataCollector(navigation(return_same_td=True, **options))
 
 
+class TestTheContractOfACompressedOneThatIsSwitchedOff(CollectorContract):
+    def make(self, **options):
+        return CompressedDataCollector(navigation(return_same_td=True, **options), compress=False)
+
+
 class TestTheContractOfAPipelinedCompressedOne(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(CompressedDataCollector(navigation(return_same_td=True, **options)))
+        return PipelinedDataCollector(CompressedDataCollector(navigation(return_same_td=True, **options)), policy=None)
 
 
 # ---------------------------------------------------------------------- beside TorchRL's own
@@ -320,15 +325,95 @@ def test_a_state_of_which_a_part_does_not_fit_changes_nothing(name, value):
         assert torch.equal(now, kept) if isinstance(kept, torch.Tensor) else now == kept
 
 
-def test_a_seed_begins_everything_anew():
-    collector = navigation(batches=6)
-    batches = iter(collector)
+@pytest.mark.parametrize("make", [navigation, torchrls], ids=["navrl", "torchrl"])
+def test_after_one_more_step_everything_depends_on_the_seed_alone(make):
+    def flown(seed, batches_before):
+        collector = make(batches=6)
+        batches = iter(collector)
+        for _ in range(batches_before):
+            next(batches)
+        collector.set_seed(seed)
+        batch = next(batches)
+        collector.shutdown()
+        assert batch["next", "done"][:, 0].all()
+        return batch[:, 1:].exclude("collector")
+
+    assert same(flown(4, 0), flown(4, 2))
+    assert not torch.equal(flown(4, 0)["state"], flown(5, 0)["state"])
+
+
+@pytest.mark.parametrize("options", [{}, {"reset_at_each_iter": True}], ids=["cut", "reset"])
+def test_a_seed_means_the_same_to_both_collectors_and_both_return_torchrls_next_seed(options):
+    ours, theirs = navigation(batches=4, **options), torchrls(batches=4, **options)
+    assert ours.set_seed(7) == theirs.set_seed(7) != 7
+    assert ours.set_seed(7, static_seed=True) == theirs.set_seed(7, static_seed=True) == 7
+    batches = iter(theirs)
+    for number, batch in enumerate(ours):
+        assert same(batch, next(batches))
+        if number == 1:
+            assert ours.set_seed(8) == theirs.set_seed(8)
+    theirs.shutdown()
+
+
+def test_a_seed_that_has_not_been_used_is_part_of_the_state():
+    collector, restored = navigation(), navigation()
     collector.set_seed(4)
-    first = next(batches)
+    restored.load_state_dict(collector.state_dict())
+    assert all(same(ours, theirs) for ours, theirs in zip(restored, collector, strict=True))
+
+
+def test_episodes_that_a_seed_cut_have_no_statistics():
+    collector = navigation()
     collector.set_seed(4)
-    second = next(batches)
-    assert torch.equal(first["state"], second["state"])
-    assert torch.equal(first["action"], second["action"])
+    batch = next(iter(collector))
+    assert batch["next", "truncated"][:, 0].all()
+    assert len(episodes(batch)["length"]) == int(batch["next", "done"].sum()) - NUMBER
+
+
+# ---------------------------------------------------------------------- options of TorchRL's collector
+
+
+def test_the_first_frames_are_flown_at_random_if_asked_for():
+    policy = random_policy()
+    torch.manual_seed(1)
+    ours = [batch.clone() for batch in navigation(policy, init_random_frames=FRAMES)]
+    theirs = torchrls(policy, init_random_frames=FRAMES)
+    torch.manual_seed(1)
+    for batch, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(batch["action"], expected["action"])
+        assert torch.equal(batch["next", "state"], expected["next", "state"])
+    theirs.shutdown()
+    assert "action_log_prob" not in ours[0]
+    assert ours[1]["action_log_prob"].any()
+
+
+def test_a_replay_buffer_gets_the_batches():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(3 * NUMBER), batch_size=4)
+    collector = navigation(batches=3, replay_buffer=buffer)
+    assert list(collector) == [None] * 3
+    assert len(buffer) == 3 * NUMBER
+    assert buffer.sample()["lidar"].shape[:2] == (4, STEPS)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_batches_are_put_on_the_storing_device(reuse):
+    first, second = list(navigation(batches=2, storing_device="meta", return_same_td=reuse))
+    assert first["lidar"].device.type == second["next", "reward"].device.type == "meta"
+    assert (first is second) == reuse
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("max_frames_per_traj", "does not take max_frames_per_traj: set env.max_episode_length"),
+        ("compile_policy", "torch.compile"),
+        ("total_frame", "Did you mean 'total_frames'?"),
+        ("interruptor", "does not take interruptor"),
+    ],
+)
+def test_an_option_that_it_does_not_take_is_named(option, told):
+    with pytest.raises(ConfigError, match=told.replace("?", r"\?")):
+        navigation(**{option: 3})
 
 
 @pytest.mark.parametrize("form", ["module", "state_dict", "tensordict"])

@@ -19,7 +19,7 @@ from torchrl.envs import TransformedEnv
 
 from navrl import CompressedDataCollector, CompressedTensorDict
 from navrl.adapters.collectors import NavigationCollector
-from navrl.adapters.observation_compression import ObservationCompression
+from navrl.adapters.observation_compression import CompressedLidarTransform, ObservationCompression
 from navrl.adapters.torchrl import TorchRLNavigationEnv
 from navrl.errors import ConfigError, ContainerError
 from navrl.sim.settings import NavigationSettings
@@ -368,6 +368,21 @@ def test_a_message_damaged_on_its_way_is_refused():
     packed["lidar"][40] ^= 1
     with pytest.raises(ContainerError, match="damaged"):
         ObservationCompression(["lidar"]).inv(packed)
+
+
+def test_every_lidar_is_compressed_wherever_it_is():
+    data = TensorDict(
+        {"lidar": torch.rand(6, 36), "state": torch.rand(6, 8), "next": {"agents": {"lidar": torch.rand(6, 36)}}}, [6]
+    )
+    transform = CompressedLidarTransform(compression_level=1)
+    packed = transform(data)
+    assert packed["lidar"].dtype == packed["next", "agents", "lidar"].dtype == torch.uint8
+    assert torch.equal(packed["state"], data["state"])
+    assert same(transform.inv(packed), data)
+    with pytest.raises(ConfigError, match="no entry 'lidar' to compress; it has state"):
+        transform(data.select("state"))
+    with pytest.raises(ConfigError, match="CompressedLidarTransform compresses whole rollouts"):
+        transform.set_container(None)
 
 
 def test_mistakes_with_the_transform_are_refused_by_name():

@@ -18,14 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from collector_parts import FRAMES, NUMBER, STEPS, collecting_threads, navigation, random_policy, settings, torchrls
+from collector_parts import FRAMES, NUMBER, STEPS, collecting_threads, navigation, random_policy, torchrls
 from tensordict.nn import set_skip_existing, skip_existing
 from torch import nn
-from torchrl.collectors import MultiSyncCollector
 from torchrl.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
 from navrl import PipelinedDataCollector
-from navrl.adapters.torchrl import TorchRLNavigationEnv
 from navrl.errors import CollectorError, ConfigError
 
 
@@ -63,7 +61,7 @@ def settled(made):
 @pytest.mark.parametrize("ahead", [1, 2, 4])
 def test_no_more_batches_are_ahead_than_asked_for(ahead):
     made = []
-    with PipelinedDataCollector(numbers(made=made), prefetch_count=ahead) as collector:
+    with PipelinedDataCollector(numbers(made=made), policy=None, prefetch_count=ahead) as collector:
         for taken in range(1, 4):
             next(collector)
             assert settled(made) == taken + ahead
@@ -72,7 +70,7 @@ def test_no_more_batches_are_ahead_than_asked_for(ahead):
 
 def test_nothing_is_collected_before_the_first_batch_is_asked_for():
     made = []
-    with PipelinedDataCollector(numbers(made=made)):
+    with PipelinedDataCollector(numbers(made=made), policy=None):
         time.sleep(0.05)
         assert made == []
 
@@ -85,7 +83,7 @@ def test_the_next_batch_is_collected_while_this_one_is_used():
         begun.set()
         yield torch.tensor(1)
 
-    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+    with PipelinedDataCollector(batches(), policy=None, prefetch_count=1) as collector:
         next(collector)
         assert begun.wait(5)  # nobody asked for it
 
@@ -274,16 +272,6 @@ def test_a_collector_that_acts_with_another_policy_is_refused():
         PipelinedDataCollector(navigation(random_policy()), policy=random_policy())
 
 
-@pytest.mark.slow
-def test_it_works_around_collectors_in_other_processes():
-    policy = random_policy()
-    base = MultiSyncCollector(
-        [lambda: TorchRLNavigationEnv(settings())], policy, frames_per_batch=FRAMES, total_frames=3 * FRAMES
-    )
-    with PipelinedDataCollector(base) as collector:
-        assert [batch.numel() for batch in collector] == [FRAMES] * 3
-
-
 # ---------------------------------------------------------------------- modes
 
 
@@ -299,7 +287,7 @@ def test_the_exploration_type_of_one_thread_is_not_that_of_the_other():
 
     before = exploration_type()
     go.release()
-    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+    with PipelinedDataCollector(batches(), policy=None, prefetch_count=1) as collector:
         assert next(collector) == ExplorationType.RANDOM
         begun.acquire(timeout=10)
         begun.acquire(timeout=10)  # the second batch is being collected
@@ -320,7 +308,7 @@ def test_a_base_without_a_mode_of_its_own_keeps_that_of_the_first_request():
         while True:
             yield exploration_type(), skip_existing()
 
-    with PipelinedDataCollector(batches(), prefetch_count=1) as collector:
+    with PipelinedDataCollector(batches(), policy=None, prefetch_count=1) as collector:
         with set_exploration_type(ExplorationType.MEAN):
             next(collector)
         with set_skip_existing(True):  # as GAE does
@@ -330,7 +318,7 @@ def test_a_base_without_a_mode_of_its_own_keeps_that_of_the_first_request():
 def test_nothing_of_tensordict_stays_changed_when_the_last_thread_has_ended():
     holder = sys.modules["tensordict.nn.probabilistic"]._interaction_type
     before = dict(vars(holder))
-    with PipelinedDataCollector(numbers()) as first, PipelinedDataCollector(numbers()) as second:
+    with PipelinedDataCollector(numbers(), policy=None) as first, PipelinedDataCollector(numbers(), policy=None) as second:
         next(first), next(second)
         first.shutdown()
         assert "get_mode" in vars(holder)
@@ -346,7 +334,7 @@ def test_an_error_reaches_the_caller_after_the_batches_that_were_collected_befor
         yield torch.tensor(2)
         raise OSError("the robot fell over")
 
-    collector = PipelinedDataCollector(batches(), prefetch_count=4)
+    collector = PipelinedDataCollector(batches(), policy=None, prefetch_count=4)
     assert [int(next(collector)), int(next(collector))] == [1, 2]
     for _ in range(2):  # and again whenever somebody asks
         with pytest.raises(CollectorError, match="OSError: the robot fell over") as caught:
@@ -360,14 +348,14 @@ def test_an_exit_of_the_base_is_an_error_and_no_exit():
         yield torch.tensor(1)
         sys.exit(3)
 
-    collector = PipelinedDataCollector(batches())
+    collector = PipelinedDataCollector(batches(), policy=None)
     next(collector)
     with pytest.raises(CollectorError, match="SystemExit"):
         next(collector)
 
 
 def test_an_error_of_the_consumer_ends_the_thread_when_the_block_is_left():
-    with pytest.raises(RuntimeError, match="mine"), PipelinedDataCollector(numbers()) as collector:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="mine"), PipelinedDataCollector(numbers(), policy=None) as collector:  # noqa: PT012
         for _ in collector:
             raise RuntimeError("mine")
     assert collecting_threads() == []
@@ -391,7 +379,7 @@ def test_weights_that_no_longer_fit_are_an_error():
 
 
 def test_it_ends_when_the_base_ends():
-    collector = PipelinedDataCollector(numbers(3))
+    collector = PipelinedDataCollector(numbers(3), policy=None)
     assert [int(number) for number in collector] == [0, 1, 2]
     assert next(collector, "over") == "over"
     assert collector.next() is None
@@ -399,7 +387,7 @@ def test_it_ends_when_the_base_ends():
 
 def test_a_full_pipeline_is_shut_down_at_once():
     made = []
-    collector = PipelinedDataCollector(numbers(made=made), prefetch_count=2)
+    collector = PipelinedDataCollector(numbers(made=made), policy=None, prefetch_count=2)
     next(collector)
     settled(made)
     start = time.perf_counter()
@@ -420,7 +408,7 @@ def test_a_shutdown_that_would_wait_too_long_says_so_and_can_be_repeated():
         go.wait(10)
         yield torch.tensor(1)
 
-    collector = PipelinedDataCollector(batches())
+    collector = PipelinedDataCollector(batches(), policy=None)
     next(collector)
     assert begun.wait(5)
     assert not collector.shutdown(timeout=0.05)
@@ -435,7 +423,7 @@ def test_a_shutdown_from_another_thread_ends_a_consumer_that_waits():
         go.wait(10)
         yield torch.tensor(0)
 
-    collector, got = PipelinedDataCollector(batches()), []
+    collector, got = PipelinedDataCollector(batches(), policy=None), []
     consumer = threading.Thread(target=lambda: got.extend(collector))
     consumer.start()
     time.sleep(0.05)
@@ -448,7 +436,7 @@ def test_a_shutdown_from_another_thread_ends_a_consumer_that_waits():
 
 def test_one_that_was_never_used_is_shut_down():
     base = navigation()
-    PipelinedDataCollector(base).shutdown()
+    PipelinedDataCollector(base, policy=None).shutdown()
     assert base.closed
 
 
@@ -463,7 +451,7 @@ def test_the_base_is_shut_down_once():
             self.calls += 1
 
     base = Base()
-    with PipelinedDataCollector(base) as collector:
+    with PipelinedDataCollector(base, policy=None) as collector:
         next(collector)
         collector.shutdown()
     assert base.calls == 1
@@ -494,7 +482,7 @@ def batches():
     while True:
         yield torch.zeros(1000)
         time.sleep({pause})
-collector = PipelinedDataCollector(batches())
+collector = PipelinedDataCollector(batches(), policy=None)
 for batch in collector:
     {body}
 """
@@ -548,27 +536,27 @@ def test_a_batch_whose_memory_is_reused_is_copied(wrap, read):
             memory.fill_(number)
             yield wrap(memory)
 
-    kept = list(PipelinedDataCollector(batches(), prefetch_count=3))
+    kept = list(PipelinedDataCollector(batches(), policy=None, prefetch_count=3))
     assert [int(read(batch)[0]) for batch in kept] == [0, 1, 2, 3, 4]
     assert isinstance(kept[0], type(wrap(memory)))
 
 
 def test_batches_that_nobody_reuses_are_not_copied():
     memory = torch.zeros(3)
-    assert next(PipelinedDataCollector([memory], copy=False)) is memory
-    assert next(PipelinedDataCollector([memory])) is not memory
+    assert next(PipelinedDataCollector([memory], policy=None, copy=False)) is memory
+    assert next(PipelinedDataCollector([memory], policy=None)) is not memory
 
 
 def test_batches_are_put_on_the_device():
     memory = torch.zeros(3)
-    batch = next(PipelinedDataCollector([memory, {"a": memory}], "meta"))
+    batch = next(PipelinedDataCollector([memory, {"a": memory}], "meta", policy=None))
     assert batch.device.type == "meta"
-    kept = next(PipelinedDataCollector([memory], "cpu"))
+    kept = next(PipelinedDataCollector([memory], "cpu", policy=None))
     assert kept.data_ptr() != memory.data_ptr()
 
 
 def test_its_state_is_that_of_the_base_between_two_batches():
-    with PipelinedDataCollector(navigation(batches=9), prefetch_count=1) as collector:
+    with PipelinedDataCollector(navigation(batches=9), policy=None, prefetch_count=1) as collector:
         next(collector)
         state = collector.state_dict()
         assert state["frames"] % FRAMES == 0
@@ -607,7 +595,7 @@ def test_one_that_failed_collects_again_from_a_state_that_is_loaded():
         def load_state_dict(self, state):
             self.fallen = state["fallen"]
 
-    with PipelinedDataCollector(Robot()) as collector:
+    with PipelinedDataCollector(Robot(), policy=None) as collector:
         with pytest.raises(CollectorError):
             list(collector)
         collector.load_state_dict({"fallen": False})
@@ -627,7 +615,7 @@ def test_weights_for_a_collector_that_acts_with_those_of_the_policy_are_refused(
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
 def test_a_prefetch_count_that_makes_no_sense_is_refused(count):
     with pytest.raises(ConfigError, match="prefetch_count"):
-        PipelinedDataCollector(numbers(), prefetch_count=count)
+        PipelinedDataCollector(numbers(), policy=None, prefetch_count=count)
 
 
 def test_other_mistakes_are_refused_by_name():
@@ -642,4 +630,4 @@ def test_other_mistakes_are_refused_by_name():
 
 
 def test_arrays_of_numpy_stay_arrays():
-    assert isinstance(next(PipelinedDataCollector([np.zeros(3)])), np.ndarray)
+    assert isinstance(next(PipelinedDataCollector([np.zeros(3)], policy=None)), np.ndarray)

@@ -10,8 +10,10 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import wrappers
 from gymnasium.utils import env_checker
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import vector as vector_wrappers
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from navrl.adapters.gymnasium import (
@@ -68,7 +70,8 @@ def same(first, second):
 # ---------------------------------------------------------------------- Gymnasium's own checks
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(is.*infinity|render modes|symmetric and normalized space):UserWarning")
+@pytest.mark.filterwarnings("error:.*WARN:UserWarning")
 @pytest.mark.parametrize("flat", [False, True])
 def test_the_single_environment_passes_gymnasiums_checker(flat):
     register()
@@ -190,7 +193,7 @@ def test_next_step_returns_the_reset_and_no_reward_in_the_step_after_the_end():
     assert (reward[done] == 0).all()
     assert not (terminated | truncated)[done].any()
     assert np.abs(observation["state"][done, 5:8]).max() == 0
-    assert "episode" not in info or not info["_episode"][done].any()
+    assert "flight" not in info or not info["_flight"][done].any()
 
 
 def test_next_step_ignores_the_action_of_a_drone_that_is_reset():
@@ -261,11 +264,11 @@ def test_ended_episodes_report_every_statistic(mode):
     environment.reset(seed=1)
     *_, info, done = step_until_some_end(environment, sinking())
     report = info["final_info"] if mode is AutoresetMode.SAME_STEP else info
-    assert {*STATISTICS, "r", "l"} <= set(report["episode"])
-    assert (report["_episode"] == done).all()
-    assert (report["episode"]["length"][done] > 0).all()
-    assert (report["episode"]["length"][~done] == 0).all()
-    assert (report["episode"]["r"] == report["episode"]["return"]).all()
+    assert {*STATISTICS, "r", "l"} <= set(report["flight"])
+    assert (report["_flight"] == done).all()
+    assert (report["flight"]["length"][done] > 0).all()
+    assert (report["flight"]["length"][~done] == 0).all()
+    assert (report["flight"]["r"] == report["flight"]["return"]).all()
 
 
 def test_next_step_reports_an_episode_once():
@@ -275,32 +278,91 @@ def test_next_step_reports_an_episode_once():
     for _ in range(LENGTH - 1):
         *_, info = environment.step(sinking())
         if info:
-            assert (info["episode"]["length"][~info["_episode"]] == 0).all()
+            assert (info["flight"]["length"][~info["_flight"]] == 0).all()
             reports += 1
     assert reports > 3
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_gymnasiums_record_of_returns_agrees_with_ours(mode):
-    environment = RecordEpisodeStatistics(vector(mode, statistics_key="navigation"))
+    environment = RecordEpisodeStatistics(vector(mode))
     environment.reset(seed=1)
     ended = 0
     for action in random_actions(3 * LENGTH):
         *_, info = environment.step(action)
         if "episode" in info:
-            ours = (info["final_info"] if mode is AutoresetMode.SAME_STEP else info)["navigation"]
+            ours = (info["final_info"] if mode is AutoresetMode.SAME_STEP else info)["flight"]
             assert (info["episode"]["l"] == ours["length"]).all()
             assert np.allclose(info["episode"]["r"], ours["return"], atol=1e-4)
             ended += int(info["_episode"].sum())
     assert ended > 16
 
 
-def test_in_same_step_gymnasiums_record_needs_no_other_key():
-    environment = RecordEpisodeStatistics(vector(AutoresetMode.SAME_STEP))
+def test_the_record_of_one_drones_returns_agrees_with_ours():
+    environment = wrappers.RecordEpisodeStatistics(gymnasium.make(ENVIRONMENT_ID, settings=small()))
     environment.reset(seed=1)
-    for action in random_actions(LENGTH):
-        environment.step(action)
-    assert len(environment.length_queue) >= 16
+    while True:
+        *_, terminated, truncated, info = environment.step(np.float32(SINKING))
+        if terminated or truncated:
+            break
+    assert info["episode"]["l"] == info["flight"]["length"]
+    assert np.isclose(info["episode"]["r"], info["flight"]["return"], atol=1e-4)
+
+
+def test_statistics_can_have_another_name():
+    environment = vector(statistics_key="episode")
+    environment.reset(seed=1)
+    *_, info, _ = step_until_some_end(environment, sinking())
+    assert {"r", "l", "success_050"} <= set(info["episode"])
+
+
+WRAPPERS = {
+    "record": (wrappers.RecordEpisodeStatistics, {}),
+    "flatten": (wrappers.FlattenObservation, {}),
+    "normalise observations": (wrappers.NormalizeObservation, {"flat": True}),
+    "normalise rewards": (wrappers.NormalizeReward, {}),
+    "rescale actions": (lambda env: wrappers.RescaleAction(env, np.float32(-1), np.float32(1)), {}),
+    "clip actions": (wrappers.ClipAction, {}),
+    "stack frames": (lambda env: wrappers.FrameStackObservation(env, 3), {}),
+    "time limit": (lambda env: wrappers.TimeLimit(env, 7), {}),
+    "time aware": (lambda env: wrappers.TimeAwareObservation(wrappers.TimeLimit(env, 7)), {"flat": True}),
+    "autoreset": (wrappers.Autoreset, {}),
+}
+
+
+@pytest.mark.parametrize(("wrap", "options"), WRAPPERS.values(), ids=WRAPPERS)
+def test_one_drone_flies_in_gymnasiums_wrappers(wrap, options):
+    environment = wrap(gymnasium.make(ENVIRONMENT_ID, settings=small(), **options))
+    observation, _ = environment.reset(seed=1)
+    assert observation in environment.observation_space
+    for _ in range(LENGTH):
+        observation, _, terminated, truncated, _ = environment.step(environment.action_space.sample())
+        assert observation in environment.observation_space
+        if terminated or truncated:
+            break
+    assert terminated or truncated
+
+
+VECTOR_WRAPPERS = {
+    "record": (vector_wrappers.RecordEpisodeStatistics, {}),
+    "flatten": (vector_wrappers.FlattenObservation, {}),
+    "normalise observations": (vector_wrappers.NormalizeObservation, {"flat": True}),
+    "normalise rewards": (vector_wrappers.NormalizeReward, {}),
+    "rescale actions": (lambda env: vector_wrappers.RescaleAction(env, np.float32(-1), np.float32(1)), {}),
+    "clip actions": (vector_wrappers.ClipAction, {}),
+}
+
+
+@pytest.mark.parametrize(("wrap", "options"), VECTOR_WRAPPERS.values(), ids=VECTOR_WRAPPERS)
+def test_all_drones_fly_in_gymnasiums_wrappers(wrap, options):
+    environment = wrap(vector(**options))
+    environment.reset(seed=1)
+    ended = 0
+    for _ in range(LENGTH + 1):
+        _, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
+        assert np.isfinite(reward).all()
+        ended += int((terminated | truncated).sum())
+    assert ended >= 16
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -310,7 +372,7 @@ def test_infos_become_lists_in_gymnasiums_wrapper(mode):
     *_, infos, done = step_until_some_end(environment, sinking())
     for info, ended in zip(infos, done, strict=True):
         report = info.get("final_info", info)
-        assert ("episode" in report) == ended
+        assert ("flight" in report) == ended
 
 
 # ---------------------------------------------------------------------- determinism, parity, safety
@@ -411,23 +473,44 @@ def test_the_settings_that_were_given_stay_as_they_are():
 # ---------------------------------------------------------------------- by name, and without Gymnasium
 
 
+ROADS = {
+    "nothing imported": "import gymnasium; environment = gymnasium.make('navrl:navrl/Navigation-v0', {})",
+    "navrl first": "import navrl, gymnasium; environment = gymnasium.make('navrl:navrl/Navigation-v0', {})",
+    "the adapter": "import navrl.adapters.gymnasium, gymnasium; environment = gymnasium.make('navrl/Navigation-v0', {})",
+    "all drones": "import gymnasium; environment = gymnasium.make_vec('navrl:navrl/Navigation-v0', 4, **{})",
+}
+
+
+@pytest.mark.parametrize("road", [pytest.param(road, marks=pytest.mark.slow) for road in ROADS], ids=ROADS)
+def test_gymnasium_makes_the_environment_by_its_id(road):
+    settings = "settings={'env': {'num_worlds': 1}, 'sim': {'num_threads': 1}}"
+    program = ROADS[road].replace("**{}", settings).replace("{}", settings)
+    program += "; environment.reset(seed=1); import sys; assert not any('navrl' in str(f) for f in sys.meta_path)"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+
+
+def test_importing_navrl_loads_no_gymnasium_and_leaves_other_imports_alone():
+    program = "import sys, navrl, json, decimal; assert 'gymnasium' not in sys.modules; import gymnasium.spaces"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_registering_twice_changes_nothing():
-    register()
     spec = gymnasium.spec(ENVIRONMENT_ID)
     register()
     assert gymnasium.spec(ENVIRONMENT_ID) is spec
 
 
 def test_gymnasium_makes_the_vector_environment_by_name():
-    register()
     environment = gymnasium.make_vec(ENVIRONMENT_ID, num_envs=5, settings=small(), autoreset_mode="SameStep")
     assert isinstance(environment, NavigationVectorEnv)
     assert environment.reset()[0]["state"].shape == (5, 8)
 
 
-def test_importing_the_adapter_registers_nothing():
-    program = "import gymnasium, navrl.adapters.gymnasium as adapter; assert adapter.ENVIRONMENT_ID not in gymnasium.registry"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_settings_may_be_a_mapping_and_an_unknown_one_is_refused():
+    environment = NavigationSingleEnv({"env": {"num_worlds": 1, "action_limit": 1.5}}, seed=0)
+    assert environment.action_space.high[0] == 1.5
+    with pytest.raises(ConfigError, match=r"Did you mean 'env\.action_limit'"):
+        NavigationSingleEnv({"env": {"action_limits": 1.5}})
 
 
 def test_without_gymnasium_the_import_says_what_to_install(monkeypatch):

@@ -12,7 +12,8 @@ import torch
 from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env
-from stable_baselines3.common.vec_env import VecMonitor
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecCheckNan, VecFrameStack, VecMonitor, VecNormalize
 
 from navrl.adapters.gymnasium import NavigationSingleEnv
 from navrl.adapters.stable_baselines3 import NavigationVecEnv
@@ -95,6 +96,37 @@ def test_a_monitor_around_it_agrees_with_its_statistics():
     outer.reset()
     lengths = [info["episode"]["l"] for a in random_actions(LENGTH) for info in outer.step(a)[3] if "episode" in info]
     assert max(lengths) == LENGTH
+
+
+WRAPPERS = {
+    "normalise": (VecNormalize, {}),
+    "stack": (lambda environment: VecFrameStack(environment, 3), {"flat": True}),
+    "check for NaN": (lambda environment: VecCheckNan(environment, raise_exception=True), {}),
+}
+
+
+@pytest.mark.parametrize(("wrap", "options"), WRAPPERS.values(), ids=WRAPPERS)
+def test_it_flies_in_the_wrappers_of_stable_baselines3(wrap, options):
+    environment = wrap(NavigationVecEnv(small(), **options))
+    environment.reset()
+    ended = sum(int(environment.step(action)[2].sum()) for action in random_actions(LENGTH))
+    assert ended >= 16
+
+
+def test_the_single_environment_flies_in_a_monitor_and_a_vector_of_stable_baselines3():
+    environment = DummyVecEnv([lambda: Monitor(NavigationSingleEnv(small(), seed=1))])
+    environment.reset()
+    infos = [environment.step(action[:1])[3][0] for action in random_actions(LENGTH)]
+    ended = [info for info in infos if "episode" in info]
+    assert ended[0]["episode"]["l"] == ended[0]["flight"]["length"]
+
+
+def test_options_of_a_reset_are_refused_by_name():
+    environment = NavigationVecEnv(small())
+    environment.set_options({"reset_mask": None})
+    with pytest.raises(ConfigError, match="unknown option 'reset_mask'"):
+        environment.reset()
+    environment.reset()
 
 
 def test_a_seed_is_used_by_the_next_reset():

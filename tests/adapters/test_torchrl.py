@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 
 from navrl.adapters.gymnasium import NavigationVectorEnv
 from navrl.adapters.torchrl import TorchRLNavigationEnv, episodes
-from navrl.errors import ActionError, MissingExtraError
+from navrl.errors import ActionError, ConfigError, MissingExtraError
 from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -261,6 +261,17 @@ def test_a_bad_action_is_refused(action):
     data["action"] = action
     with pytest.raises(ActionError):
         environment.step(data)
+
+
+def test_options_of_a_reset_are_refused_by_name():
+    with pytest.raises(ConfigError, match="unknown option 'wind' of reset"):
+        TorchRLNavigationEnv(small()).reset(wind=3)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, "7"])
+def test_a_seed_that_the_simulator_does_not_take_is_refused_at_once(seed):
+    with pytest.raises(ConfigError, match="seed is"):
+        TorchRLNavigationEnv(small()).set_seed(seed)
 
 
 def test_without_torchrl_the_import_says_what_to_install(monkeypatch):

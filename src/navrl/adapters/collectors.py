@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import time
 import warnings
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from navrl.errors import CollectorError, ConfigError, MissingExtraError, StateError
-from navrl.sim.env import NavigationEnv
+from navrl.adapters.forwarding import FrameRate
+from navrl.errors import CollectorError, ConfigError, MissingExtraError, StateError, nearest_name
+from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 try:
     from tensordict import TensorDict, TensorDictBase
+    from torchrl._utils import seed_generator
     from torchrl.collectors import BaseCollector, RandomPolicy
     from torchrl.collectors.utils import split_trajectories
     from torchrl.data import Bounded
@@ -32,7 +35,16 @@ except ImportError as error:
 __all__ = ["NavigationCollector"]
 
 _FLAGS = ("done", "terminated", "truncated")
-_RECENT = 16  # batches over which the speed is measured
+_INSTEAD = {  # of options of TorchRL's collector
+    "max_frames_per_traj": "set env.max_episode_length in the settings of the simulator",
+    "create_env_fn": "pass the simulator or its settings as the first argument",
+    "create_env_kwargs": "pass the simulator or its settings as the first argument",
+    "env_device": "the simulator flies on the CPU; `device` is where the policy acts",
+    "policy_device": "the simulator flies on the CPU; `device` is where the policy acts",
+    "policy_factory": "call it, and pass the policy",
+    "compile_policy": "pass torch.compile(policy)",
+    "reset_when_done": "drones always begin anew where an episode ended",
+}
 
 
 class NavigationCollector(BaseCollector):  # type: ignore[misc]
@@ -52,22 +64,29 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         total_frames: iteration ends after so many; -1 for never.
         seed: of a simulator that is made from settings.
         device: where the policy acts and the batch is, by default the CPU; the simulator flies on the CPU.
+        storing_device: where batches are put, by default `device`.
         exploration_type: RANDOM for training, MEAN or DETERMINISTIC for evaluation.
         split_trajs: whether batches are cut into trajectories, padded with zeros, (trajectories, longest).
         postproc: makes of each batch what is handed out.
         reset_at_each_iter: whether all episodes begin anew with each batch.
+        init_random_frames: so many frames at the beginning are flown with random actions.
+        replay_buffer: gets the batches; iterating then gives None for each, as with TorchRL's collector.
+
+    Raises:
+        ConfigError: a setting is impossible, or an option of TorchRL's collector is not supported here.
     """
 
     total_frames: float
-    init_random_frames = 0
 
     def __init__(
         self, env: NavigationEnv | NavigationSettings, policy: Callable[[Any], Any] | None = None, *, frames_per_batch: int,
         total_frames: int = -1, seed: int = 0, device: torch.device | str | None = None,
-        exploration_type: ExplorationType | None = None, return_same_td: bool = False, split_trajs: bool = False,
-        postproc: Callable[[Any], Any] | None = None, reset_at_each_iter: bool = False,
+        storing_device: torch.device | str | None = None, exploration_type: ExplorationType | None = None,
+        return_same_td: bool = False, split_trajs: bool = False, postproc: Callable[[Any], Any] | None = None,
+        reset_at_each_iter: bool = False, init_random_frames: int | None = None, replay_buffer: Any = None, **other: Any,
     ) -> None:  # fmt: skip
         super().__init__()
+        _refuse_options(other)
         self.env = env if isinstance(env, NavigationEnv) else NavigationEnv(env, seed=seed)
         if not self.env.auto_reset:
             raise ConfigError("the simulator was made with auto_reset=False; a collector needs one with auto_reset=True")
@@ -85,14 +104,19 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self.total_frames = float("inf") if total_frames < 0 else total_frames
         self.device = torch.device("cpu" if device is None else device)
         self._batch_device = None if device is None else self.device  # as TorchRL's, which has none unless it is given one
+        self.storing_device = None if storing_device is None else torch.device(storing_device)
         limit = self.env.settings.env.action_limit
-        self.policy = policy if policy is not None else RandomPolicy(Bounded(-limit, limit, (number, 3), device=self.device))
+        self._random_policy = RandomPolicy(Bounded(-limit, limit, (number, 3), device=self.device))
+        self.policy = self._random_policy if policy is None else policy
+        self.init_random_frames = max(0, int(init_random_frames or 0))
+        self.replay_buffer = replay_buffer
+        self._next_seed: int | None = None  # that everything begins anew with after the next step
         self.exploration_type = exploration_type or ExplorationType.RANDOM
         self.return_same_td, self.split_trajs, self.postproc = return_same_td, split_trajs, postproc
         self.reset_at_each_iter = reset_at_each_iter
         self.closed = False
         self._frames, self._iter = 0, -1
-        self._times: deque[tuple[int, float]] = deque(maxlen=_RECENT)
+        self._rate = FrameRate()
         self._make_buffers()
         self._next_trajectory = 0
         self.reset()
@@ -119,6 +143,7 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self._batch.set("next", TensorDict(after, shape, self._batch_device))
         self._batch.refine_names(..., "time")
         self._written: dict[Any, Tensor] | None = None  # what the policy writes; known after its first call
+        self._written_by: Any = None
         self._same: TensorDictBase | None = None  # what is handed out again and again
 
     # ------------------------------------------------------------------ collecting
@@ -138,21 +163,31 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
                 self._ids[:, t] = self._trajectories.to(self.device)
                 action = self._act(t)
                 self.env.step(action, out=self._step)
-                self._store(t)
-        self._times.append((self.requested_frames_per_batch, time.perf_counter() - start))
-        return self._batch
+                if self._next_seed is None:
+                    self._store(t)
+                else:
+                    self._truncate_all()
+                    self._store(t)
+                    self._begin_from_seed()
+        self._rate.add(self.requested_frames_per_batch, time.perf_counter() - start)
+        return self._batch if self.storing_device is None else self._batch.to(self.storing_device)
 
     def _act(self, t: int) -> Tensor:
         """Call the policy, store what it wrote, and return its action."""
         shown = self._shown[t]
         given = shown.copy()
-        answer = self.policy(given)
+        policy = self._random_policy if self._acts_at_random() else self.policy
+        answer = policy(given)
         answer = given if answer is None else answer
-        if self._written is None:
-            self._written = self._buffers_for(shown, answer)
+        if self._written is None or self._written_by is not policy:
+            self._written, self._written_by = self._buffers_for(shown, answer), policy
         for key, buffer in self._written.items():
             buffer[:, t] = answer.get(key)
         return answer.get("action")
+
+    def _acts_at_random(self) -> bool:
+        collected = self._frames if self.replay_buffer is None else self.replay_buffer.write_count
+        return bool(collected < self.init_random_frames)
 
     def _buffers_for(self, shown: TensorDictBase, answer: TensorDictBase) -> dict[Any, Tensor]:
         """Return buffers for the keys that a policy writes, new in the batch or instead of what is there."""
@@ -185,8 +220,21 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             after["stats"][places, t] = step.statistics[ended].to(self.device)
             self._trajectories[ended] = self._new_trajectories(len(ended))
 
-    def iterator(self) -> Iterator[TensorDictBase]:
-        """Yield batches until `total_frames` are collected."""
+    def _truncate_all(self) -> None:
+        """End the episodes that go on after a step as well; they have no statistics."""
+        step = self._step
+        flying = ~(step.terminated | step.truncated)
+        step.final_packed[flying] = step.packed[flying]
+        step.statistics[flying] = 0
+        step.truncated[flying] = True
+
+    def _begin_from_seed(self) -> None:
+        seed, self._next_seed = self._next_seed, None
+        self.env.reset(seed=seed)
+        self._step.packed.copy_(self.env.observe_packed())
+
+    def iterator(self) -> Iterator[TensorDictBase | None]:
+        """Yield batches until `total_frames` are collected; None for each where a replay buffer gets them."""
         while self._frames < self.total_frames:
             self._iter += 1
             if self.pre_collect_hook is not None:
@@ -196,36 +244,45 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             if self.split_trajs:
                 batch = split_trajectories(batch, prefix="collector")
             elif self.return_same_td:
-                batch = self._handed_out()
+                batch = self._handed_out(batch)
             if self.postproc is not None:
                 batch = self.postproc(batch.copy())
             batch = batch if self.return_same_td else batch.clone()
             if self.post_collect_hook is not None:
                 self.post_collect_hook(batch)
-            yield batch
+            if self.replay_buffer is None:
+                yield batch
+            else:
+                self.replay_buffer.extend(batch)
+                yield None
 
-    def _handed_out(self) -> TensorDictBase:
+    def _handed_out(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the one TensorDict that is handed out again and again, with our tensors in it, whatever was put there."""
         if self._same is None:
-            self._same = self._batch.copy()
+            self._same = batch.copy()
         elif self._same.is_locked:
             self._same.unlock_()
-        return self._same.update(self._batch)
+        return self._same.update(batch)
 
     @property
     def fps(self) -> float:
         """Frames collected in a second of collecting, over the last batches; 0 before the first."""
-        seconds = sum(spent for _, spent in self._times)
-        return sum(frames for frames, _ in self._times) / seconds if seconds else 0.0
+        return self._rate.per_second
+
+    _fps = fps  # as the collector of the original training script calls it
 
     # ------------------------------------------------------------------ the rest of TorchRL's contract
 
-    def reset(self, index: Tensor | None = None, **_: Any) -> None:
+    def reset(self, index: Tensor | None = None) -> None:
         """Begin new episodes and trajectories, everywhere or where `index` says."""
         self._refuse_closed()
         mask = torch.zeros(self.env.num_envs, dtype=torch.bool)
         mask[slice(None) if index is None else index] = True
-        self.env.reset(mask=None if index is None else mask)
+        if index is None:
+            seed, self._next_seed = self._next_seed, None
+            self.env.reset(seed=seed)
+        else:
+            self.env.reset(mask=mask)
         self._begin(mask)
 
     def _begin(self, mask: Tensor) -> None:
@@ -239,13 +296,16 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         return torch.arange(first, first + number)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Begin everything anew, with a seed; return the seed to use for another collector."""
-        self._refuse_closed()
-        self.env.reset(seed=seed)
-        self._begin(torch.ones(self.env.num_envs, dtype=torch.bool))
-        return seed if static_seed else seed + 1
+        """Begin everything anew with a seed; return TorchRL's next seed, for another collector.
 
-    def update_policy_weights_(self, policy_or_weights: Any = None, **_: Any) -> None:
+        As with TorchRL's collector, whose policy has seen the present observations already, one more step is flown. It
+        truncates the present episodes; those that follow depend on the seed alone.
+        """
+        self._refuse_closed()
+        self._next_seed = checked_seed(seed)
+        return seed if static_seed else int(seed_generator(seed))
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
         """Copy weights into the policy: those of a module, a state_dict, or a TensorDict of parameters.
 
         Without an argument nothing is done: the collector acts with the policy that it was given, not with a copy.
@@ -275,9 +335,10 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             traj_pool={"traj_id": torch.tensor(self._next_trajectory)},
             frames=self._frames,
             iter=self._iter,
+            next_seed=self._next_seed,
         )
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a saved state.
 
         Raises:
@@ -296,9 +357,10 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         try:
             trajectory = int(state_dict["traj_pool"]["traj_id"])
             frames, iteration = int(state_dict["frames"]), int(state_dict["iter"])
+            seed = None if state_dict.get("next_seed") is None else checked_seed(state_dict["next_seed"])
         except (TypeError, ValueError, KeyError) as error:
             raise StateError(
-                f"traj_pool, frames or iter of the state is no number ({error!r}); expected whole numbers"
+                f"traj_pool, frames, iter or next_seed of the state is no number ({error!r}); expected whole numbers"
             ) from error
         policy, weights = self.policy, state_dict.get("policy_state_dict")
         if isinstance(policy, nn.Module) and weights is not None:
@@ -308,7 +370,7 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             policy.load_state_dict(weights)
         self._step.packed.copy_(state_dict["observation"])
         self._trajectories.copy_(state_dict["traj_ids"])
-        self._next_trajectory, self._frames, self._iter = trajectory, frames, iteration
+        self._next_trajectory, self._frames, self._iter, self._next_seed = trajectory, frames, iteration, seed
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Refuse to collect from now on; a simulator that was given stays usable."""
@@ -320,6 +382,13 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} steps, policy={self.policy})"
+
+
+def _refuse_options(options: Mapping[str, Any]) -> None:
+    for name in options:
+        known = [*inspect.signature(NavigationCollector.__init__).parameters][2:-1]
+        instead = f": {_INSTEAD[name]}" if name in _INSTEAD else f".{nearest_name(name, known)}"
+        raise ConfigError(f"NavigationCollector does not take {name}{instead}")
 
 
 def _refuse_weights_that_do_not_fit(policy: nn.Module, weights: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from navrl.adapters.forwarding import ForwardsToBase, FrameRate
 from navrl.errors import ConfigError, MissingExtraError
 from navrl.io.compressed import ChunkCodec, CompressedRows
 
@@ -293,23 +295,29 @@ def _chosen(data: TensorDictBase, keys: Sequence[Key] | None) -> list[Path]:
     return list(chosen)
 
 
-def _taken(parts: list[CompressedTensorDict]) -> CompressedTensorDict:
+def _taken(parts: list[Any]) -> CompressedTensorDict | TensorDictBase:
     """Return parts as one, and empty the list, or what is not shared would live twice while the rollout is used."""
-    whole = parts[0] if len(parts) == 1 else CompressedTensorDict.joined(parts)
+    if len(parts) == 1:
+        whole = parts[0]
+    else:
+        whole = CompressedTensorDict.joined(parts) if isinstance(parts[0], CompressedTensorDict) else torch.cat(parts, -1)
     parts.clear()
     return whole
 
 
-class CompressedDataCollector:
+class CompressedDataCollector(ForwardsToBase):
     """The rollouts of a collector as CompressedTensorDicts, for machines short of memory.
 
     With `batches_per_rollout` several batches of the collector make one rollout, each compressed as soon as it is there:
     a collector of 4 steps and 8 batches a rollout never has more than 4 of 32 steps uncompressed. Frames are shuffled
     within a batch, so that `minibatches` of the rollout decompresses every frame once an epoch.
 
+    Attributes that this class lacks are those of the base collector.
+
     Args:
         base_collector: gives TensorDicts, and is shut down with this.
         compression_level: of the codec.
+        compress: False hands out plain TensorDicts instead; `decompress_minibatch` reads both.
         compress_keys: as in CompressedTensorDict.
         postproc: makes of each batch what is compressed, such as advantages, while it is whole.
         batches_per_rollout: batches that are joined along time.
@@ -321,30 +329,39 @@ class CompressedDataCollector:
     return_same_td = False
 
     def __init__(
-        self, base_collector: Iterable[Any], compression_level: int | None = 1, *, compress_keys: Sequence[Key] | None = None,
-        postproc: Callable[[Any], Any] | None = None, batches_per_rollout: int = 1, codec: ChunkCodec | str = DEFAULT_CODEC,
-        chunk_rows: int = 64, seed: int | None = 0,
+        self, base_collector: Iterable[Any], compression_level: int | None = 1, *, compress: bool = True,
+        compress_keys: Sequence[Key] | None = None, postproc: Callable[[Any], Any] | None = None,
+        batches_per_rollout: int = 1, codec: ChunkCodec | str = DEFAULT_CODEC, chunk_rows: int = 64, seed: int | None = 0,
     ) -> None:  # fmt: skip
+        if not isinstance(compress, bool):
+            raise ConfigError(f"compress is {compress!r}; expected True or False (the level is compression_level)")
         if batches_per_rollout < 1:
             raise ConfigError(f"batches_per_rollout is {batches_per_rollout}; expected at least 1")
         self.base_collector, self.postproc, self.batches_per_rollout = base_collector, postproc, batches_per_rollout
-        self.policy = getattr(base_collector, "policy", None)
+        self.compress = compress
         self._keys, self._level, self._codec, self._chunk_rows = compress_keys, compression_level, codec, chunk_rows
         self._shuffle = None if seed is None else torch.Generator().manual_seed(seed)
+        self._rate = FrameRate()
 
-    def __iter__(self) -> Iterator[CompressedTensorDict]:
-        parts: list[CompressedTensorDict] = []
+    def __iter__(self) -> Iterator[CompressedTensorDict | TensorDictBase]:
+        parts: list[Any] = []
+        start = time.perf_counter()
         for batch in self.base_collector:
-            parts.append(self._compressed(batch))
+            self._rate.add(batch, time.perf_counter() - start)
+            parts.append(self._kept(batch))
             del batch  # or it would live, uncompressed, while the next one is made
             if len(parts) == self.batches_per_rollout:
                 yield _taken(parts)
+            start = time.perf_counter()
         if parts:
             yield _taken(parts)
 
-    def _compressed(self, batch: Any) -> CompressedTensorDict:
+    def _kept(self, batch: Any) -> CompressedTensorDict | TensorDictBase:
+        """Return a batch as it is kept until its rollout is complete: in memory of its own."""
         if self.postproc is not None:
             batch = self.postproc(batch)
+        if not self.compress:
+            return batch.clone() if getattr(self.base_collector, "return_same_td", True) else batch
         return CompressedTensorDict(
             batch, self._keys, level=self._level, codec=self._codec, chunk_rows=self._chunk_rows, shuffle=self._shuffle
         )
@@ -353,13 +370,7 @@ class CompressedDataCollector:
         return True  # whatever the base collector's length, if it has one
 
     def __len__(self) -> int:
-        return -(-len(self.base_collector) // self.batches_per_rollout)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        """Offer what the base collector offers: set_seed, state_dict, load_state_dict, update_policy_weights_, ..."""
-        if name.startswith("_") or "base_collector" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has no {name}")
-        return getattr(self.base_collector, name)
+        return -(-len(self.base_collector) // self.batches_per_rollout)
 
     def shutdown(self, **options: Any) -> None:
         """Shut the base collector down, if it can be."""

@@ -51,6 +51,12 @@ class FrozenPolicy:
                 self._redirected.append(module)
         return version
 
+    @property
+    def acted(self) -> bool:
+        """Whether the copy has been called in this thread; for the thread that installed."""
+        forwards = (module.__dict__.get("forward") for module in self._redirected)
+        return any(forward.acting.called for forward in forwards if isinstance(forward, _ForwardByThread))
+
     def release(self) -> None:
         """Let the policy be itself in this thread again; for the thread that installed."""
         while self._redirected:
@@ -76,6 +82,8 @@ class _ForwardByThread:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if hasattr(self.acting, "twin"):
+            if not self.acting.called:
+                self.acting.called = True
             return self.acting.twin.forward(*arguments, **options)
         if self.own is not None:
             return self.own(*arguments, **options)
@@ -99,7 +107,7 @@ def _redirect(module: nn.Module, twin: nn.Module) -> None:
         forward = module.__dict__.get("forward")
         if not isinstance(forward, _ForwardByThread):
             forward = module.__dict__["forward"] = _ForwardByThread(module)
-        forward.acting.twin = twin
+        forward.acting.twin, forward.acting.called = twin, False
         forward.threads += 1
 
 

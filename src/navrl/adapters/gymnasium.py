@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from navrl.adapters.gymnasium_registry import ENVIRONMENT_ID as ENVIRONMENT_ID
+from navrl.adapters.gymnasium_registry import register_in
 from navrl.errors import ActionError, ConfigError, MissingExtraError, nearest_name
 from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
@@ -28,12 +30,13 @@ except ImportError as error:
         "install it with: pip install 'navrl[gymnasium]'"
     ) from error
 
-ENVIRONMENT_ID = "navrl/Navigation-v0"
+STATISTICS_KEY = "flight"  # not `episode`, which Gymnasium's RecordEpisodeStatistics writes
 PACKED_ORDER = ("lidar", "dynamic_obstacle", "state", "direction")  # of the parts in a flat observation
 SHORT_NAMES = {"r": "return", "l": "length"}  # what other libraries call two of the statistics
 ROUNDING = 1e-5  # share by which 32-bit arithmetic may leave a bound
 
 Observation = NDArray[np.float32] | dict[str, NDArray[np.float32]]
+TaskSettings = NavigationSettings | Mapping[str, Any] | None
 
 
 class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
@@ -43,17 +46,29 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
     one array that joins them in the order of PACKED_ORDER. Actions are velocity commands in m/s, (N, 3). What is
     returned is never written again.
 
-    When episodes end, their statistics are in `info["episode"]`, with the mask `info["_episode"]`: every name of
+    When episodes end, their statistics are in `info["flight"]`, with the mask `info["_flight"]`: every name of
     `navrl.sim.layout.STATISTICS`, and `r` and `l` for return and length. In the mode SAME_STEP they are in
-    `info["final_info"]`, beside `info["final_obs"]`. Gymnasium's RecordEpisodeStatistics refuses to replace a key
-    `episode`: give it another `stats_key`, or this environment another `statistics_key`.
+    `info["final_info"]`, beside `info["final_obs"]`.
+
+    Args:
+        settings: of the task; NavigationSettings, or a nested mapping such as `{"env": {"num_obstacles": 50}}`.
+        seed: of everything random, until `reset(seed=...)`.
+        autoreset_mode: Gymnasium's NEXT_STEP, SAME_STEP or DISABLED.
+        flat: join the parts of an observation to one array.
+        num_envs: the number of drones, instead of that in the settings.
+        statistics_key: another name for `flight`.
     """
 
     def __init__(
-        self, settings: NavigationSettings | None = None, *, seed: int = 0,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, flat: bool = False,
-        num_envs: int | None = None, statistics_key: str = "episode",
-    ) -> None:  # fmt: skip
+        self,
+        settings: TaskSettings = None,
+        *,
+        seed: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        flat: bool = False,
+        num_envs: int | None = None,
+        statistics_key: str = STATISTICS_KEY,
+    ) -> None:
         self.autoreset_mode = _checked_mode(autoreset_mode)
         at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.simulator = NavigationEnv(with_num_envs(settings, num_envs), seed=seed, auto_reset=at_once)
@@ -143,16 +158,20 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
     """One drone as a Gymnasium environment: for checkers, demonstrations and code that knows nothing else.
 
     Training is much faster with all drones in one `NavigationVectorEnv`. Without a seed, every copy flies differently
-    until `reset(seed=...)`. The statistics of an ended episode are in `info["episode"]`, or under another
-    `statistics_key`.
+    until `reset(seed=...)`. The statistics of an ended episode are in `info["flight"]`. The arguments are those of
+    `NavigationVectorEnv`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own declaration)
 
     def __init__(
-        self, settings: NavigationSettings | None = None, *, seed: int | None = None, flat: bool = False,
-        statistics_key: str = "episode",
-    ) -> None:  # fmt: skip
+        self,
+        settings: TaskSettings = None,
+        *,
+        seed: int | None = None,
+        flat: bool = False,
+        statistics_key: str = STATISTICS_KEY,
+    ) -> None:
         first_seed = int(self.np_random.integers(2**63)) if seed is None else seed
         self.simulator = NavigationEnv(with_num_envs(settings, 1), seed=first_seed, auto_reset=False)
         self.flat = flat
@@ -181,13 +200,20 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Make `gymnasium.make` and `gymnasium.make_vec` know ENVIRONMENT_ID; calling it again changes nothing."""
-    if ENVIRONMENT_ID not in gymnasium.registry:
-        gymnasium.register(
-            ENVIRONMENT_ID,
-            entry_point=f"{__name__}:{NavigationSingleEnv.__name__}",
-            vector_entry_point=f"{__name__}:{NavigationVectorEnv.__name__}",
-        )
+    """Make `gymnasium.make` and `gymnasium.make_vec` know ENVIRONMENT_ID; importing this module has done so."""
+    register_in(gymnasium.envs.registration)
+
+
+def make_recorded(settings: Mapping[str, Any], **options: Any) -> gymnasium.Env:
+    """Return the environment of a task, with a `spec` that Gymnasium makes the same environment from anywhere.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible.
+    """
+    known = gymnasium.spec(ENVIRONMENT_ID)
+    return gymnasium.make(
+        known, settings={name: dict(group) for name, group in settings.items()}, disable_env_checker=True, **options
+    )
 
 
 # ---------------------------------------------------------------------- spaces
@@ -219,7 +245,7 @@ def _observation_boxes(simulator: NavigationEnv) -> dict[str, Box]:
     return {
         "state": _box([-unit] * 3 + [0] + [-infinity] * 4, [unit] * 3 + [infinity] * 5, (8,)),
         "lidar": _box([0], [reach], (1, layout.azimuths, layout.beams)),
-        "direction": _box([-infinity, -infinity, 0], [infinity, infinity, 0], (1, 3)),
+        "direction": _box([-infinity, -infinity, -1], [infinity, infinity, 1], (1, 3)),  # z is 0, but equal bounds warn
         "dynamic_obstacle": _box(obstacle_low, obstacle_high, (1, layout.observed, len(obstacle_low))),
     }
 
@@ -233,8 +259,10 @@ def _box(low: list[float], high: list[float], shape: tuple[int, ...]) -> Box:
 # ---------------------------------------------------------------------- from and to the simulator
 
 
-def with_num_envs(settings: NavigationSettings | None, num_envs: int | None) -> NavigationSettings | None:
+def with_num_envs(settings: TaskSettings, num_envs: int | None) -> NavigationSettings | None:
     """Return the settings for another number of drones, as a copy, or as they are for None."""
+    if isinstance(settings, Mapping):
+        settings = NavigationSettings.from_mapping(settings)
     if num_envs is None:
         return settings
     changed = copy.deepcopy(settings) if settings is not None else NavigationSettings()
@@ -300,3 +328,6 @@ def _refuse_unknown(options: Mapping[str, Any] | None, known: tuple[str, ...]) -
         if name not in known:
             expected = " or ".join(repr(choice) for choice in known) or "none"
             raise ConfigError(f"unknown option {name!r} of reset; expected {expected}.{nearest_name(name, known)}")
+
+
+register()

@@ -1,4 +1,4 @@
-"""ObservationCompression: a TorchRL transform that makes rollouts small for a slow link, and whole again behind it."""
+"""Transforms of TorchRL that make rollouts small for a slow link, and whole again behind it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError as error:
         f"({error}); install them with: pip install 'navrl[torchrl]'"
     ) from error
 
-__all__ = ["ObservationCompression"]
+__all__ = ["CompressedLidarTransform", "ObservationCompression"]
 
 
 class ObservationCompression(Transform):  # type: ignore[misc]
@@ -45,13 +45,10 @@ class ObservationCompression(Transform):  # type: ignore[misc]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the rollout with messages instead of the named entries; what is given stays as it is."""
         note = {"batch": list(tensordict.batch_size), "names": tensordict.names if tensordict.batch_dims else []}
-        missing = [key for key in self.in_keys if key not in tensordict.keys(True, True)]
-        if missing:
-            known = ", ".join(sorted(map(str, tensordict.keys(True, True))))
-            raise ConfigError(f"the rollout has no {missing[0]!r} to compress; it has {known}")
+        chosen = self._chosen(tensordict)
         result = TensorDict({}, [], tensordict.device)
         for key, value in tensordict.items(True, True):
-            if key in self.in_keys:
+            if key in chosen:
                 value = write_message(value, codec=self.codec, level=self.level, note=note).to(value.device)
             result.set(key, value)
         return result
@@ -63,7 +60,7 @@ class ObservationCompression(Transform):  # type: ignore[misc]
             ContainerError: a message was damaged on its way.
         """
         codec = None if isinstance(self.codec, str) else self.codec
-        read = {key: read_message(tensordict.get(key), codec=codec) for key in self.in_keys}
+        read = {key: read_message(tensordict.get(key), codec=codec) for key in self._chosen(tensordict)}
         note = next(iter(read.values()))[1]
         result = TensorDict({}, note["batch"], tensordict.device)
         for key, value in tensordict.items(True, True):
@@ -72,9 +69,40 @@ class ObservationCompression(Transform):  # type: ignore[misc]
             result.names = note["names"]
         return result
 
+    def _chosen(self, tensordict: TensorDictBase) -> list[Any]:
+        """Return the keys of the entries that are compressed, or are to be."""
+        known = set(tensordict.keys(True, True))
+        missing = [key for key in self.in_keys if key not in known]
+        if missing:
+            raise ConfigError(f"the rollout has no {missing[0]!r} to compress; it has {', '.join(sorted(map(str, known)))}")
+        return list(self.in_keys)
+
     def set_container(self, container: Any) -> None:
         """Refuse to be part of an environment."""
         raise ConfigError(
-            "ObservationCompression compresses whole rollouts: pass it to a collector as postproc=; in an environment "
+            f"{type(self).__name__} compresses whole rollouts: pass it to a collector as postproc=; in an environment "
             "its output would have another shape at each step"
         )
+
+
+class CompressedLidarTransform(ObservationCompression):
+    """An `ObservationCompression` of every entry named `lidar`, wherever it is in the rollout.
+
+    Args:
+        compression_level: of the codec.
+        name: the last part of the keys to compress; `("next", "agents", "observation", "lidar")` ends with `lidar`.
+        codec: as in ObservationCompression.
+    """
+
+    def __init__(self, compression_level: int | None = 1, *, name: str = "lidar", codec: ChunkCodec | str = "zstd") -> None:
+        super().__init__([name], level=compression_level, codec=codec)
+        self.name = name
+
+    def _chosen(self, tensordict: TensorDictBase) -> list[Any]:
+        known = list(tensordict.keys(True, True))
+        chosen = [key for key in known if (key if isinstance(key, str) else key[-1]) == self.name]
+        if not chosen:
+            raise ConfigError(
+                f"the rollout has no entry {self.name!r} to compress; it has {', '.join(sorted(map(str, known)))}"
+            )
+        return chosen

@@ -6,15 +6,18 @@ import atexit
 import dataclasses
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from navrl.adapters.acting_policy import acting_policy, acts_with_a_copy
+from navrl.adapters.forwarding import ForwardsToBase, FrameRate
 from navrl.adapters.frozen import FrozenPolicy
 from navrl.adapters.thread_modes import own_modes
 from navrl.errors import CollectorError, ConfigError
@@ -24,32 +27,35 @@ __all__ = ["PipelinedDataCollector"]
 _EXIT_SECONDS = 10.0  # how long a leaving interpreter waits for the batch that is being collected
 
 
-class PipelinedDataCollector:
+class PipelinedDataCollector(ForwardsToBase):
     """The batches of a collector, collected ahead in a background thread.
 
-    Works around anything that can be iterated: TorchRL's collectors, `NavigationCollector`, a generator. The thread starts
+    Works around TorchRL's collectors, `NavigationCollector`, and anything else that can be iterated. The thread starts
     with the first batch asked for. At most `prefetch_count` batches are ahead of the consumer, the one being collected
     included, so a batch was collected by a policy at most that many iterations old.
 
-    Which policy acted: pass the policy that is trained as `policy`, the same object that the collector calls. Whenever the
-    consumer asks for a batch, the weights are copied as they are then, between two updates. Before each batch the thread
-    loads the latest of these copies into a frozen twin, and acts with the twin until the batch is complete. So the
-    log-probabilities of a batch are those of the weights that acted, whatever training does meanwhile. Their number, 0 for
-    the weights at the first request, 1 for those at the second, is in the batch, `("collector", "policy_version")`, and in
-    `policy_version`. Without `policy` nothing is frozen: only for a policy that nobody trains.
+    Every batch comes from one version of the weights. Whenever the consumer asks for a batch, the weights of the base
+    collector's policy are copied as they are then, between two updates. Before each batch the thread loads the latest of
+    these copies into a frozen twin, and acts with the twin until the batch is complete. So the log-probabilities of a
+    batch are those of the weights that acted, whatever training does meanwhile. The number of the version, 0 for the
+    weights at the first request, 1 for those at the second, is in the batch, `("collector", "policy_version")`, and in
+    `policy_version`.
 
     Batches are copied before they wait, unless the collector says that it hands out new ones (`return_same_td` is False).
+    Attributes that this class lacks are those of the base collector.
 
     Args:
         base_collector: gives the batches, and is shut down with this.
         device: where batches are put.
         prefetch_count: the most batches that are ahead of the consumer.
-        policy: the policy that is trained while it acts.
+        policy: the policy that is trained while it acts. By default the base collector's own; where that cannot be found
+            (a generator, a plain function) the module whose weights it uses, or None if no weights change meanwhile.
         push_weights: the collector has a copy of the policy of its own (in other processes, on another device), which is
             given the weights with `update_policy_weights_` before each batch.
         copy: whether batches are copied; found out by default.
 
     Raises:
+        ConfigError: the policy of the base collector cannot be found or cannot be frozen; the message says what to pass.
         CollectorError: at the next request, with the original error as its cause, when collecting failed.
     """
 
@@ -57,18 +63,20 @@ class PipelinedDataCollector:
 
     def __init__(
         self, base_collector: Iterable[Any], device: torch.device | str | None = None, prefetch_count: int = 2, *,
-        policy: nn.Module | None = None, push_weights: bool = False, copy: bool | None = None,
+        policy: nn.Module | Literal["auto"] | None = "auto", push_weights: bool = False, copy: bool | None = None,
     ) -> None:  # fmt: skip
         if isinstance(prefetch_count, bool) or not isinstance(prefetch_count, int) or prefetch_count < 1:
             raise ConfigError(f"prefetch_count is {prefetch_count!r}; expected a whole number of at least 1")
         if not isinstance(base_collector, Iterable):
             raise ConfigError(f"base_collector is a {type(base_collector).__name__}; expected something that can be iterated")
-        _check_policy(base_collector, policy, push_weights)
+        acting = acting_policy(base_collector, policy, push_weights)
         self.base_collector, self.prefetch_count = base_collector, prefetch_count
         self.policy_version: int | None = None  # of the batch that was handed out last
+        self._takes_weights = not isinstance(policy, nn.Module)  # or the weights are those of `policy`
         copies = getattr(base_collector, "return_same_td", True) if copy is None else copy
         target = None if device is None else torch.empty(0, device=device).device  # with its number: cuda:0, not cuda
-        self._pipeline = _Pipeline(base_collector, target, prefetch_count, copies, policy, push_weights)
+        self._pipeline = _Pipeline(base_collector, target, prefetch_count, copies, acting, push_weights)
+        self._rate = self._pipeline.rate
         # The thread knows the pipeline, not this object, so that this one can be collected as garbage, which ends it.
         self._abandoned = weakref.finalize(self, self._pipeline.stop)
         self._abandoned.atexit = False
@@ -96,7 +104,7 @@ class PipelinedDataCollector:
         return True  # whatever the base collector's length, if it has one
 
     def __len__(self) -> int:
-        return len(self.base_collector)  # type: ignore[arg-type]
+        return len(self.base_collector)
 
     @property
     def ready(self) -> int:
@@ -121,33 +129,48 @@ class PipelinedDataCollector:
     def state_dict(self) -> dict[str, Any]:
         """Return the base collector's state between two batches; batches that wait are not part of it."""
         with self._pipeline.collecting:
-            return dict(self.base_collector.state_dict())  # type: ignore[attr-defined]
+            return dict(self.base_collector.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the base collector from a saved state, also after its end or an error; batches that wait are dropped."""
         with self._pipeline.collecting:
-            self.base_collector.load_state_dict(state)  # type: ignore[attr-defined]
+            self.base_collector.load_state_dict(state)
             self._pipeline.begin_anew()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the base collector between two batches."""
         with self._pipeline.collecting:
-            return int(self.base_collector.set_seed(seed, static_seed))  # type: ignore[attr-defined]
+            return int(self.base_collector.set_seed(seed, static_seed))
 
     def update_policy_weights_(self, *arguments: Any, **options: Any) -> None:
-        """Hand weights to the base collector between two batches. With `policy` there is nothing to do, and to hand over.
+        """Hand weights to the base collector; they act from the next batch that is begun after the next request.
+
+        Without an argument there is nothing to do where the collector acts with the policy that is trained.
 
         Raises:
-            ConfigError: weights were given although the collector acts with those of `policy`.
+            ConfigError: weights were given although the collector was made with policy=, and acts with its weights.
         """
-        if self._pipeline.frozen is None:
-            with self._pipeline.collecting:
-                self.base_collector.update_policy_weights_(*arguments, **options)  # type: ignore[attr-defined]
-        elif any(value is not None for value in (*arguments, *options.values())):
+        given = any(value is not None for value in (*arguments, *options.values()))
+        if given and not self._takes_weights:
             raise ConfigError(
                 "update_policy_weights_ was given weights, but the collector was made with policy= and acts with its weights; "
                 "load them into the policy instead, and call this without an argument or not at all"
             )
+        if self._pipeline.frozen is None:
+            with self._pipeline.collecting:
+                self.base_collector.update_policy_weights_(*arguments, **options)
+        elif given or (self._takes_weights and acts_with_a_copy(self.base_collector)):
+            self.base_collector.update_policy_weights_(*arguments, **options)  # the thread acts with the frozen twin
+
+    def start(self) -> None:
+        """Start the base collector's own thread, which fills its replay buffer: instead of iterating over this one.
+
+        Raises:
+            CollectorError: this one collects already.
+        """
+        if self._pipeline.thread is not None:
+            raise CollectorError("start: batches are being collected already; iterate over the collector or start it, not both")
+        self.base_collector.start()
 
     def __enter__(self) -> Self:
         return self
@@ -165,6 +188,7 @@ class _Pipeline:
     ) -> None:  # fmt: skip
         self.base, self.device, self.prefetch, self.copies, self.push_weights = base, device, prefetch, copies, push_weights
         self.frozen = None if policy is None else FrozenPolicy(policy)
+        self.rate = FrameRate()
         self.changed = threading.Condition()  # guards the next four
         self.ready: deque[tuple[Any, int | None]] = deque()
         self.stopping = False
@@ -247,7 +271,10 @@ class _Pipeline:
                 self.finished = True  # unless there is a batch
                 iterator = iter(self.base) if iterator is None else iterator
                 version = self._next_version()
+                start = time.perf_counter()
                 for batch in iterator:
+                    self.rate.add(batch, time.perf_counter() - start)
+                    self._refuse_other_weights()
                     self._hand_over(batch, version)
                     del batch  # or a batch more would live while the next one is made
                     self.finished = False
@@ -267,6 +294,16 @@ class _Pipeline:
         if self.push_weights:
             self.base.update_policy_weights_(_weights(self.frozen.copy))  # type: ignore[attr-defined]
         return version
+
+    def _refuse_other_weights(self) -> None:
+        """Raise a CollectorError if a batch was made without calling the frozen policy, so that nobody knows who acted."""
+        if self.frozen is None or self.push_weights or self.frozen.acted or getattr(self.base, "init_random_frames", None):
+            return
+        raise CollectorError(
+            f"the {type(self.base).__name__} made a batch without calling the policy in the thread that collects, so its "
+            "weights cannot be frozen: it acts in threads of its own, or calls other methods than forward. Pass policy=MODULE, "
+            "the module that it calls, or policy=None if no weights change while it collects"
+        )
 
     def _hand_over(self, batch: Any, version: int | None) -> None:
         batch = _owned(batch, self.device, self.copies)
@@ -305,24 +342,3 @@ def _owned(value: Any, device: torch.device | None, copies: bool) -> Any:
     if copies and hasattr(value, "copy") and hasattr(value, "dtype"):  # a NumPy array
         return value.copy()
     return value
-
-
-def _check_policy(base: Any, policy: nn.Module | None, push_weights: bool) -> None:
-    """Refuse what would silently collect with weights that are never updated."""
-    if policy is None:
-        if push_weights:
-            raise ConfigError("push_weights needs the policy whose weights are pushed: pass policy= as well")
-        return
-    if not isinstance(policy, nn.Module):
-        raise ConfigError(f"policy is a {type(policy).__name__}; expected a torch.nn.Module, whose weights can be copied")
-    if push_weights and not hasattr(base, "update_policy_weights_"):
-        raise ConfigError(f"push_weights: a {type(base).__name__} has no update_policy_weights_ to be given weights with")
-    theirs = getattr(base, "policy", None)
-    ours = {parameter.data_ptr() for parameter in policy.parameters()}
-    if push_weights or not ours or not isinstance(theirs, nn.Module):
-        return
-    if ours.isdisjoint(parameter.data_ptr() for parameter in theirs.parameters()):
-        raise ConfigError(
-            "the base collector acts with another policy than the one given: their weights are not the same memory. Give "
-            "both the same policy, or pass push_weights=True to have its copy updated before each batch"
-        )

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from navrl.errors import ConfigError, MissingExtraError
 from navrl.sim.env import NavigationEnv
-from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import Step
 
 try:
@@ -23,6 +22,7 @@ except ImportError as error:
 
 from navrl.adapters.gymnasium import (
     Observation,
+    TaskSettings,
     action_space_of,
     observation_space_of,
     row_of,
@@ -44,9 +44,13 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
     """
 
     def __init__(
-        self, settings: NavigationSettings | None = None, *, seed: int = 0, flat: bool = False,
+        self,
+        settings: TaskSettings = None,
+        *,
+        seed: int = 0,
+        flat: bool = False,
         num_envs: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.simulator = NavigationEnv(with_num_envs(settings, num_envs), seed=seed)
         self.flat = flat
         self._actions: Any = None
@@ -54,7 +58,15 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
         super().__init__(self.simulator.num_envs, *spaces)
 
     def reset(self) -> Observation:
-        """Return the first observations of new episodes; a seed given to `seed()` is used once."""
+        """Return the first observations of new episodes; a seed given to `seed()` is used once.
+
+        Raises:
+            ConfigError: options were given to `set_options()`; there are none.
+        """
+        unknown = next((name for options in self._options for name in options), None)
+        if unknown is not None:
+            self._reset_options()
+            raise ConfigError(f"unknown option {unknown!r} of reset; expected none: all drones begin anew")
         observation = self.simulator.reset(seed=self._seeds[0])
         self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         self._reset_seeds()

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.errors import ActionError, MissingExtraError
-from navrl.sim.env import NavigationEnv
+from navrl.errors import ActionError, ConfigError, MissingExtraError
+from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
@@ -33,7 +33,10 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
     again by the environment.
 
     Drones are reset where `"_reset"` holds, as TorchRL's collectors ask for. A drone that is not reset stays where its
-    episode ended. `set_seed(seed)` is used by the next reset of all drones.
+    episode ended.
+
+    `set_seed(seed)` is used by the next reset of all drones. If a step comes first, as in TorchRL's collectors, that step
+    truncates every episode, so that the reset which follows begins all of them from the seed.
     """
 
     def __init__(
@@ -68,9 +71,13 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
         self._refuse_partial_step(tensordict.get("_step", None))
         result = self.simulator.step(tensordict.get("action"))
         self._terminated, self._truncated = result.terminated, result.truncated
+        if self._next_seed is not None:
+            self._truncated = ~self._terminated
         return self._tensordict(result.observation, result.statistics, reward=result.reward)
 
-    def _reset(self, tensordict: TensorDictBase | None, **_: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None, **options: Any) -> TensorDictBase:
+        if options:
+            raise ConfigError(f"unknown option {next(iter(options))!r} of reset; expected none: call set_seed() for a seed")
         asked = None if tensordict is None else tensordict.get("_reset", None)
         if asked is None or asked.all():
             observation = self.simulator.reset(seed=self._next_seed)
@@ -83,7 +90,7 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
         return self._tensordict(observation, torch.zeros(len(mask), len(STATISTICS)))
 
     def _set_seed(self, seed: int | None) -> None:
-        self._next_seed = seed
+        self._next_seed = None if seed is None else checked_seed(seed)
 
     def _tensordict(self, observation: Mapping[str, Tensor], statistics: Tensor, **columns: Tensor) -> TensorDictBase:
         """Return what a step or a reset gives, on the device, with new tensors for the flags."""
@@ -110,6 +117,10 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
 
 
 def episodes(data: TensorDictBase) -> dict[str, Tensor]:
-    """Return the statistics of the episodes that ended in collected data, by name, (number ended,)."""
+    """Return the statistics of the episodes that ended in collected data, by name, (number ended,).
+
+    Episodes that a `set_seed` cut have none, and are left out.
+    """
     rows = data["next", "stats"][data["next", "done"].squeeze(-1)]
+    rows = rows[rows[:, STATISTICS.index("length")] > 0]
     return dict(zip(STATISTICS, rows.unbind(-1), strict=True))

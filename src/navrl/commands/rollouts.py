@@ -99,6 +99,8 @@ def _show(arguments: argparse.Namespace) -> int:
     console = _console()
     console.print(f"{info.path}: {info.envs} environments x {info.steps} steps", markup=False, soft_wrap=True)
     for name, value in info.metadata.items():
+        if isinstance(value, dict):  # the settings of the task: too long to be read here
+            continue
         console.print(f"  {name}: {value}", markup=False)
     table = Table(
         "key", "type", "shape", "codec", "error", *(Column(name, justify="right") for name in ("bytes", "stored", "ratio"))
@@ -137,7 +139,27 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.parquet:
         print(f"written: {export_parquet(storage, arguments.parquet, iterations=arguments.iterations)}")
         return 0
-    path = export_minari(storage, arguments.minari, arguments.dataset_id, iterations=arguments.iterations)
+    path = export_minari(
+        storage,
+        arguments.minari,
+        arguments.dataset_id,
+        iterations=arguments.iterations,
+        environment=_environment(storage, arguments.iterations),
+    )
     print(f"written: {path}")
-    print(f"load it with MINARI_DATASETS_PATH={arguments.minari} and minari.load_dataset({arguments.dataset_id!r})")
+    root = arguments.minari.absolute()
+    print(f"load it with MINARI_DATASETS_PATH={root} and minari.load_dataset({arguments.dataset_id!r})")
     return 0
+
+
+def _environment(storage: Any, iterations: list[int] | None) -> Any:
+    """Return the Gymnasium environment that rollouts were collected in, or None if they do not say."""
+    iteration = next(iter(iterations or storage.list()), None)
+    task = None if iteration is None else storage.info(iteration).metadata.get("task")
+    if task is None:
+        return None
+    try:
+        from navrl.adapters.gymnasium import make_recorded
+    except ImportError:
+        return None  # Minari needs Gymnasium too, and its export says so
+    return make_recorded(task)

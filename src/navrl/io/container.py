@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io.codecs import CODECS, DEFAULT_CODEC, Bytes, find_codec
-from navrl.io.files import AtomicFile
+from navrl.io.files import AtomicFile, MemoryFile
 from navrl.io.index import (
     END_MAGIC,
     FOOTER,
@@ -83,6 +83,7 @@ def write_container(
     level: int | None = None,
     threads: TaskThreads | None = None,
     check: Callable[[], None] = lambda: None,
+    into: AtomicFile | MemoryFile | None = None,
 ) -> Written:
     """Write a container and return its sizes; when this returns the file is on the disk under its name.
 
@@ -95,6 +96,7 @@ def write_container(
         level: how hard the codec tries; None is the codec's own choice.
         threads: that encode, as this one does when it has nothing to write; None starts one for each other core, or one.
         check: called when the file is on the disk, before it gets its name; should it raise, the file never appears.
+        into: a file in memory to write to instead; then `path` is only what errors name.
 
     Raises:
         CheckpointError: the index would be larger than a reader accepts; the file never appears.
@@ -102,8 +104,8 @@ def write_container(
     find_codec(codec)
     if threads is None:
         with TaskThreads(spare_cores(), "navrl-encode") as own:
-            return write_container(path, arrays, document, codec=codec, level=level, threads=own, check=check)
-    with AtomicFile(path) as file:
+            return write_container(path, arrays, document, codec=codec, level=level, threads=own, check=check, into=into)
+    with AtomicFile(path) if into is None else into as file:
         header = HEADER.pack(MAGIC, VERSION, 0)
         file.write([header])
         stored: list[list[int]] = [[] for _ in arrays]
@@ -232,10 +234,14 @@ class Container:
     """An open container: its index at once, its arrays when asked for.
 
     It is closed when it is told to, or else when nobody has it any more.
+
+    Args:
+        path: the file, or what errors call it.
+        descriptor: of the file, if it is open already; it is closed with this.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._descriptor = open_to_read(path)
+    def __init__(self, path: str | os.PathLike[str], *, descriptor: int | None = None) -> None:
+        self._descriptor = open_to_read(path) if descriptor is None else descriptor
         self._close = weakref.finalize(self, os.close, self._descriptor)
         self._close.atexit = False  # the end of the process closes it, after all who may still read
         try:

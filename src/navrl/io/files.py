@@ -12,13 +12,14 @@ import ctypes
 import fcntl
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["AtomicFile", "point_alias", "remove_stale_files", "sync_folder"]
+__all__ = ["AtomicFile", "MemoryFile", "descriptor_of", "point_alias", "remove_stale_files", "sync_folder"]
 
 TEMPORARY_PATTERN = ".navrl-*.tmp"
 
@@ -72,6 +73,54 @@ class AtomicFile:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
             self._close()
+
+
+class MemoryFile:
+    """The bytes of a file that is not on the disk, with the methods of `AtomicFile`."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    @property
+    def size(self) -> int:
+        """How many bytes were written."""
+        return len(self._data)
+
+    def write(self, buffers: Sequence[Any]) -> None:
+        """Append the buffers."""
+        for buffer in buffers:
+            self._data += memoryview(buffer).cast("B")
+
+    def commit(self, check: Callable[[], None] = lambda: None) -> None:
+        """Call `check`, as it is called before a file on the disk gets its name."""
+        check()
+
+    def getvalue(self) -> bytes:
+        """Return what was written."""
+        return bytes(self._data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+
+def descriptor_of(data: bytes) -> int:
+    """Return a descriptor of a file without a name that holds these bytes, to read from."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("navrl", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    try:
+        view = memoryview(data)
+        while view.nbytes:
+            view = view[os.write(descriptor, view) :]
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:

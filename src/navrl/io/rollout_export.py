@@ -8,7 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +119,26 @@ def export_minari(
     *,
     iterations: Sequence[int] | None = None,
     description: str = "",
+    environment: Any = None,
 ) -> Path:
     """Write rollouts as a Minari dataset, cut into episodes, and return its folder `ROOT/DATASET_ID/data`.
 
     With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that began before its rollout
     or goes on after it is there in part; its last step is then marked as truncated. A Minari episode ends with one more
     observation: where the rollout does not have it, as where a new episode began at once, the last one is repeated.
+    Actions of navrl's training, which are in the unit cube, become the velocities in m/s that the environment takes.
+
+    Args:
+        storage: of the rollouts.
+        root: the folder of Minari's datasets.
+        dataset_id: the name of the dataset.
+        iterations: which rollouts; all by default.
+        description: of the dataset.
+        environment: a Gymnasium environment of the task. The dataset gets its spaces, and its `spec`, so that
+            `dataset.recover_environment()` makes it again.
 
     Raises:
-        ConfigError: the dataset is there already, or its name is none.
+        ConfigError: the dataset is there already, its name is none, or the environment is of another task.
         MissingExtraError: minari or h5py is not installed.
     """
     try:
@@ -138,19 +149,20 @@ def export_minari(
         raise MissingExtraError("Minari datasets need minari and h5py: pip install 'navrl[rollouts]'") from error
     if not _DATASET.fullmatch(dataset_id):
         raise ConfigError(f"dataset_id is {dataset_id!r}; expected a name such as navrl/rollouts-v0")
+    root = Path(root).absolute()  # h5py and Minari resolve relative ones differently
     chosen = _iterations(storage, iterations)
-    first = read_experience(storage, chosen[0])
-    observed, acted = _space(first.observation), _space(first.action)
-    with _whole_folder(Path(root) / dataset_id) as folder:
-        target = MinariStorage.new(folder / "data", observed, acted, data_format="hdf5", jpeg_encoding=False)
+    first = _for_environment(storage, chosen[0])
+    observed, acted, spec = _spaces(first, storage.info(chosen[0]).metadata, environment)
+    with _whole_folder(root / dataset_id) as folder:
+        target = MinariStorage.new(folder / "data", observed, acted, env_spec=spec, data_format="hdf5", jpeg_encoding=False)
         for iteration in chosen:
-            experience = read_experience(storage, iteration)
-            target.update_episodes(EpisodeBuffer(**episode) for episode in _minari_episodes(experience))
+            episodes = _minari_episodes(_for_environment(storage, iteration))
+            target.update_episodes(EpisodeBuffer(**episode) for episode in episodes)
         target.update_metadata({
             "dataset_id": dataset_id, "minari_version": _minari_version(), "algorithm_name": "navrl",
             "description": description or f"rollouts of the iterations {', '.join(map(str, chosen))}",
         })  # fmt: skip
-    return Path(root) / dataset_id / "data"
+    return root / dataset_id / "data"
 
 
 def export_parquet(
@@ -213,6 +225,41 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
     return table.replace_schema_metadata({"navrl_shapes": json.dumps(shapes)})
 
 
+def _for_environment(storage: RolloutStorage, iteration: int) -> Experience:
+    """Return a rollout with the actions that the environment takes."""
+    experience, limit = read_experience(storage, iteration), storage.info(iteration).metadata.get("action_limit")
+    if limit is None or isinstance(experience.action, dict):
+        return experience
+    return replace(experience, action=experience.action * np.float32(2 * limit) - np.float32(limit))
+
+
+def _spaces(experience: Experience, metadata: Mapping[str, Any], environment: Any) -> tuple[Any, Any, Any]:
+    """Return the spaces of observations and actions, and the spec of the environment, if there is one."""
+    from gymnasium.spaces import Box
+
+    observed, acted = _space(experience.observation), _space(experience.action)
+    limit = metadata.get("action_limit")
+    if limit is not None and isinstance(acted, Box):
+        acted = Box(-limit, limit, acted.shape, acted.dtype)
+    if environment is None:
+        return observed, acted, None
+    for name, found, expected in (
+        ("observations", observed, environment.observation_space),
+        ("actions", acted, environment.action_space),
+    ):
+        if _shapes(found) != _shapes(expected):
+            raise ConfigError(
+                f"the rollouts have {name} of {_shapes(found)}, the environment has {_shapes(expected)}; expected the "
+                "environment that they were collected in"
+            )
+    return environment.observation_space, environment.action_space, environment.spec
+
+
+def _shapes(space: Any) -> Any:
+    inner = getattr(space, "spaces", None)
+    return space.shape if inner is None else {key: _shapes(inner[key]) for key in sorted(inner)}
+
+
 def _minari_episodes(experience: Experience) -> Iterator[dict[str, Any]]:
     """Yield every episode as Minari wants it."""
     for env, start, stop in experience.episodes():
@@ -240,7 +287,12 @@ def _space(part: Any) -> Any:
 
     if isinstance(part, dict):
         return spaces.Dict({key: _space(inner) for key, inner in part.items()})
-    low, high = (-np.inf, np.inf) if part.dtype.kind == "f" else (np.iinfo(part.dtype).min, np.iinfo(part.dtype).max)
+    if part.dtype.kind == "f":
+        low, high = -np.inf, np.inf
+    elif part.dtype.kind == "b":
+        low, high = 0, 1
+    else:
+        low, high = np.iinfo(part.dtype).min, np.iinfo(part.dtype).max
     return spaces.Box(low, high, part.shape[2:], part.dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.index import Index
 from navrl.io.rounding import FLOATS, round_within
 from navrl.io.row_codec import plan_rows
+from navrl.io.state import check_json
 from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
 __all__ = ["Axes", "Key", "KeyInfo", "RolloutInfo", "find_axes", "plain_rollout", "rollout_info", "row_sources"]
@@ -165,6 +167,35 @@ def checked_bounds(bounds: Mapping[Key, float], arrays: Mapping[str, Any]) -> di
 
 
 # Writing.
+
+
+def rollout_document(
+    plain: Any,
+    tensordicts: list[Any] | None,
+    iteration: int,
+    *,
+    time_first: bool,
+    error_bounds: Mapping[Key, float],
+    metadata: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return what the index of a rollout says; `rows` of its `rollout` and the `state` come when it is written."""
+    arrays = dict(array_names(plain))
+    axes = find_axes(arrays, time_first=time_first)
+    said = {
+        "iteration": iteration, "envs": axes.envs, "steps": axes.steps, "time_first": axes.time_first,
+        "error_bounds": checked_bounds(error_bounds, arrays), "tensordicts": tensordicts,
+    }  # fmt: skip
+    kept = check_json(dict(metadata), "metadata") if metadata else {}
+    return {"kind": KIND, "created": time.time(), "metadata": kept, "rollout": said}
+
+
+def complete_document(document: dict[str, Any], sources: Sequence[ArraySource], tree: Any) -> list[ArraySource]:
+    """Return the arrays of a rollout as they are to be stored, and say in its document which they are."""
+    said = document["rollout"]
+    axes = Axes(said["envs"], said["steps"], said["time_first"])
+    stored, said["rows"] = row_sources(sources, axes, said["error_bounds"])
+    document["state"] = tree
+    return stored
 
 
 def row_sources(sources: Sequence[ArraySource], axes: Axes, bounds: Mapping[str, float]) -> tuple[list[ArraySource], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,40 @@ _WORTH_THREADS = 1 << 21  # bytes to be decoded
 class RolloutReader:
     """The file of a rollout, kept open: who reads part after part need not read its index each time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, container: Container | None = None) -> None:
         self.path = path
-        self._container = Container(path)
+        self._container = Container(path) if container is None else container
         self._layout = stored_layout(self._container.index)
         self._by_rows = frozenset(self._container.index.arrays[number].name for number in self._layout.by_rows)
         self._tree = self._container.index.document["state"]
         self.is_still = self._container.is_still
         with _naming(path):
             self._numbers = sorted(array_numbers(self._tree))
+
+    @property
+    def dimensions(self) -> int:
+        """How many of the first axes of all arrays are those of the batch: 2, unless a TensorDict says otherwise."""
+        batches = self._layout.batch_dimensions
+        return 2 if batches is None else batches.get((), 2)
+
+    @property
+    def frames(self) -> int:
+        """How many frames there are: environments times steps."""
+        return self._layout.axes.envs * self._layout.axes.steps
+
+    def read_frames(self, frames: NDArray[np.int64], device: str | torch.device) -> Any:
+        """Return frames of the flattened rollout, one after another; arrays that have no frames are left out."""
+        axes, arrays = self._layout.axes, self._container.index.arrays
+        if axes.time_first:
+            frames = frames % axes.envs * axes.steps + frames // axes.envs
+        reading = _Reading(self._container, axes, self._by_rows, torch.device(device), None, None)
+        reading.selection = replace(reading.selection, frames=frames, everything=False)
+        with _naming(self.path):
+            tree = _with_arrays(self._tree, {number for number in self._numbers if arrays[number].name in self._by_rows})
+            reading.read(sorted(array_numbers(tree)))
+            state = unpack_state(tree, reading.tensor, reading.array)
+        batches = self._layout.batch_dimensions
+        return state if batches is None else _tensordict(state, (), batches, 1)
 
     def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
         """Return the rollout or a part of it; see `RolloutStorage.load`."""
@@ -72,6 +97,7 @@ class Selection:
     dropped: tuple[int, ...]  # axes that a single number was given for: environments 0, steps 1
     everything: bool
     every_step: bool  # in order
+    frames: NDArray[np.int64] | None = None  # rows in any order, instead of environments and steps
 
     @classmethod
     def of(cls, axes: Axes, envs: Any, steps: Any) -> Selection:
@@ -82,6 +108,8 @@ class Selection:
 
     def rows(self, axes: Axes) -> range | NDArray[np.int64]:
         """Return the numbers of the rows, environment by environment; a range if it is one."""
+        if self.frames is not None:
+            return self.frames
         if self.every_step and len(self.envs) == 1:
             start = int(self.envs[0]) * axes.steps
             return range(start, start + axes.steps)
@@ -166,6 +194,8 @@ class _Reading:
             return flat.reshape(entry.shape)
         if entry.rows is None and self._is_cut(entry):  # too small to have been stored by rows
             flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[np.asarray(chosen.rows(self._axes))]
+        if chosen.frames is not None:
+            return flat.reshape(len(chosen.frames), *inner)
         shaped = flat.reshape(len(chosen.envs), len(chosen.steps), *inner)
         for axis in reversed(chosen.dropped):
             shaped = shaped.squeeze(axis)
@@ -188,6 +218,17 @@ def _chosen(tree: Any, keys: Sequence[Key] | Key) -> Any:
         return {"dict": [[name, kept(inner, at)] for name, inner, at in below if any(path[: len(at)] == at for path in paths)]}
 
     return kept(tree, ())
+
+
+def _with_arrays(tree: Any, numbers: set[int]) -> Any:
+    """Return a tree of dicts with these arrays only."""
+    pairs = [(name, _with_arrays(node, numbers) if _pairs(node) else node) for name, node in _pairs(tree)]
+    return {"dict": [[name, node] for name, node in pairs if _pairs(node) or _number(node) in numbers]}
+
+
+def _number(node: Any) -> int | None:
+    """Return the number of the array that a node of a tree stands for; None if it stands for something else."""
+    return next(iter(array_numbers(node)), None) if type(node) is dict else None
 
 
 def _paths(tree: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -6,7 +6,6 @@ import builtins
 import operator
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,20 +21,15 @@ from navrl.io.files import sync_folder
 from navrl.io.index import read_index
 from navrl.io.job import Job
 from navrl.io.rollout_file import (
-    KIND,
-    Axes,
     Key,
     RolloutInfo,
-    array_names,
-    checked_bounds,
-    find_axes,
+    complete_document,
     plain_rollout,
+    rollout_document,
     rollout_info,
-    row_sources,
 )
 from navrl.io.rollout_reader import RolloutReader
 from navrl.io.saver import MAX_LEVEL, AsyncCheckpointSaver
-from navrl.io.state import check_json
 
 __all__ = ["RolloutStorage"]
 
@@ -74,8 +68,7 @@ class RolloutStorage:
         on_error: Literal["raise", "warn"] = "raise",
         workers: int | None = None,
     ) -> None:
-        if not 0 <= compression_level <= MAX_LEVEL:
-            raise ConfigError(f"compression_level is {compression_level}; expected 0 to {MAX_LEVEL}")
+        level = zstd_level(compression_level)
         if keep_last_n is not None and keep_last_n < 1:
             raise ConfigError(f"keep_last_n is {keep_last_n}; expected at least 1, or None to keep all")
         self.folder = Path(save_dir)
@@ -83,7 +76,7 @@ class RolloutStorage:
         self.time_first = time_first
         self.keep_last_n = keep_last_n
         self._options: dict[str, Any] = {
-            "max_queue_size": max_queue_size, "level": _zstd_level(compression_level), "on_error": on_error, "workers": workers,
+            "max_queue_size": max_queue_size, "level": level, "on_error": on_error, "workers": workers,
         }  # fmt: skip
         self._writer: _RolloutWriter | None = None
         self._reader: RolloutReader | None = None  # of the rollout that was read last
@@ -108,14 +101,14 @@ class RolloutStorage:
         if self._closed:
             raise RolloutError(f"{self.folder}: this RolloutStorage is closed; create a new one to save more")
         plain, tensordicts = plain_rollout(data)
-        arrays = dict(array_names(plain))
-        axes = find_axes(arrays, time_first=self.time_first)
-        said = {
-            "iteration": int(iteration), "envs": axes.envs, "steps": axes.steps, "time_first": axes.time_first,
-            "error_bounds": checked_bounds(self.error_bounds, arrays), "tensordicts": tensordicts,
-        }  # fmt: skip
-        kept = check_json(dict(metadata), "metadata") if metadata else {}
-        document = {"kind": KIND, "created": time.time(), "metadata": kept, "rollout": said}
+        document = rollout_document(
+            plain,
+            tensordicts,
+            _checked_iteration(iteration),
+            time_first=self.time_first,
+            error_bounds=self.error_bounds,
+            metadata=metadata,
+        )
         with _as_rollout_errors():
             if self._writer is None:
                 self._writer = _RolloutWriter(**self._options)
@@ -190,9 +183,7 @@ class RolloutStorage:
 
     def path(self, iteration: int) -> Path:
         """Return where the rollout of an iteration is, or would be."""
-        if isinstance(iteration, bool) or not hasattr(iteration, "__index__") or operator.index(iteration) < 0:
-            raise RolloutError(f"iteration is {iteration!r:.60}; expected a whole number of at least 0")
-        return self.folder / f"rollout_{operator.index(iteration):09d}.navrl"
+        return self.folder / f"rollout_{_checked_iteration(iteration):09d}.navrl"
 
     def flush(self) -> None:
         """Return when everything saved so far is on the disk.
@@ -260,11 +251,8 @@ class _RolloutFiles(FileWriter):
     def sources(self, job: Job) -> Sequence[ArraySource]:
         """Return the arrays as rows, and complete the document."""
         job.snapshot.check()
-        said = job.document["rollout"]
-        axes = Axes(said["envs"], said["steps"], said["time_first"])
-        sources, said["rows"] = row_sources(job.snapshot.sources(), axes, said["error_bounds"])
-        job.document["state"] = job.snapshot.packed.tree
-        return sources
+        sources = job.snapshot.sources()
+        return complete_document(job.document, sources, job.snapshot.packed.tree)
 
 
 class _RolloutWriter(AsyncCheckpointSaver):
@@ -275,6 +263,17 @@ class _RolloutWriter(AsyncCheckpointSaver):
     def save(self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]) -> None:
         """Take a copy and return."""
         self._take(data, path, lambda: document, self.codec, after)
+
+
+def _checked_iteration(iteration: Any) -> int:
+    """Return the number of an iteration as Python's own, whatever kind of integer it is."""
+    try:
+        number = -1 if isinstance(iteration, bool) else operator.index(iteration)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise RolloutError(f"iteration is {iteration!r:.60}; expected a whole number of at least 0")
+    return number
 
 
 def _stored(folder: Path) -> dict[int, Path]:
@@ -299,6 +298,12 @@ def _as_rollout_errors() -> Iterator[None]:
         raise failed from error
 
 
-def _zstd_level(compression_level: int) -> int:
-    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is gained by patience."""
+def zstd_level(compression_level: int) -> int:
+    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is gained by patience.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    if not 0 <= compression_level <= MAX_LEVEL:
+        raise ConfigError(f"compression_level is {compression_level}; expected 0 to {MAX_LEVEL}")
     return 1 if compression_level <= 9 else compression_level

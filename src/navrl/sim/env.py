@@ -65,7 +65,7 @@ class NavigationEnv:
         self.settings.check()
         self.auto_reset = auto_reset
         self.num_envs = self.settings.env.num_envs
-        self._seed = _checked_seed(seed)
+        self._seed = checked_seed(seed)
         self.pool: WorldPool = build_pool(self.settings, self._seed)
         tables = make_tables(self.settings.sensor)
         self.layout = observation_layout(self.settings, tables.count)
@@ -88,7 +88,7 @@ class NavigationEnv:
         if seed is not None:
             if mask is not None:
                 raise ConfigError("reset takes a seed or a mask, not both: a seed begins everything anew")
-            self._seed = _checked_seed(seed)
+            self._seed = checked_seed(seed)
             self._record["seed"] = self._seed
             draw_origins(self.pool, self._seed)
             self._arrays["counters"][:] = 0
@@ -420,7 +420,8 @@ def _numbers(values: ArrayLike) -> NDArray[np.float64] | None:
         return None
 
 
-def _checked_seed(seed: int) -> int:
+def checked_seed(seed: int) -> int:
+    """Return a seed that the simulator takes, or raise a ConfigError."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ConfigError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1")
     return int(seed)

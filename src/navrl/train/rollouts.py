@@ -23,6 +23,7 @@ def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | 
         "lidar_range": task.sensor.lidar_range,
         "action_limit": task.env.action_limit,
         "seconds_per_step": task.sim.dt * task.env.action_repeat,
+        "task": task.as_dict(),
     }
     try:
         storage.save(rollout_data(batch, trainer.env.layout), iteration, metadata=metadata)
