@@ -15,7 +15,7 @@ from navrl.io.checkpoint import load_checkpoint
 from navrl.model import model_state, save_model
 from navrl.rl.network import FEATURES, STATE, NetworkSettings, RowLayout, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings
-from navrl.tracking.wandb_models import download_model_from_wandb, upload_model_to_wandb
+from navrl.tracking.wandb_models import fetch_model_from_wandb, upload_model_file_to_wandb
 
 __all__ = ["NavRLModel", "create_navrl_model"]
 
@@ -34,13 +34,14 @@ class NavRLModel:
         wandb_alias: str = "latest",
         eval_metrics: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a model file that `navrl eval` can fly, and queue it for W&B if asked to; return its path."""
+        """Write a model file that `navrl eval` can fly, queue that very file for W&B if asked to, and return its path."""
         card = {"iteration": int(step), "evaluation": dict(eval_metrics or {})}
         path = Path(filepath)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_model(path, model_state(self.network, self.settings, self.task, card))
         if upload_to_wandb:
-            upload_model_to_wandb(self.network.state_dict(), step, eval_metrics, wandb_alias)
+            parameters = sum(parameter.numel() for parameter in self.network.parameters())
+            upload_model_file_to_wandb(path, step, eval_metrics, wandb_alias, parameters=parameters)
         return path
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -65,8 +66,8 @@ class NavRLModel:
         return rest
 
     def load_from_wandb(self, reference: str, download_dir: str | os.PathLike[str] = "models") -> dict[str, Any]:
-        """Take the weights of `user/project/model:best`; see `download_model_from_wandb`."""
-        return self.load_checkpoint(download_model_from_wandb(reference, download_dir))
+        """Take the weights of `user/project/model:best`, and return what else its file holds."""
+        return self.load_checkpoint(fetch_model_from_wandb(reference, download_dir))
 
 
 def create_navrl_model(

@@ -95,8 +95,15 @@ def prepare(folder: Path) -> None:
         registry.set_alias("policy", "best", 2)
 
 
+def register_without_database(registry: Registry, folder: Path) -> None:
+    for file in registry.root.glob("registry.db*"):
+        file.unlink()
+    SCENARIOS["register"](registry, folder)
+
+
 SCENARIOS: dict[str, Callable[[Registry, Path], object]] = {
     "register": lambda registry, folder: registry.register("policy", folder / "5.pt", aliases=["best"], lineage={"git": {}}),
+    "lost": register_without_database,
     "promote": lambda registry, folder: registry.promote("policy:v3", "production"),
     "prune": lambda registry, folder: registry.prune("policy", 1),
     "first": lambda registry, folder: Registry(folder / "new").register("policy", folder / "5.pt", lineage={"git": {}}),
@@ -115,7 +122,7 @@ def outcome(folder: Path, scenario: str) -> dict[str, object]:
                 raise RuntimeError(f"{version.label} is another file")
         registry.collect_garbage()
         garbage = registry.collect_garbage(dry_run=True)
-        stored = {path.name for path in (registry.root / "objects").rglob("*") if path.is_file()}
+        stored = {path.name for path in (registry.root / "objects").glob("??/*") if path.is_file()}
         if garbage.files or stored != {version.path.name for version in versions}:
             raise RuntimeError(f"not collected: {stored}, {garbage}")
         state = {version.version: (version.stage, version.aliases) for version in versions}

@@ -59,6 +59,7 @@ def test_help_has_examples(capsys):
         "card",
         "verify",
         "gc",
+        "repair",
         "register",
         "pull",
         "push",
@@ -114,7 +115,7 @@ def test_every_list_is_json_for_programs(capsys, policy):
     rows = json.loads(told(capsys, "compare", "policy:v1", "policy:v2", "--json"))
     assert {row["key"]: row["values"] for row in rows}["success"] == {"policy:v1": 0.1, "policy:v2": 0.2}
     assert json.loads(told(capsys, "verify", "--json")) == []
-    assert json.loads(told(capsys, "gc", "--json")) == {"files": [], "bytes": 0}
+    assert json.loads(told(capsys, "gc", "--json")) == {"files": [], "bytes": 0, "quarantined": []}
     assert json.loads(told(capsys, "prune", "policy", "--keep-last", "1", "--json"))[0]["label"] == "policy:v2"
 
 
@@ -174,6 +175,28 @@ def test_damage_is_named_and_exits_1(capsys, policy):
     out = told(capsys, "verify", code=1)
     assert f"damaged: policy:v2: {path} is damaged" in out
     assert "1 damaged" in out
+
+
+def test_repair_says_what_it_did_and_exits_1_for_a_file_that_is_gone(capsys, policy):
+    policy.close()
+    (policy.root / "registry.db").write_text("not a database " * 100)
+    assert main(["models", "ls"]) == 2
+    assert "navrl models repair" in capsys.readouterr().err
+    out = told(capsys, "repair")
+    assert f"kept as {policy.root / 'registry.db.damaged-1'}" in out
+    assert "no files missing" in out
+    policy.resolve("policy:v1").path.unlink()
+    assert "missing: the file of policy:v1" in told(capsys, "repair", code=1)
+    assert json.loads(told(capsys, "repair", "--json", code=1))["missing"] == ["policy:v1"]
+
+
+def test_gc_says_what_it_put_into_quarantine_and_purges_it_on_request(capsys, policy):
+    stray = policy.root / "objects" / "ab" / ("c" * 62)
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text("12345")
+    assert "would move 1 files" in told(capsys, "gc", "--dry-run")
+    assert "--purge-quarantine" in told(capsys, "gc")
+    assert "removed 1 files" in told(capsys, "gc", "--purge-quarantine")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""Any sequence of operations: the registry says what a plain dict says, and is whole after each."""
+"""Any sequence of operations, losses of the database and kills: the registry says what a plain dict says after each."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from navrl.errors import RegistryError
 from navrl.registry import STAGES, Registry
+from navrl.registry.files import ObjectFiles
+from navrl.registry.journal import Journal
 
 NAMES = st.sampled_from(["a", "b"])
 ALIASES = st.sampled_from(["latest", "best", "prod", "v1.0"])
@@ -32,6 +36,7 @@ class Against(RuleBasedStateMachine):
         self.content: dict[str, dict[int, str]] = {}
         self.stage: dict[str, dict[int, str]] = {}
         self.pile: dict[tuple[str, str], list[int | None]] = {}
+        self.unknown: set[str] = set()  # contents that a killed process placed, and no version refers to
 
     def teardown(self) -> None:
         self.registry.close()
@@ -72,12 +77,75 @@ class Against(RuleBasedStateMachine):
         file = self.folder / "file"
         file.write_text(content)
         made = self.registry.register(name, file, aliases=[alias] if alias else [], lineage={"git": {}})
-        self.last[name] = self.last.get(name, 0) + 1
-        assert made.version == self.last[name]
-        self.content.setdefault(name, {})[made.version] = content
-        self.stage.setdefault(name, {})[made.version] = "none"
+        assert made.version == self.added(name, content, alias)
+
+    def added(self, name: str, content: str, alias: str | None = None) -> int:
+        """Note a registration, and return the number that the version must have."""
+        number = self.last[name] = self.last.get(name, 0) + 1
+        self.content.setdefault(name, {})[number] = content
+        self.stage.setdefault(name, {})[number] = "none"
         for moved in dict.fromkeys([*([alias] if alias else []), "latest"]):
-            self.move(name, moved, made.version)
+            self.move(name, moved, number)
+        return number
+
+    @rule(name=NAMES, content=st.sampled_from("xyz"), moment=st.sampled_from(["placed", "recorded"]))
+    def register_and_be_killed(self, name, content, moment):
+        file = self.folder / "file"
+        file.write_text(content)
+        child = os.fork()
+        if child == 0:
+            _die_when(moment)
+            with contextlib.suppress(BaseException):
+                self.registry.register(name, file, aliases=[], lineage={"git": {}})
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        self.registry.close()  # who opens it next finishes what is in the journal
+        if moment == "recorded":
+            self.added(name, content)
+        else:
+            self.unknown.add(content)
+
+    @rule(empty=st.booleans())
+    def lose_the_database(self, empty):
+        self.registry.close()
+        for file in self.registry.root.glob("registry.db*"):
+            file.unlink()
+        if empty and self.registry.root.is_dir():
+            (self.registry.root / "registry.db").touch()
+
+    @rule()
+    def copy_the_database(self):
+        self.registry.close()
+        if (self.registry.root / "registry.db").exists():
+            shutil.copy(self.registry.root / "registry.db", self.folder / "copy.db")
+
+    @rule()
+    def restore_the_copy(self):
+        self.registry.close()
+        if (self.folder / "copy.db").exists():
+            for file in self.registry.root.glob("registry.db-*"):
+                file.unlink()
+            shutil.copy(self.folder / "copy.db", self.registry.root / "registry.db")
+
+    @rule()
+    def overwrite_the_database_and_repair(self):
+        if (self.registry.root / "registry.db").exists():
+            self.registry.close()
+            (self.registry.root / "registry.db").write_bytes(b"garbage " * 1000)
+        self.repair()
+
+    @rule()
+    def repair(self):
+        for label in self.registry.repair().adopted:
+            content = self.registry.resolve(label).path.read_text()
+            assert content in self.unknown
+            assert label == f"recovered:v{self.added('recovered', content)}"
+
+    @rule(purge=st.booleans())
+    def collect_garbage(self, purge):
+        for path in self.registry.collect_garbage(purge_quarantine=purge).files:
+            assert path.parent.name == "quarantine"  # `delete` and `prune` removed the rest themselves
+        self.unknown.clear()
 
     @rule(name=NAMES, alias=ALIASES, number=NUMBERS)
     def set_alias(self, name, alias, number):
@@ -149,9 +217,22 @@ class Against(RuleBasedStateMachine):
             assert {version.version: sorted(version.aliases) for version in found} == {
                 version: self.aliases(name, version) for version in contents
             }
-        stored = {path.read_text() for path in (self.registry.root / "objects").rglob("*") if path.is_file()}
-        assert stored == {content for contents in models.values() for content in contents.values()}
+        stored = {path.read_text() for path in (self.registry.root / "objects").glob("??/*") if path.is_file()}
+        needed = {content for contents in models.values() for content in contents.values()}
+        assert needed <= stored <= needed | self.unknown
         assert self.registry.verify() == []
+
+
+def _die_when(moment: str) -> None:
+    """Have this process killed when it has placed its file, or when its change is in the journal and not committed."""
+    owner, name = {"placed": (ObjectFiles, "place"), "recorded": (Journal, "append")}[moment]
+    original = getattr(owner, name)
+
+    def act_and_die(*arguments, **options):
+        original(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, act_and_die)
 
 
 TestAgainstADict = pytest.mark.slow(Against.TestCase)

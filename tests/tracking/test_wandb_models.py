@@ -10,13 +10,16 @@ import threading
 import types
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from trainer import settings_of
 
-from navrl import create_navrl_model, load_checkpoint, load_policy, save_and_upload_best_model, upload_model_to_wandb
+from navrl import create_navrl_model, load_policy, save_and_upload_best_model, upload_model_to_wandb
+from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import ConfigError, RegistryError, StateError, TrackingError
+from navrl.registry import Registry
 from navrl.tracking.recorder import Tracking
 from navrl.tracking.spool import Spool
 from navrl.tracking.wandb_models import download_model_from_wandb
@@ -40,7 +43,7 @@ def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(
     upload_model_to_wandb({"weight": weight}, 7, {"mean_reward": 1.5}, "best")
     weight.zero_()
     path = download_model_from_wandb("P/model:best", tmp_path / "models")
-    assert load_checkpoint(path)["weight"].sum() == 1000
+    assert torch.load(path, weights_only=True)["weight"].sum() == 1000
     [record] = kinds(offline.folder, "artifact")
     assert record["metadata"] | {"step": 7, "total_parameters": 1000, "metrics": {"mean_reward": 1.5}} == record["metadata"]
     assert kinds(offline.folder, "metrics")[0]["values"]["model/total_parameters"] == 1000
@@ -53,9 +56,38 @@ def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
     upload_model_to_wandb({"network": {"weight": weight}, "optimizer": [moment, 3]}, 7, None, "best")
     weight.zero_(), moment.zero_()
     slow.set()
-    state = load_checkpoint(download_model_from_wandb("P/model:best", tmp_path / "models"))
+    state = torch.load(download_model_from_wandb("P/model:best", tmp_path / "models"))
     assert (state["network"]["weight"].sum(), state["optimizer"][0].sum()) == (10, 5)
     assert kinds(offline.folder, "artifact")[0]["metadata"]["total_parameters"] == 15
+
+
+def test_numbers_of_numpy_are_uploaded_as_plain_ones(offline, tmp_path):
+    upload_model_to_wandb({"best": np.float64(0.5), "table": np.arange(3)}, 7, None, "best")
+    state = torch.load(download_model_from_wandb("P/model:best", tmp_path / "models"), weights_only=True)
+    assert (state["best"], state["table"].tolist()) == (0.5, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "asked", "found"),
+    [
+        ({"project": "P", "entity": "ada"}, "ada/P", True),
+        ({"project": "P", "entity": "ada"}, "bob/P", False),
+        ({"project": "P", "entity": "ada"}, "ada/Q", False),
+        ({"project": "P"}, "ada/P", True),
+        ({"project": "P"}, "P", True),
+        ({"project": "P"}, "ada/Q", False),
+        ({}, "ada/Q", True),  # uploaded for nobody in particular
+    ],
+)
+def test_a_queued_model_is_found_under_its_own_user_and_project(tmp_path, monkeypatch, chosen, asked, found):
+    monkeypatch.chdir(tmp_path)
+    with Tracking(settings_of({"wandb": {"mode": "offline", **chosen}}), {}, tmp_path / "run"):
+        upload_model_to_wandb({"weight": torch.ones(2)}, 1, model_alias="best")
+        if found:
+            assert download_model_from_wandb(f"{asked}/model:best").is_file()
+        else:
+            with pytest.raises(TrackingError, match=f"{asked}/model:best"):
+                download_model_from_wandb(f"{asked}/model:best")
 
 
 def test_a_script_whose_run_is_disabled_uploads_nothing(tmp_path, monkeypatch):
@@ -81,7 +113,7 @@ def test_only_a_better_model_is_uploaded(offline):
         uploaded.append(save_and_upload_best_model(state, step, metrics, best_value_tracker=tracker))
     offline.close()
     assert uploaded == [False, False, True, False, False, True]
-    assert tracker == {"best_value": 2.5}
+    assert tracker == {"best_value": 2.5, "best_step": 5}
     assert [record["aliases"] for record in kinds(offline.folder, "artifact")] == [["best"], ["best"]]
 
 
@@ -128,8 +160,7 @@ from navrl.cli import main
 assert main(["sync", "wandb/navrl-models", "--deadline", "60"]) == 0  # what a busy machine was too slow for
 for label, value in (("stable", 1.0), ("best", 2.0), ("best", 2.0)):
     path = download_model_from_wandb(f"tester/foreign/model:{label}", "models")
-    from navrl import load_checkpoint
-    assert load_checkpoint(path)["weight"].mean() == value, label
+    assert torch.load(path)["weight"].mean() == value, label
 print(json.dumps([str(path), "navrl.sim" in sys.modules]))
 """
 
@@ -151,7 +182,7 @@ def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb
     assert str(kept) == path
     kept.write_bytes(b"damaged")
     queued = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)  # from the queue of the script
-    assert load_checkpoint(queued)["weight"].mean() == 2.0
+    assert torch.load(queued)["weight"].mean() == 2.0
 
 
 def spec(*shape):
@@ -168,10 +199,22 @@ def test_a_model_made_from_specs_saves_a_file_that_flies_and_loads_it_again(offl
     assert load_policy(path).card["iteration"] == 12
     other = create_navrl_model(None, OBSERVATION, spec(4, 3))
     assert other.load_checkpoint(path)["card"]["iteration"] == 12
-    fetched = create_navrl_model(None, OBSERVATION)
-    fetched.load_from_wandb("P/model:best", tmp_path / "models")
-    for restored in (other, fetched):
+    fetched, plain = create_navrl_model(None, OBSERVATION), create_navrl_model(None, OBSERVATION)
+    assert fetched.load_from_wandb("P/model:best", tmp_path / "models")["card"]["iteration"] == 12
+    plain.network.load_state_dict(torch.load(download_model_from_wandb("P/model:best", tmp_path / "models")))
+    for restored in (other, fetched, plain):
         assert all(torch.equal(a, b) for a, b in zip(model.network.parameters(), restored.network.parameters(), strict=True))
+
+
+def test_the_file_that_a_model_uploads_can_be_pulled_and_flown(offline, tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
+    model = create_navrl_model(load_config(), OBSERVATION, spec(4, 3), "cpu")
+    path = model.save_checkpoint(tmp_path / "model.pt", 12, upload_to_wandb=True, wandb_alias="best")
+    offline.close()
+    options = ["--option", "mode=offline", "--option", f"folder={offline.folder}"]
+    assert main(["models", "pull", "P/model:best", *options]) == 0
+    assert load_policy("model:best").card["iteration"] == 12
+    assert Registry().resolve("model:best").path.read_bytes() == path.read_bytes()
 
 
 def test_specs_and_weights_that_do_not_fit_are_refused(tmp_path):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import RegistryError
-from navrl.io.checkpoint import save_checkpoint
+from navrl.io.checkpoint import load_checkpoint, save_checkpoint
 from navrl.registry.store import Registry
 from navrl.registry.upload_policy import UploadConditions, UploadPolicy
 from navrl.tracking.recorder import Tracking
@@ -27,7 +31,29 @@ def registry(tmp_path, monkeypatch):
 @pytest.fixture
 def publisher(registry, tmp_path):
     with Tracking(load_config([]).tracking, {}, tmp_path) as tracking:
-        yield lambda **settings: Publisher(UploadPolicy(name="flyer", max_retries=0, **settings), tracking)
+        yield lambda **settings: Publisher(UploadPolicy(**{"name": "flyer", "max_retries": 0} | settings), tracking)
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def lock(registry, tmp_path):
+    """A process that holds the registry's database until its input is closed."""
+    registry.register("other", model(tmp_path, "other"))  # so that there is a database
+    registry.close()
+    command = [sys.executable, "-c", HOLD, str(registry.root / "registry.db")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"locked\n"
+    yield process
+    process.communicate()
 
 
 def model(folder, number=0):
@@ -117,6 +143,61 @@ def test_a_registry_that_fails_is_an_error_for_those_who_want_it(publisher, tmp_
     monkeypatch.setenv("NAVRL_REGISTRY", str(model(tmp_path)))
     with pytest.raises(RegistryError, match="iteration 7 was not registered"):
         publisher(continue_on_upload_failure=False).publish(model(tmp_path), 7, {"success_100": 0.5})
+
+
+def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the_training(publisher, registry, lock, tmp_path):
+    path = tmp_path / "model.pt"
+    training = publisher(max_retries=9)
+
+    def publish(number: int) -> str:
+        save_checkpoint({"number": number}, path)  # the same file, as a training writes it
+        return training.publish(path, number, {"success_100": number / 10}, condition=CONDITION)
+
+    with pytest.warns(RuntimeWarning, match="database is locked"):
+        assert publish(1) == ""
+    assert [publish(2), publish(3)] == ["", ""]  # warned once
+    assert sorted(file.name for file in (tmp_path / "unregistered").iterdir()) == [
+        f"iteration_{number:06d}.pt" for number in range(1, 4)
+    ]
+    lock.communicate()  # the other process ends
+    assert publish(4).count("registered as") == 4
+    numbers = [load_checkpoint(version.path)["number"] for version in registry.versions("flyer")]
+    assert numbers == [1, 2, 3, 4]
+    assert registry.resolve("flyer:best").version == 4
+    assert registry.resolve("flyer:v2").lineage["file"] == str(path)
+    assert not (tmp_path / "unregistered").exists()
+
+
+def test_a_registry_that_stays_locked_is_told_with_the_command_that_registers_by_hand(
+    publisher, registry, lock, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("navrl.train.publish.LAST_DEADLINE", 1.1)
+    with pytest.warns(RuntimeWarning) as warned, publisher() as training:
+        training.publish(model(tmp_path), 7, {"success_100": 0.5}, final=True)
+    command = str(warned[-1].message).split("`")[1]
+    assert command.startswith("navrl models register flyer ")
+    lock.communicate()
+    assert main(command.split()[1:]) == 0
+    assert load_checkpoint(registry.resolve("flyer:final").path) == {"number": 0}
+
+
+def test_while_the_registry_is_locked_what_waits_is_what_a_model_must_beat(publisher, registry, lock, tmp_path):
+    training = publisher()
+    with pytest.warns(RuntimeWarning, match="registered as soon as"):
+        training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
+    assert training.wants(2, {"success_100": 0.6}, CONDITION)
+    assert not training.wants(2, {"success_100": 0.4}, CONDITION)
+
+
+@pytest.mark.slow
+def test_a_training_comes_to_its_end_while_another_process_holds_the_registry(registry, lock, tmp_path):
+    words = ["preset=smoke", "headless=True", "processes=1", "env.num_envs=64", "max_frame_num=2048", "flight.episodes=16"]
+    navrl = [str(Path(sys.executable).with_name("navrl")), "train", *words, f"run_folder={tmp_path / 'run'}"]
+    done = subprocess.run([*navrl, "registry.name=flyer"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert lock.poll() is None
+    assert "navrl models register flyer" in done.stderr
+    assert [*(tmp_path / "run" / "unregistered").iterdir()]
 
 
 def test_without_a_name_nothing_is_registered(registry, tmp_path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from navrl.registry import AliasMove, ModelSummary, ModelVersion
+    from navrl.registry import AliasMove, ModelSummary, ModelVersion, Repair
     from navrl.registry.compare import Row
 
 
@@ -87,6 +88,23 @@ def print_comparison(labels: Sequence[str], rows: Sequence[Row]) -> None:
         for row in rows
     ]
     print_table(("", "", "", *labels), shown)
+
+
+def print_repair(root: Path, done: Repair) -> None:
+    """Print what a repair did, and what is still missing."""
+    for path in done.kept:
+        print(f"damaged, kept as {path}")
+    if done.rebuilt:
+        print("made the database again from the journal")
+    for label in done.returned:
+        print(f"the file of {label} is back from quarantine")
+    for label in done.adopted:
+        print(f"a file without a record is now {label}")
+    for path in done.quarantined:
+        print(f"a damaged file without a record is now {path}")
+    for label in done.missing:
+        print(f"missing: the file of {label}; register the same file again, or delete {label}")
+    print(f"{root}: {done.versions} versions, {len(done.missing) or 'no'} files missing")
 
 
 def number(value: Any) -> str:

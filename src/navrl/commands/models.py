@@ -26,7 +26,8 @@ EPILOG = """examples:
   navrl models prune policy --keep-last 5 --dry-run   what has no alias and no stage and is old
   navrl models card policy:best --out CARD.md         a model card
   navrl models push policy:best --mirror wandb        to a tracker; pull ada/drones/policy:best fetches from one
-  navrl models verify && navrl models gc              read every file; remove what nobody refers to
+  navrl models verify && navrl models gc              read every file; remove those of deleted versions
+  navrl models repair                                 after a loss: database and journal, each from the other
   navrl eval policy:best                              a name is as good as a path
 """
 
@@ -102,8 +103,11 @@ def _add_files(actions: Any) -> None:
     delete = _action(actions, "delete", _delete, "remove a version")
     delete.add_argument("reference", metavar="NAME:v3", help="the version, by its number")
     delete.add_argument("--force", action="store_true", help="also if an alias points at it")
-    gc = _action(actions, "gc", _gc, "remove files that nobody refers to")
+    gc = _action(actions, "gc", _gc, "remove the files of deleted versions; put unknown files into quarantine")
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    gc.add_argument("--purge-quarantine", action="store_true", help="also delete every file in quarantine")
+    text = "make a damaged or lost database, or journal, whole again, and adopt files without a record"
+    _action(actions, "repair", _repair, text)
     push = _action(actions, "push", _push, "upload a version to a tracker")
     pull = _action(actions, "pull", _pull, "fetch a model from a tracker into the registry")
     for parser in (push, pull):
@@ -281,12 +285,28 @@ def _delete(registry: Registry, arguments: argparse.Namespace) -> int:
 def _gc(registry: Registry, arguments: argparse.Namespace) -> int:
     from navrl.commands.model_tables import print_json, size
 
-    garbage = registry.collect_garbage(dry_run=arguments.dry_run)
+    garbage = registry.collect_garbage(dry_run=arguments.dry_run, purge_quarantine=arguments.purge_quarantine)
+    quarantined = [str(path) for path in garbage.quarantined]
     if arguments.json:
-        print_json({"files": [str(path) for path in garbage.files], "bytes": garbage.bytes})
-    else:
-        print(f"{'would remove' if arguments.dry_run else 'removed'} {len(garbage.files)} files ({size(garbage.bytes)})")
+        files = [str(path) for path in garbage.files]
+        print_json({"files": files, "bytes": garbage.bytes, "quarantined": quarantined})
+        return 0
+    print(f"{'would remove' if arguments.dry_run else 'removed'} {len(garbage.files)} files ({size(garbage.bytes)})")
+    if quarantined:
+        verb = "would move" if arguments.dry_run else "moved"
+        print(
+            f"{verb} {len(quarantined)} files that the registry knows nothing about to {registry.root / 'quarantine'}; "
+            "`navrl models gc --purge-quarantine` deletes them"
+        )
     return 0
+
+
+def _repair(registry: Registry, arguments: argparse.Namespace) -> int:
+    from navrl.commands.model_tables import print_json, print_repair
+
+    done = registry.repair()
+    print_json(done.as_dict()) if arguments.json else print_repair(registry.root, done)
+    return 1 if done.missing else 0
 
 
 def _push(registry: Registry, arguments: argparse.Namespace) -> int:

@@ -65,8 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(force_terminal=False if config.headless else None)
     check_trackers(config.tracking)
     folder, config, state = _open_folder(config, typed)
-    with folder, Tracking(config.tracking, as_dict(config), folder.path) as tracking:
-        publisher = Publisher(config.registry, tracking)
+    with (
+        folder,
+        Tracking(config.tracking, as_dict(config), folder.path) as tracking,
+        Publisher(config.registry, tracking) as publisher,
+    ):
         code = _train(config, state, folder, publisher, console)
         if code == 0:
             _finish(config, folder.path, publisher, console)

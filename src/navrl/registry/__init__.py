@@ -3,7 +3,7 @@
 from navrl.registry.find import find_model
 from navrl.registry.names import Reference, check_alias, check_name, parse_reference
 from navrl.registry.schema import STAGES, AliasMove, ModelSummary, ModelVersion
-from navrl.registry.store import Damage, Garbage, Registry, default_root
+from navrl.registry.store import Damage, Garbage, Registry, Repair, default_root
 
 __all__ = [
     "STAGES",
@@ -14,6 +14,7 @@ __all__ = [
     "ModelVersion",
     "Reference",
     "Registry",
+    "Repair",
     "check_alias",
     "check_name",
     "default_root",

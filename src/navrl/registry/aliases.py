@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Collection, Sequence
 
+from navrl.registry.changes import Transaction
 from navrl.registry.schema import PRODUCTION_ALIAS, AliasMove, instant
 
 
@@ -15,35 +16,31 @@ def current(connection: sqlite3.Connection, name: str) -> dict[str, int]:
     return {row["alias"]: row["version"] for row in rows}
 
 
-def move(connection: sqlite3.Connection, name: str, alias: str, version: int | None, reason: str) -> bool:
+def move(transaction: Transaction, name: str, alias: str, version: int | None, reason: str) -> bool:
     """Point an alias at a version, or at none; return whether that changed anything.
 
-    The alias of production takes the stage with it: who loses it is archived, who gets it is in production.
+    The alias of production takes the stage with it: the version that loses it is archived, the one that gets it is in
+    production.
     """
-    row = connection.execute("SELECT version FROM aliases WHERE name = ? AND alias = ?", (name, alias)).fetchone()
-    old = row["version"] if row else None
+    old = current(transaction.connection, name).get(alias)
     if old == version:
         return False
     if version is None:
-        connection.execute("DELETE FROM aliases WHERE name = ? AND alias = ?", (name, alias))
+        transaction.drop("aliases", name=name, alias=alias)
     else:
-        connection.execute(
-            "INSERT INTO aliases VALUES (?, ?, ?) ON CONFLICT (name, alias) DO UPDATE SET version = excluded.version",
-            (name, alias, version),
-        )
-    connection.execute(
-        "INSERT INTO moves (name, alias, old, new, moved, reason) VALUES (?, ?, ?, ?, ?, ?)",
-        (name, alias, old, version, time.time(), reason),
-    )
+        transaction.put("aliases", name=name, alias=alias, version=version)
+    (number,) = transaction.connection.execute("SELECT coalesce(max(number), 0) + 1 FROM moves").fetchone()
+    transaction.put("moves", number=number, name=name, alias=alias, old=old, new=version, moved=time.time(), reason=reason)
     if alias == PRODUCTION_ALIAS:
-        set_stage(connection, name, old, "archived")
-        set_stage(connection, name, version, "production")
+        set_stage(transaction, name, old, "archived")
+        set_stage(transaction, name, version, "production")
     return True
 
 
-def set_stage(connection: sqlite3.Connection, name: str, version: int | None, stage: str) -> None:
+def set_stage(transaction: Transaction, name: str, version: int | None, stage: str) -> None:
     """Put a version into a stage."""
-    connection.execute("UPDATE versions SET stage = ? WHERE name = ? AND version = ?", (stage, name, version))
+    if version is not None:
+        transaction.set("versions", {"name": name, "version": version}, stage=stage)
 
 
 def history(connection: sqlite3.Connection, name: str, alias: str) -> list[AliasMove]:

@@ -1,7 +1,8 @@
 """The registry's SQLite database: short transactions that many processes take in turn, and that survive kill -9.
 
 Write-ahead log, flushed at every commit: what a call has returned is on the disk. A transaction takes the write lock when it
-begins (`BEGIN IMMEDIATE`), so nobody reads a value, waits, and writes back something that is no longer true.
+begins (`BEGIN IMMEDIATE`), so nobody reads a value, waits, and writes back something that is no longer true. Its changes are in
+the journal before it commits: a database that is missing, empty or an older copy is brought up to date from there.
 """
 
 from __future__ import annotations
@@ -10,46 +11,105 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from navrl.errors import RegistryError
-from navrl.registry.schema import SCHEMA, SCHEMA_VERSION
+from navrl.registry.catch_up import catch_up, is_level, record, store_of
+from navrl.registry.changes import Transaction
+from navrl.registry.journal import Journal
+from navrl.registry.schema import LAYOUTS, SCHEMA_VERSION
 
 PATIENCE = 60.0  # s that a transaction waits for its turn
+_POLL = 0.02  # s between two looks at a lock of the file system
 
 # A connection that a forked process inherited. SQLite forbids to use it there, and even to close it.
 _inherited: list[sqlite3.Connection] = []
 
 
 class Database:
-    """One database file; the connection is opened when it is first needed, again in every forked process."""
+    """One database file; the connection is opened when it is first needed, again in every forked process.
 
-    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
-        self.path = path
-        self._patience = patience
+    A transaction waits `PATIENCE` for other processes. With a deadline in seconds, all of them together wait that long.
+    """
+
+    def __init__(self, path: Path, journal: Journal, *, deadline: float | None = None) -> None:
+        self.path, self.journal = path, journal
+        self._ends = None if deadline is None else time.monotonic() + deadline
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode that the connection was opened on
+        self._level = False  # the connection has been compared with the journal
         self._process = os.getpid()
         self._lock = threading.RLock()
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection inside a transaction that is kept if the block ends well, and undone if not."""
-        with self._turn("BEGIN IMMEDIATE", self._opened) as connection:
-            yield connection
+    def writing(self) -> Iterator[Transaction]:
+        """Give a transaction that is kept if the block ends well, and undone if not."""
+        self._notice_fork()
+        with self._lock, explained(self.path):
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            size = None
+            try:
+                state = catch_up(connection, self.journal)
+                transaction = Transaction(connection)
+                yield transaction
+                if transaction.changes:
+                    size = state.bytes
+                    record(connection, self.journal, state, transaction.changes)
+                connection.execute("COMMIT")
+                self._level = True
+            except BaseException:
+                if size is not None and connection.in_transaction:
+                    with suppress(OSError):
+                        self.journal.truncate(size)
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection that sees one moment of the registry; where there is none yet, an empty one, and none is made."""
-        with self._turn("BEGIN", self._opened if self.path.exists() else _empty) as connection:
-            yield connection
+    def reading(self) -> Iterator[Transaction]:
+        """Give a transaction that sees one moment of the registry; where there is none yet, an empty one, and none is made."""
+        self._notice_fork()
+        with self._lock, explained(self.path):
+            known = self.path.exists() or self.journal.size()
+            connection = self._opened() if known else empty_database()
+            if known:
+                self._catch_up_once(connection)
+            connection.execute("BEGIN")
+            try:
+                yield Transaction(connection)
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
 
     def open(self) -> None:
         """Open the database, and make it if it is not there."""
         self._notice_fork()
         with self._lock, explained(self.path):
             self._opened()
+
+    def is_damaged(self) -> bool:
+        """Return whether the file is no whole database, or belongs to another registry than the journal; reads all of it.
+
+        Raises:
+            RegistryError: another process holds it, or a newer navrl wrote it.
+        """
+        self._notice_fork()
+        with self._lock, explained(self.path):
+            try:
+                connection = self._opened()
+                checked = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+                dangling = connection.execute("PRAGMA foreign_key_check").fetchall()
+                store, header = store_of(connection), self.journal.header()
+            except sqlite3.DatabaseError as error:
+                if _is_broken(error):
+                    return True
+                raise
+        foreign = store is not None and header is not None and store != header.store
+        return checked != ["ok"] or bool(dangling) or foreign
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -59,19 +119,22 @@ class Database:
                 self._connection.close()
             self._connection = None
 
-    @contextmanager
-    def _turn(self, begin: str, connect: Callable[[], sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
-        self._notice_fork()
-        with self._lock, explained(self.path):
-            connection = connect()
-            connection.execute(begin)
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+    def _catch_up_once(self, connection: sqlite3.Connection) -> None:
+        """Bring a database that is older than the journal up to date; leave it as it is where nobody may write."""
+        if self._level or is_level(connection, self.journal):
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:  # another process writes, and will do it, or the disk is read-only
+            return
+        try:
+            catch_up(connection, self.journal)
+            connection.execute("COMMIT")
+            self._level = True
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
 
     def _notice_fork(self) -> None:
         """Begin anew in a forked process: whoever held the lock is not here, and the connection is not ours."""
@@ -81,63 +144,100 @@ class Database:
             self._connection, self._process, self._lock = None, os.getpid(), threading.RLock()
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and _identity(self.path) != self._file:
+            self._connection.close()  # somebody removed the file, or put another one there
+            self._connection = None
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection, self._level = self._connect(), False
+            self._file = _identity(self.path)
+        if self._ends is not None:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience())}")
         return self._connection
+
+    def _patience(self) -> float:
+        """Return how many seconds may be waited from now on."""
+        return PATIENCE if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = _prepared(sqlite3.connect(self.path, timeout=self._patience, check_same_thread=False))
+        connection = sqlite3.connect(self.path, timeout=self._patience(), check_same_thread=False)
         try:
-            if not _is_current(connection, self.path):
-                with _only_one(self.path.with_name("setup.lock")):
-                    if not _is_current(connection, self.path):
+            _prepare(connection)
+            if _layout(connection, self.path) != SCHEMA_VERSION:
+                with _only_one(self.path.with_name("setup.lock"), self._patience()):
+                    if (found := _layout(connection, self.path)) != SCHEMA_VERSION:
                         connection.execute("PRAGMA journal_mode = WAL")
-                        _create(connection)
+                        _create(connection, found)
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
     connection.isolation_level = None  # transactions begin and end where this module says so
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
+
+
+def empty_database() -> sqlite3.Connection:
+    """Return a database in memory that has the tables and nothing in them."""
+    connection = sqlite3.connect(":memory:")
+    _prepare(connection)
+    _create(connection, 0)
     return connection
 
 
-def _empty() -> sqlite3.Connection:
-    connection = _prepared(sqlite3.connect(":memory:"))
-    _create(connection)
-    return connection
+def _create(connection: sqlite3.Connection, found: int) -> None:
+    """Make the tables that a database of an older layout lacks."""
+    script = "".join(LAYOUTS[found:])
+    connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-
-
-def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the tables are there."""
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
+def _layout(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the number of the layout that a database has; 0 if it is empty."""
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if found > SCHEMA_VERSION:
         raise RegistryError(
             f"{path} was written by a newer navrl (layout {found}, this one knows {SCHEMA_VERSION}): upgrade navrl"
         )
-    return found == SCHEMA_VERSION
+    return found
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
+def _only_one(path: Path, patience: float) -> Iterator[None]:
     """Let one process at a time into the block: SQLite does not wait where two switch to the write-ahead log at once."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    ends = time.monotonic() + patience
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= ends:
+                    raise sqlite3.OperationalError("database is locked") from None
+                time.sleep(_POLL)
+            except OSError:  # a file system without locks
+                break
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_broken(error: sqlite3.Error) -> bool:
+    """Return whether SQLite says that the file is no database, or a damaged one."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
 
 
 @contextmanager
@@ -146,12 +246,11 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        busy = "locked" in str(error)
-        advice = (
-            "another process holds it: try again when that has ended"
-            if busy
-            else "check the disk and who may write there, or restore the file from a copy; the files in objects/ are untouched"
-        )
+        advice = "check the disk and who may write there"
+        if "locked" in str(error):
+            advice = "another process holds it: try again when that has ended"
+        elif _is_broken(error):
+            advice = "`navrl models repair` keeps it under another name and makes it again; no model file was touched"
         raise RegistryError(f"{path}: the registry cannot be used: {error}; {advice}") from error
     except OSError as error:
         raise RegistryError(

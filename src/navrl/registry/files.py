@@ -19,6 +19,7 @@ __all__ = ["ObjectFiles", "Stored"]
 _PIECE = 1 << 20
 _FOLDER = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _FILE = re.compile(r"[0-9a-f]{62}", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class Stored(NamedTuple):
@@ -28,11 +29,24 @@ class Stored(NamedTuple):
     size: int
 
 
+QUARANTINE_NOTE = """These files were in the registry's objects, but no version refers to them and none ever did, as far
+as the registry knows: a registration that was killed, or a registry that lost its records.
+
+    navrl models repair                          puts those back that a version needs
+    navrl models register NAME quarantine/FILE   makes one a model again
+    navrl models gc --purge-quarantine           deletes them all
+"""
+
+
 class ObjectFiles:
-    """The folder `objects`: a file with the digest `abcdef...` is `objects/ab/cdef...`, and read-only."""
+    """The folder `objects`: a file with the digest `abcdef...` is `objects/ab/cdef...`, and read-only.
+
+    The folder `quarantine` beside it has the files that nothing is known about, under their whole digests.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.quarantine = folder.with_name("quarantine")
 
     def path(self, digest: str) -> Path:
         """Return where the file with this digest is, or would be."""
@@ -40,8 +54,8 @@ class ObjectFiles:
             raise RegistryError(f"{digest[:80]!r} is no SHA-256; the registry's database was changed by somebody else")
         return self.folder / digest[:2] / digest[2:]
 
-    def place(self, source: Path) -> Stored:
-        """Copy a file in and return its digest; when this returns it is whole and on the disk.
+    def place(self, source: Path) -> tuple[Stored, bool]:
+        """Copy a file in; return its digest and whether it was copied. When this returns it is whole and on the disk.
 
         A file whose content is there already is not copied, unless what is there is damaged: then this mends it.
 
@@ -51,13 +65,13 @@ class ObjectFiles:
         with _opened(source) as file:
             return self._place(source, file)
 
-    def _place(self, source: Path, file: BufferedReader) -> Stored:
+    def _place(self, source: Path, file: BufferedReader) -> tuple[Stored, bool]:
         from navrl.io.files import AtomicFile, sync_folder  # here: it loads torch, which nobody needs to look at a list
 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         stored, target = Stored(digest, file.tell()), self.path(digest)
         if self.fault(stored) is None:
-            return stored
+            return stored, False
         if not target.parent.is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
             sync_folder(self.folder)
@@ -72,7 +86,7 @@ class ObjectFiles:
             copy.commit()
         with suppress(OSError):  # a file system without permissions, or somebody collected it: then it is placed again
             target.chmod(0o444)
-        return stored
+        return stored, True
 
     def holds(self, digest: str) -> bool:
         """Return whether there is a file with this digest, without reading it."""
@@ -104,6 +118,32 @@ class ObjectFiles:
         path, size = self.path(digest), self.size(digest)
         path.unlink(missing_ok=True)
         return size
+
+    def put_into_quarantine(self, digest: str) -> Path:
+        """Move a file out of the way, and return where it is now."""
+        target = self.quarantine / digest
+        if not self.quarantine.is_dir():
+            self.quarantine.mkdir(parents=True, exist_ok=True)
+            (self.quarantine / "README.txt").write_text(QUARANTINE_NOTE)
+        os.replace(self.path(digest), target)
+        return target
+
+    def take_from_quarantine(self, digest: str) -> bool:
+        """Put a file back where versions look for it; return whether it was in quarantine."""
+        target = self.path(digest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.replace(self.quarantine / digest, target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def quarantined(self) -> list[Path]:
+        """Return the files in quarantine."""
+        if not self.quarantine.is_dir():
+            return []
+        names = (path for path in self.quarantine.iterdir() if _DIGEST.fullmatch(path.name))
+        return sorted(names)
 
     def digests(self) -> Iterator[str]:
         """Yield the digest of every file there is; what has another name than files here have is nobody's business."""

@@ -10,7 +10,7 @@ from navrl.registry.schema import ModelVersion
 NEEDED_STAGES = ("staging", "production")
 
 
-def doomed(versions: Iterable[ModelVersion], keep_last_n: int) -> list[ModelVersion]:
+def prunable(versions: Iterable[ModelVersion], keep_last_n: int) -> list[ModelVersion]:
     """Return the versions that may go, the oldest first: not among the last n, without an alias, in no stage that is used.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 from navrl.errors import RegistryError, nearest_name
 from navrl.registry import aliases, given
+from navrl.registry.changes import Transaction
 from navrl.registry.files import ObjectFiles
 from navrl.registry.names import Reference, parse_reference
 from navrl.registry.schema import AliasMove, ModelSummary, ModelVersion, instant, version_of
@@ -16,8 +17,9 @@ from navrl.registry.schema import AliasMove, ModelSummary, ModelVersion, instant
 class Rows:
     """The tables, inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, files: ObjectFiles) -> None:
-        self._connection = connection
+    def __init__(self, transaction: Transaction, files: ObjectFiles) -> None:
+        self._transaction = transaction
+        self._connection = transaction.connection
         self._files = files
 
     def find(self, reference: Reference) -> ModelVersion:
@@ -57,16 +59,20 @@ class Rows:
     def models(self) -> list[ModelSummary]:
         """Return all models that have a version, by name."""
         rows = self._connection.execute(
-            "SELECT name, count(*) AS count, max(version) AS last, sum(size) AS size, max(created) AS updated "
-            "FROM versions GROUP BY name ORDER BY name"
+            "SELECT name, count(*) AS count, max(version) AS last, sum(size) AS size, created AS updated "
+            "FROM versions GROUP BY name ORDER BY name"  # with max(), SQLite takes `created` of that very row
         ).fetchall()
         return [
             ModelSummary(
-                row["name"], row["count"], row["last"], aliases.current(self._connection, row["name"]), row["size"],
-                instant(row["updated"]),
+                name=row["name"],
+                versions=row["count"],
+                last_version=row["last"],
+                aliases=aliases.current(self._connection, row["name"]),
+                size=row["size"],
+                updated=instant(row["updated"]),
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def check_model(self, name: str) -> None:
         """Raise a RegistryError if there is no such model; the nearest name is named."""
@@ -78,15 +84,13 @@ class Rows:
         """Add the next version of a model, then move the aliases to it."""
         if lineage.get("parent") is not None:
             lineage = lineage | {"parent": self.find(parse_reference(lineage["parent"])).label}
-        name, execute = values["name"], self._connection.execute
-        execute("INSERT INTO models VALUES (?, ?, 0) ON CONFLICT (name) DO NOTHING", (name, values["created"]))
-        execute("UPDATE models SET last_version = last_version + 1 WHERE name = ?", (name,))
-        (number,) = execute("SELECT last_version FROM models WHERE name = ?", (name,)).fetchone()
-        execute(
-            "INSERT INTO versions VALUES "
-            "(:name, :version, :digest, :size, :kind, :created, :stage, :notes, :metrics, :tags, :lineage)",
-            values | {"version": number, "lineage": given.json_text(lineage, "lineage")},
-        )
+        name = values["name"]
+        known = self._connection.execute("SELECT created, last_version FROM models WHERE name = ?", (name,)).fetchone()
+        created, last = tuple(known) if known else (values["created"], 0)
+        number = last + 1
+        self._transaction.put("models", name=name, created=created, last_version=number)
+        row = values | {"version": number, "lineage": given.json_text(lineage, "lineage")}
+        self._transaction.put("versions", **row)
         return self.give(self.find(Reference(None, None, name, f"v{number}")), names)
 
     def give(self, version: ModelVersion, names: Iterable[str]) -> ModelVersion:
@@ -101,7 +105,7 @@ class Rows:
 
     def move(self, name: str, alias: str, version: int | None, reason: str) -> None:
         """Point an alias at a version, or at none."""
-        aliases.move(self._connection, name, alias, version, reason)
+        aliases.move(self._transaction, name, alias, version, reason)
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
         """Return every move of an alias, the oldest first."""
@@ -109,18 +113,26 @@ class Rows:
 
     def set_stage(self, version: ModelVersion, stage: str) -> None:
         """Put a version into a stage."""
-        aliases.set_stage(self._connection, version.name, version.version, stage)
+        aliases.set_stage(self._transaction, version.name, version.version, stage)
 
     def set_tags(self, version: ModelVersion, tags: dict[str, str]) -> None:
         """Give a version these tags and no others."""
-        self._connection.execute(
-            "UPDATE versions SET tags = ? WHERE name = ? AND version = ?",
-            (given.json_text(tags, "tags"), version.name, version.version),
-        )
+        key = {"name": version.name, "version": version.version}
+        self._transaction.set("versions", key, tags=given.json_text(tags, "tags"))
 
     def delete(self, version: ModelVersion) -> None:
-        """Remove a version that no alias points at."""
-        self._connection.execute("DELETE FROM versions WHERE name = ? AND version = ?", (version.name, version.version))
+        """Remove a version that no alias points at; its file may be removed if no other version has the same content."""
+        self._transaction.drop("versions", name=version.name, version=version.version)
+        if not self.uses(version.digest):
+            self._transaction.put("removals", digest=version.digest)
+
+    def was_deleted(self, digest: str) -> bool:
+        """Return whether the last version with this content was deleted, so that its file may be removed."""
+        return self._connection.execute("SELECT 1 FROM removals WHERE digest = ?", (digest,)).fetchone() is not None
+
+    def forget(self, digest: str) -> None:
+        """Drop the note that a file may be removed, once it has been."""
+        self._transaction.drop("removals", digest=digest)
 
     def uses(self, digest: str) -> bool:
         """Return whether a version refers to a file."""

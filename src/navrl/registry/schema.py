@@ -14,8 +14,9 @@ __all__ = ["PRODUCTION_ALIAS", "STAGES", "AliasMove", "ModelSummary", "ModelVers
 STAGES = ("none", "staging", "production", "archived")
 PRODUCTION_ALIAS = "prod"  # points at the version in stage production, and at no other
 
-SCHEMA_VERSION = 1
-SCHEMA = """
+# What makes each layout from the one before; the number of the last is the layout of today.
+LAYOUTS = (
+    """
 CREATE TABLE models (
     name TEXT PRIMARY KEY,
     created REAL NOT NULL,
@@ -53,7 +54,20 @@ CREATE TABLE moves (
     reason TEXT NOT NULL
 );
 CREATE INDEX moves_by_alias ON moves (name, alias, number);
-"""
+""",
+    """
+CREATE TABLE removals (
+    digest TEXT PRIMARY KEY  -- of a file whose last version was deleted, and that may be removed
+);
+CREATE TABLE followed (  -- one row: how far this database has followed the journal
+    store TEXT NOT NULL,
+    generation TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+);
+""",
+)
+SCHEMA_VERSION = len(LAYOUTS)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,14 @@ from navrl.registry.card import model_card
 from navrl.registry.compare import Row, compare_versions
 from navrl.registry.database import Database, explained
 from navrl.registry.files import ObjectFiles, Stored
+from navrl.registry.journal import Journal
 from navrl.registry.names import Reference, check_alias, check_name, parse_reference
-from navrl.registry.retention import doomed
+from navrl.registry.repair import Repair, repair
+from navrl.registry.retention import prunable
 from navrl.registry.rows import Rows
 from navrl.registry.schema import PRODUCTION_ALIAS, STAGES, AliasMove, ModelSummary, ModelVersion
 
-__all__ = ["Damage", "Garbage", "Registry", "default_root"]
+__all__ = ["Damage", "Garbage", "Registry", "Repair", "default_root"]
 
 LATEST = "latest"
 
@@ -38,10 +40,11 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True)
 class Garbage:
-    """What nobody refers to: model files, and temporary files of dead writers."""
+    """What nobody refers to: files that went (or would), their bytes, and files that were put into quarantine."""
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...]  # of deleted versions, temporary files of dead writers, and of a purged quarantine
     bytes: int
+    quarantined: tuple[Path, ...] = ()  # where they were: the registry knows nothing about them
 
 
 def default_root() -> Path:
@@ -56,14 +59,17 @@ class Registry:
     """Models with numbered versions, aliases and stages in one folder: an SQLite database, and files by their content.
 
     Many processes may use one registry at once. A process that is killed at any moment leaves it consistent; what it leaves
-    behind is garbage at worst, which `collect_garbage` removes. Every method raises RegistryError for a name that is not
-    legal or not there. The folder must be on a local disk.
+    behind is garbage at worst, which `collect_garbage` removes. A database that is lost, or an older copy, is made again from
+    the journal beside the files. Every method raises RegistryError for a name that is not legal or not there. The folder must
+    be on a local disk.
+
+    A call waits up to a minute for other processes; with `deadline`, all calls of this object together wait so many seconds.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str] | None = None, *, deadline: float | None = None) -> None:
         self.root = Path(root) if root is not None else default_root()
-        self._database = Database(self.root / "registry.db")
         self._files = ObjectFiles(self.root / "objects")
+        self._database = Database(self.root / "registry.db", Journal(self._files.folder / "journal.jsonl"), deadline=deadline)
 
     # ---- putting in
 
@@ -113,7 +119,7 @@ class Registry:
 
         with explained(self.root):
             self._database.open()  # before there are files: without a database nobody could tell which of them are needed
-            stored = self._files.place(file)
+            stored, copied = self._files.place(file)
             try:
                 contents = read_contents(self._files.path(stored.digest), str(file))
                 lineage = gather_lineage(file, contents, told)
@@ -127,7 +133,9 @@ class Registry:
             except FileNotFoundError:
                 return None
             except RegistryError:
-                self._discard([stored.digest])
+                if copied:
+                    with suppress(RegistryError):  # what went wrong first is what the caller is told
+                        self._discard([stored.digest])
                 raise
 
     # ---- finding
@@ -260,35 +268,60 @@ class Registry:
         check_name(name)
         with self._reading() if dry_run else self._writing() as rows:
             rows.check_model(name)
-            gone = doomed(rows.versions(name), keep_last_n)
+            gone = prunable(rows.versions(name), keep_last_n)
             for version in [] if dry_run else gone:
                 rows.delete(version)
         if not dry_run:
             self._discard([version.digest for version in gone])
         return gone
 
-    def collect_garbage(self, *, dry_run: bool = False) -> Garbage:
-        """Remove the files that no version refers to and what dead writers left, and return them.
+    def collect_garbage(self, *, dry_run: bool = False, purge_quarantine: bool = False) -> Garbage:
+        """Remove the files of deleted versions and what dead writers left; put unknown files into quarantine; return all.
 
+        A file is removed only if the registry knows that its last version was deleted. One that it knows nothing about may
+        be all that is left of a lost registry: it is moved to the folder `quarantine`, which `purge_quarantine` empties.
         Safe beside a `register` in another process: that one looks again before it refers to its file.
         """
         with explained(self.root):
+            purged = {path: path.stat().st_size for path in (self._files.quarantined() if purge_quarantine else ())}
             found = list(self._files.digests())
-            if found and not self._database.path.exists():
-                raise RegistryError(f"{self._database.path} is gone, and only it knew which files are needed: none was removed")
-            if dry_run:
-                with self._reading() as rows:
-                    idle = {digest: self._files.size(digest) for digest in found if not rows.uses(digest)}
-                leftovers = self._files.leftovers()
-            else:
-                idle, leftovers = self._discard(found), self._files.remove_leftovers()
-        return Garbage((*(self._files.path(digest) for digest in idle), *leftovers), sum(idle.values()))
+            with self._reading() if dry_run or not found else self._writing() as rows:
+                idle = [digest for digest in found if not rows.uses(digest)]
+                deleted = {digest: self._files.size(digest) for digest in idle if rows.was_deleted(digest)}
+                unknown = [digest for digest in idle if digest not in deleted and self._files.holds(digest)]
+                if not dry_run:
+                    self._remove(rows, deleted)
+                    for digest in unknown:
+                        self._files.put_into_quarantine(digest)
+            leftovers = self._files.leftovers() if dry_run else self._files.remove_leftovers()
+            for path in () if dry_run else purged:
+                path.unlink(missing_ok=True)
+        return Garbage(
+            files=(*map(self._files.path, deleted), *leftovers, *purged),
+            bytes=sum(deleted.values()) + sum(purged.values()),
+            quarantined=tuple(map(self._files.path, unknown)),
+        )
+
+    def unknown_files(self) -> list[str]:
+        """Return the digests of the files that no version refers to, and that were not left by a deleted one."""
+        with self._reading() as rows:
+            return [d for d in self._files.digests() if not rows.uses(d) and not rows.was_deleted(d)]
+
+    def repair(self) -> Repair:
+        """Make database and journal whole again, adopt the files that nothing is known about, and return what was done.
+
+        See `navrl.registry.repair`. Nothing is deleted: a damaged database is kept under another name.
+        """
+        with explained(self.root):
+            return repair(self, self._database, self._files)
 
     def verify(self) -> list[Damage]:
         """Read every file and compare it with its digest, check the database, and return all that is damaged."""
         with self._reading() as rows:
             versions = rows.all_versions()
             found = [Damage("database", self._database.path, text) for text in rows.complaints()]
+        if problem := self._database.journal.fault():
+            found.append(Damage("journal", self._database.journal.path, problem))
         faults: dict[Stored, str | None] = {}
         for stored in {Stored(version.digest, version.size) for version in versions}:
             faults[stored] = self._files.fault(stored)
@@ -315,23 +348,30 @@ class Registry:
 
     @contextmanager
     def _reading(self) -> Iterator[Rows]:
-        with self._database.reading() as connection:
-            yield Rows(connection, self._files)
+        with self._database.reading() as transaction:
+            yield Rows(transaction, self._files)
 
     @contextmanager
     def _writing(self) -> Iterator[Rows]:
-        with self._database.writing() as connection:
-            yield Rows(connection, self._files)
+        with self._database.writing() as transaction:
+            yield Rows(transaction, self._files)
 
-    def _discard(self, digests: Sequence[str]) -> dict[str, int]:
-        """Remove those of the files that no version refers to, and return their sizes.
+    def _discard(self, digests: Sequence[str]) -> None:
+        """Remove those of the files that no version refers to.
 
         Nobody can begin to refer to one meanwhile: for that too one must be the only writer, and look whether it is there.
         """
         if not digests:
-            return {}
+            return
         with explained(self.root), self._writing() as rows:
-            return {digest: self._files.remove(digest) for digest in dict.fromkeys(digests) if not rows.uses(digest)}
+            self._remove(rows, [digest for digest in dict.fromkeys(digests) if not rows.uses(digest)])
+
+    def _remove(self, rows: Rows, digests: Iterable[str]) -> None:
+        """Remove files inside a transaction, and the notes that they may be removed."""
+        for digest in digests:
+            self._files.remove(digest)
+            if rows.was_deleted(digest):
+                rows.forget(digest)
 
 
 def _reference(reference: str | Reference | ModelVersion) -> Reference:

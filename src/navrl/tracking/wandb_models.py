@@ -1,5 +1,7 @@
 """Models to and from Weights & Biases in one call each, for any script that has torch and wandb.
 
+What is uploaded is a plain `torch.save` file; what is downloaded can be read by `torch.load(path)` as it is.
+
 Uploads go through the durable queue of the open `Tracking`, or of one that these functions open by themselves beside the
 script's own W&B run: a call copies the tensors and returns, and what W&B cannot take now is delivered later, by `navrl sync`.
 """
@@ -7,8 +9,10 @@ script's own W&B run: a call copies the tensors and returns, and what W&B cannot
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
+import pickle
 import sys
 import threading
 import warnings
@@ -18,17 +22,26 @@ from typing import Any
 
 import torch
 
-from navrl.errors import ConfigError, TrackingError, nearest_name
-from navrl.io.checkpoint import save_checkpoint
+from navrl.errors import ConfigError, StateError, TrackingError, nearest_name
+from navrl.io.checkpoint import load_checkpoint
+from navrl.io.files import AtomicFile
+from navrl.io.index import MAGIC
 from navrl.registry.names import Reference, check_name, parse_reference
 from navrl.tracking.mirrors import open_mirror
 from navrl.tracking.recorder import Tracking, current_tracking
 from navrl.tracking.settings import MODES, TrackingSettings, WandbSettings
 from navrl.tracking.spool import Spool, digest_of
 
-__all__ = ["download_model_from_wandb", "save_and_upload_best_model", "upload_model_to_wandb"]
+__all__ = [
+    "download_model_from_wandb",
+    "fetch_model_from_wandb",
+    "save_and_upload_best_model",
+    "upload_model_file_to_wandb",
+    "upload_model_to_wandb",
+]
 
-BEST = "best_value"  # where a tracker of the best value keeps it
+BEST, BEST_STEP = "best_value", "best_step"  # where a tracker of the best value keeps it, and its step
+PLAIN = "state_dict.pt"  # of a model file of navrl, its weights as torch.save writes them
 _best: dict[str, dict[str, float]] = {}  # by metric, where the caller keeps none
 
 
@@ -43,20 +56,39 @@ def upload_model_to_wandb(
 ) -> str:
     """Queue a model for W&B and return the reference that it will have; tensors are copied, so training may go on at once.
 
+    The file is a `torch.save` of the state on the CPU, which `torch.load(path, weights_only=True)` reads.
+
     Raises:
         RegistryError: the alias or the name is illegal.
     """
-    tracking = current_tracking() or _beside_the_script()
-    if not tracking.keeps_models:
-        told = "the model is not uploaded: no tracker of this run keeps models; set wandb.mode=online or offline"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+    tracking = _tracking()
     copy = _copied(model_state_dict)
     tensors = [*_tensors(copy)]
     parameters = sum(tensor.numel() for tensor in tensors)
-    metrics = dict(eval_metrics or {})
-    metadata = {"step": int(step), "model_type": model_type, "metrics": metrics, "total_parameters": parameters}
-    tracking.written_artifact(lambda path: save_checkpoint(copy, path), f"{name}.pt", name, [model_alias], metadata)
+    metadata = _metadata(step, model_type, eval_metrics, parameters)
+    tracking.written_artifact(lambda path: _save(copy, path), f"{name}.pt", name, [model_alias], metadata)
     size = sum(tensor.nbytes for tensor in tensors)
+    tracking.log(step, {"model/total_parameters": parameters, "model/file_size_mb": size / 1e6})
+    return f"{name}:{model_alias}"
+
+
+def upload_model_file_to_wandb(
+    file: str | os.PathLike[str],
+    step: int,
+    eval_metrics: Mapping[str, Any] | None = None,
+    model_alias: str = "latest",
+    model_type: str = "checkpoint",
+    *,
+    parameters: int = 0,
+    name: str = "model",
+) -> str:
+    """Queue a model file as it is, and return the reference that it will have; the file may be removed at once.
+
+    Raises:
+        RegistryError: the alias or the name is illegal.
+    """
+    tracking, size = _tracking(), Path(file).stat().st_size
+    tracking.artifact(file, name, [model_alias], _metadata(step, model_type, eval_metrics, parameters))
     tracking.log(step, {"model/total_parameters": parameters, "model/file_size_mb": size / 1e6})
     return f"{name}:{model_alias}"
 
@@ -72,7 +104,8 @@ def save_and_upload_best_model(
 ) -> bool:
     """Upload a model as `best` if its metric is higher than ever; return whether it is.
 
-    `best_value_tracker["best_value"]` is the highest so far and is updated; without one, it is kept for the process.
+    `best_value_tracker["best_value"]` is the highest so far, `["best_step"]` its step; both are updated. Without a
+    tracker they are kept for the process.
 
     Raises:
         ConfigError: `eval_metrics` lacks the metric; the nearest one is named.
@@ -85,7 +118,7 @@ def save_and_upload_best_model(
     if not value > tracker.get(BEST, float("-inf")):
         return False
     upload_model_to_wandb(model_state_dict, step, eval_metrics, "best", "best_model", name=name)
-    tracker[BEST] = value
+    tracker[BEST], tracker[BEST_STEP] = value, int(step)
     tracking = current_tracking()
     if tracking is not None:
         tracking.log(step, {f"best_model/{threshold_metric}": value, "best_model/step": step})
@@ -95,10 +128,21 @@ def save_and_upload_best_model(
 def download_model_from_wandb(
     reference: str, download_dir: str | os.PathLike[str] = "models", *, timeout: float = 60.0
 ) -> Path:
-    """Return the file of `user/project/model:best`, fetched once for each version and verified each time.
+    """Return a file that `torch.load(path)` reads: the weights of `user/project/model:best`.
 
-    Without W&B in reach, the version that the alias meant when it was last asked for is returned, with a warning; or one
-    that waits in the queue of this script.
+    It is fetched once for each version and verified each time. Of a model file of navrl, which holds more than weights, this
+    is its state dict in a file beside it. Without W&B in reach, the version that the alias meant when it was last asked for is
+    returned, with a warning; or one that waits in the queue of this script for that user and project.
+
+    Raises:
+        RegistryError: the reference is malformed.
+        TrackingError: there is no such model, or nothing can be reached and nothing is kept.
+    """
+    return _readable_by_torch(fetch_model_from_wandb(reference, download_dir, timeout=timeout))
+
+
+def fetch_model_from_wandb(reference: str, download_dir: str | os.PathLike[str] = "models", *, timeout: float = 60.0) -> Path:
+    """Return the file of `user/project/model:best` as it was uploaded; see `download_model_from_wandb`.
 
     Raises:
         RegistryError: the reference is malformed.
@@ -153,7 +197,7 @@ def _without_network(parsed: Reference, place: Path, cache: Path, reason: str) -
         tracking.flush()
     if Spool(folder).exists():
         try:
-            return open_mirror("spooled", folder=folder).download(str(parsed), cache)
+            return open_mirror("spooled", folder=folder).download(str(parsed), place.parent / "queued")
         except TrackingError:
             reason += f", and the queue in {folder} has none"
     raise TrackingError(f"{parsed}: W&B cannot be reached ({reason}), and {cache} has no copy; try again with a network")
@@ -180,10 +224,67 @@ def _within(seconds: float, call: Callable[[], Path]) -> Path:
     return found[0]
 
 
+def _tracking() -> Tracking:
+    """Return the tracking that takes models, and warn if none of its trackers keeps any."""
+    tracking = current_tracking() or _beside_the_script()
+    if not tracking.keeps_models:
+        told = "the model is not uploaded: no tracker of this run keeps models; set wandb.mode=online or offline"
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+    return tracking
+
+
+def _metadata(step: int, model_type: str, metrics: Mapping[str, Any] | None, parameters: int) -> dict[str, Any]:
+    known = dict(metrics or {})
+    rows = [("step", int(step)), ("parameters", parameters), *known.items()]
+    card = "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)])
+    return {
+        "step": int(step),
+        "model_type": model_type,
+        "metrics": known,
+        "total_parameters": parameters,
+        "description": f"{model_type} of step {int(step)}\n\n{card}",
+    }
+
+
+def _save(state: Any, path: Path) -> None:
+    """Write a state as torch does.
+
+    Raises:
+        StateError: torch would not read it back without running code from the file.
+    """
+    torch.save(state, path)
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        path.unlink()
+        raise StateError(
+            "the model holds something else than tensors, numbers, texts, lists and dicts; pass a state_dict"
+        ) from error
+
+
+def _readable_by_torch(file: Path) -> Path:
+    """Return a file that `torch.load` reads: this one, or beside a container of navrl the weights in it."""
+    with open(file, "rb") as opened:
+        if opened.read(len(MAGIC)) != MAGIC:
+            return file
+    plain = file.with_name(f"{file.stem}.{PLAIN}")
+    state = load_checkpoint(file)
+    if isinstance(state, dict) and isinstance(state.get("parameters"), dict):
+        state = state["parameters"]
+    with AtomicFile(plain) as copy:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        copy.write([buffer.getbuffer()])
+        copy.commit()
+    return plain
+
+
 def _copied(value: Any) -> Any:
-    """Return a state that training cannot change any more, however deep its tensors lie."""
+    """Return a state that training cannot change any more, however deep its tensors lie, as plain values on the CPU."""
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return value.detach().to("cpu", copy=True)
+    if type(value).__module__ == "numpy" and value.dtype.kind in "biufc":
+        return torch.tensor(value) if value.shape else value.item()
     if isinstance(value, Mapping):
         return {key: _copied(inner) for key, inner in value.items()}
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
@@ -231,8 +332,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:
-    from navrl.io.files import AtomicFile
-
     with AtomicFile(path) as file:
         file.write([json.dumps(values).encode()])
         file.commit()

@@ -1,139 +1,284 @@
-"""Hands the models of a training to the registry, and from there to its mirrors, as the upload policy says."""
+"""Hands the models of a training to the registry and its mirrors, as the upload policy says."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sqlite3
-import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from navrl.errors import RegistryError
 from navrl.registry.store import Registry
-from navrl.registry.upload_policy import UploadPolicy, decide, metric_value
+from navrl.registry.upload_policy import UploadPolicy, decide, is_better, metric_value
 from navrl.tracking.recorder import Tracking
 
-PAUSE, LONGEST_PAUSE = 0.2, 5.0  # s before the first retry, and at most before each of the next, which wait twice as long
+DEADLINE = 1.0  # s that training waits for a registry that another process holds
+LAST_DEADLINE = 5.0  # s, at the end of the training
 FAILURES = (RegistryError, OSError, sqlite3.Error)
+
+
+@dataclass
+class _Model:
+    """A model file that is to be registered, and what is known about it."""
+
+    file: Path
+    origin: Path  # where the training wrote it
+    iteration: int
+    metrics: dict[str, float]
+    condition: str
+    final: bool
+    attempts: int = 0
 
 
 class Publisher:
     """Registers models, moves their aliases, drops old ones, and queues copies for the trackers.
 
-    The registry is on this machine: what goes wrong there is told, and training goes on, unless the policy says otherwise.
+    A registry that cannot be used now, because another process holds it for longer than a second or
+    for any other reason, does not stop the training: the model is kept in the folder `unregistered`
+    of the run, and is registered later, before any newer one. Leaving the block tries once more,
+    and says which command registers what is left.
     """
 
     def __init__(self, policy: UploadPolicy, tracking: Tracking) -> None:
         self.policy, self.tracking = policy, tracking
         self._labels: dict[Path, str] = {}  # versions by the file they were made from
+        self._waiting: list[_Model] = []  # the oldest first
+        self._known: dict[str, float | None] = {}  # best value by condition, as last registered
 
     def publish(
-        self, file: Path, iteration: int, metrics: Mapping[str, float], *, condition: str = "", final: bool = False
+        self,
+        file: Path,
+        iteration: int,
+        metrics: Mapping[str, float],
+        *,
+        condition: str = "",
+        final: bool = False,
     ) -> str:
-        """Register a model file if the policy wants it, and return what happened in words, or nothing.
+        """Register a model file if the policy wants it; return what happened in words, or nothing.
 
-        The metrics are those of an evaluation under a condition (`350 static + 80 moving`); without any, a final model has
-        those that its file tells.
+        The metrics are those of an evaluation under a condition (`350 static + 80 moving`); without
+        any, a final model has those that its file tells.
 
         Raises:
-            RegistryError: it could not be registered, and `registry.continue_on_upload_failure` is off.
+            RegistryError: it could not be registered, and `registry.continue_on_upload_failure` is
+            off.
         """
         if not self.policy.name:
             return ""
-        pause = PAUSE
-        for attempt in range(self.policy.max_retries + 1):
-            try:
-                told = self._publish(file, iteration, metrics, condition, final, again=attempt > 0)
-                self._prune(told)
-                return told
-            except FAILURES as error:
-                if attempt < self.policy.max_retries:
-                    time.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
-                elif self.policy.continue_on_upload_failure:
-                    told = f"the model of iteration {iteration} was not registered: {error}; it is in {file}"
-                    warnings.warn(told, RuntimeWarning, stacklevel=2)
-                else:
-                    raise RegistryError(f"the model of iteration {iteration} was not registered: {error}") from error
-        return ""
+        model = _Model(file, file, iteration, dict(metrics), condition, final)
+        told = self._register_waiting(LAST_DEADLINE if final else DEADLINE)
+        if self._waiting:  # versions are numbered in the order of the training
+            self._keep(model)
+            return told
+        return "; ".join(filter(None, (told, self._attempt(model, LAST_DEADLINE if final else DEADLINE))))
 
     def wants(self, iteration: int, metrics: Mapping[str, float], condition: str) -> bool:
-        """Tell whether the policy wants a model with these results; not, if the registry cannot be asked."""
+        """Return whether the policy wants a model with these results.
+
+        While the registry cannot be used, this is judged by what it last said.
+        """
         if not self.policy.name:
             return False
-        try:
-            with Registry() as registry:
-                return bool(decide(self.policy, iteration, metrics, self._best(registry, condition)))
-        except FAILURES:
-            return False
+        self._register_waiting(DEADLINE)
+        best = self._known.get(condition)
+        if not self._waiting:
+            with suppress(*FAILURES), Registry(deadline=DEADLINE) as registry:
+                best = self._best(registry, condition)
+        for model in self._waiting:
+            if model.condition == condition and is_better(self.policy, model.metrics, best):
+                best = self._value(model.metrics)
+        return bool(decide(self.policy, iteration, metrics, best))
 
     def due(self, iteration: int) -> bool:
-        """Tell whether the policy may want the model of an iteration, whatever it is worth."""
-        return bool(self.policy.name and self.policy.upload_frequency) and iteration % self.policy.upload_frequency == 0
+        """Return whether the policy may want the model of an iteration, whatever it is worth."""
+        interval = self.policy.upload_frequency if self.policy.name else 0
+        return bool(interval) and iteration % interval == 0
 
     def judged(self, file: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
-        """Write what the last evaluation of a training found beside the version of its file; return that version's label."""
+        """Tag the version of a file with the results of the last evaluation; return its label."""
         label = self._labels.get(file, "")
         if not label:
             return ""
         told = [f"{condition}: {100 * row['outcomes']['success_100']['share']:.1f} %" for condition, row in rows.items()]
         try:
-            with Registry() as registry:
+            with Registry(deadline=LAST_DEADLINE) as registry:
                 registry.tag(label, {"judged": ", ".join(told)})
         except FAILURES as error:
-            warnings.warn(f"the registry was not told how {label} was judged: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"the results of {label} were not added to the registry: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return label
 
-    def _publish(
-        self, file: Path, iteration: int, metrics: Mapping[str, float], condition: str, final: bool, *, again: bool
-    ) -> str:  # fmt: skip
-        name, told = self.policy.name, ""
-        with Registry() as registry:
-            for action in decide(self.policy, iteration, metrics, self._best(registry, condition), final):
-                if action.what != "upload":
-                    continue
-                aliases = self._aliases(registry, action.aliases, condition)
-                version = registry.register(
-                    name, file, aliases=aliases, metrics=metrics or None,
-                    tags={"condition": condition} if condition else None, reuse=final or again,
-                )  # fmt: skip
-                self._labels[file], told = version.label, f"registered as {version.label}: {action.reason}"
-                metadata = {**metrics, "iteration": iteration, "condition": condition, "registered": version.label}
-                self.tracking.artifact(file, name, [alias for alias in aliases if alias != "latest"], metadata)
-                if "best" in action.aliases:
-                    self.tracking.log(iteration, {f"best_model/{key}": value for key, value in metrics.items()})
+    def close(self) -> None:
+        """Try to register what is left, and say how to do it by hand if that fails again.
+
+        Raises:
+            RegistryError: something is left, and `registry.continue_on_upload_failure` is off.
+        """
+        failure = None
+        try:
+            self._register_waiting(LAST_DEADLINE)
+        except RegistryError as error:
+            failure = error
+        for model in self._waiting:
+            alias = " --alias final" if model.final else ""
+            told = (
+                f"the model of iteration {model.iteration} is not registered. "
+                "When the registry can be used again: "
+                f"`navrl models register {self.policy.name} {model.file}{alias}`"
+            )
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(*(() if kind is None else (RegistryError,))):  # the first error is the one to be told
+            self.close()
+
+    def _register_waiting(self, deadline: float) -> str:
+        """Register the models that wait, the oldest first, until one fails; say what happened."""
+        told = []
+        while self._waiting:
+            model = self._waiting[0]
+            if model.attempts > self.policy.max_retries and deadline < LAST_DEADLINE:
+                break
+            said = self._attempt(model, deadline)
+            if self._waiting and self._waiting[0] is model:
+                break
+            told.append(said)
+        return "; ".join(filter(None, told))
+
+    def _attempt(self, model: _Model, deadline: float) -> str:
+        """Register one model, or keep it for later; return what happened in words."""
+        model.attempts += 1
+        try:
+            with Registry(deadline=deadline) as registry:
+                told = self._register(registry, model)
+                if told:
+                    self._prune(registry)
+        except FAILURES as error:
+            told = f"the model of iteration {model.iteration} was not registered: {error}"
+            first = model not in self._waiting
+            if first:
+                self._keep(model)
+            if model.attempts > self.policy.max_retries and not self.policy.continue_on_upload_failure:
+                raise RegistryError(f"{told}; it is kept in {model.file}") from error
+            if first:
+                told += f"; it is kept in {model.file}, and registered as soon as that is possible"
+                warnings.warn(told, RuntimeWarning, stacklevel=3)
+            return ""
+        if model in self._waiting:
+            self._waiting.remove(model)
+            self._drop(model)
         return told
 
-    def _prune(self, told: str) -> None:
-        """Drop old versions after a new one; that it fails is told, and no reason to register again."""
-        if told and self.policy.keep_last_n:
+    def _register(self, registry: Registry, model: _Model) -> str:
+        best = self._best(registry, model.condition)
+        actions = decide(self.policy, model.iteration, model.metrics, best, model.final)
+        action = next((action for action in actions if action.what == "upload"), None)
+        if action is None:
+            return ""
+        name = self.policy.name
+        aliases = self._aliases(registry, action.aliases, model.condition)
+        version = registry.register(
+            name,
+            model.file,
+            aliases=aliases,
+            metrics=model.metrics or None,
+            tags={"condition": model.condition} if model.condition else None,
+            lineage={"file": str(model.origin.absolute())},
+            reuse=model.final or model.attempts > 1,
+        )
+        self._labels[model.origin] = version.label
+        known = {
+            **model.metrics,
+            "iteration": model.iteration,
+            "condition": model.condition,
+            "registered": version.label,
+            "file": model.origin.name,
+        }
+        others = [alias for alias in aliases if alias != "latest"]
+        self.tracking.artifact(model.file, name, others, known)
+        if "best" in action.aliases:
+            self._known[model.condition] = self._value(model.metrics)
+            best_model = {f"best_model/{key}": value for key, value in model.metrics.items()}
+            self.tracking.log(model.iteration, best_model)
+        return f"registered as {version.label}: {action.reason}"
+
+    def _prune(self, registry: Registry) -> None:
+        """Drop old versions after a new one; a failure is a warning, no reason to register again."""
+        if self.policy.keep_last_n:
             try:
-                with Registry() as registry:
-                    registry.prune(self.policy.name, self.policy.keep_last_n)
+                registry.prune(self.policy.name, self.policy.keep_last_n)
             except FAILURES as error:
-                warnings.warn(f"old versions of {self.policy.name} are still there: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"old versions of {self.policy.name} are still there: {error}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _keep(self, model: _Model) -> None:
+        """Keep a model for later under a name that the training does not write to."""
+        kept = model.file.parent / "unregistered" / f"iteration_{model.iteration:06d}.pt"
+        with suppress(OSError):  # a full disk: then there is only the file that the training keeps itself
+            kept.parent.mkdir(exist_ok=True)
+            kept.unlink(missing_ok=True)
+            try:
+                os.link(model.file, kept)
+            except OSError:  # a file system without links
+                shutil.copyfile(model.file, kept)
+            model.file = kept
+        self._waiting.append(model)
+
+    def _drop(self, model: _Model) -> None:
+        """Remove the copy of a model that is registered now."""
+        if model.file != model.origin and not any(other.file == model.file for other in self._waiting):
+            with suppress(OSError):
+                model.file.unlink()
+                model.file.parent.rmdir()
 
     def _best(self, registry: Registry, condition: str) -> float | None:
-        """Return the best that a registered model has reached under a condition."""
-        try:
-            known = [
-                version for version in registry.versions(self.policy.name) if version.tags.get("condition", "") == condition
-            ]
-        except RegistryError:
-            return None
-        values = [metric_value(version.metrics, self.policy.best_model_metric) for version in known]
+        """Return the best value that a registered model has reached under a condition."""
+        name = self.policy.name
+        known = registry.versions(name) if any(model.name == name for model in registry.models()) else []
+        same = [version for version in known if version.tags.get("condition", "") == condition]
+        values = [self._value(version.metrics) for version in same]
         found = [value for value in values if value is not None]
-        return (max if self.policy.best_model_mode == "max" else min)(found, default=None)
+        best = (max if self.policy.best_model_mode == "max" else min)(found, default=None)
+        self._known[condition] = best
+        return best
+
+    def _value(self, metrics: Mapping[str, Any]) -> float | None:
+        return metric_value(metrics, self.policy.best_model_metric)
 
     def _aliases(self, registry: Registry, aliases: Sequence[str], condition: str) -> list[str]:
-        """Return the aliases of a version: the best under its condition, and the best of all if no other condition has that."""
+        """Return the aliases of a version; `best` only if no model of another condition has it."""
         if "best" not in aliases:
             return [*aliases]
         own = f"best-{'-'.join(re.findall('[a-z0-9]+', condition.lower()))}".strip("-")
-        try:
-            taken = registry.resolve(f"{self.policy.name}:best").tags.get("condition", "") != condition
-        except RegistryError:
-            taken = False
-        return [*(alias for alias in aliases if not (taken and alias == "best")), *([own] if own != "best" else [])]
+        name = self.policy.name
+        models = {model.name: model for model in registry.models()}
+        taken = name in models and "best" in models[name].aliases
+        if taken:
+            taken = registry.resolve(f"{name}:best").tags.get("condition", "") != condition
+        return [
+            *(alias for alias in aliases if not (taken and alias == "best")),
+            *([own] if own != "best" else []),
+        ]

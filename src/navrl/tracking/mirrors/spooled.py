@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navrl.registry.names import check_alias, check_name, parse_reference
+from navrl.registry.names import Reference, check_alias, check_name, parse_reference
 from navrl.tracking.mirrors.interface import RunInfo, described, verified, wanted_version
+from navrl.tracking.settings import WandbSettings
 from navrl.tracking.spool import Spool
 
 
@@ -78,8 +79,13 @@ class SpooledMirror:
         return [*self._state(name)[0]][-1]
 
     def download(self, reference: str, folder: Path) -> Path:
-        """Copy a queued file out of the queue, verified."""
-        versions, aliases = self._state(parse_reference(reference).name)
+        """Copy a queued file out of the queue, verified.
+
+        A user and a project in the reference leave out what was queued for another one. What was queued for the default
+        project, or for nobody in particular, is found under any.
+        """
+        asked = parse_reference(reference)
+        versions, aliases = self._state(asked.name, asked)
         parsed, version = wanted_version(reference, versions, aliases)
         entry = versions[version]
         target = Path(folder) / parsed.name / version / entry.file
@@ -113,15 +119,17 @@ class SpooledMirror:
         with open(file, "rb") as opened:
             return self._spool.keep(opened.fileno())
 
-    def _state(self, name: str) -> tuple[dict[str, _Version], dict[str, str]]:
-        """Return versions and aliases of a name as the records leave them."""
+    def _state(self, name: str, asked: Reference | None = None) -> tuple[dict[str, _Version], dict[str, str]]:
+        """Return versions and aliases of a name as the records leave them; of one user and project, if asked for."""
         versions: dict[str, _Version] = {}
         aliases: dict[str, int] = {}
-        count = 0
+        count, here = 0, True
         for record in self._spool.read():
-            if record.get("name") != name:
+            if record["kind"] == "run":
+                here = asked is None or _may_be_of(record, asked)
+            if record["kind"] == "run" or record.get("name") != name:
                 continue
-            if record["kind"] == "artifact":
+            if record["kind"] == "artifact" and here:
                 versions[f"v{count}"] = _Version(record["number"], record["sha256"], record["file"])
                 aliases |= dict.fromkeys(("latest", *record["aliases"]), record["number"])
                 count += 1
@@ -132,3 +140,13 @@ class SpooledMirror:
                 aliases = {alias: number for alias, number in aliases.items() if number != record["of"]}
         labels = {entry.number: label for label, entry in versions.items()}
         return versions, {alias: labels[number] for alias, number in aliases.items() if number in labels}
+
+
+def _may_be_of(run: Mapping[str, Any], asked: Reference) -> bool:
+    """Return whether what a run queues may be what a reference means: its user and its project are not other ones."""
+    place = run.get("options", {}).get("wandb", {})
+    entity, project = place.get("entity") or None, place.get("project") or None
+    if project == WandbSettings.project:
+        project = None  # the default: nobody chose it
+    pairs = ((entity, asked.entity), (project, asked.project))
+    return all(known is None or wanted is None or known == wanted for known, wanted in pairs)
