@@ -199,8 +199,7 @@ class MetricsLog:
         self._holds = on_error == "hold"
         self._held: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self._descriptor = self._open()
-        self._size = os.fstat(self._descriptor).st_size  # up to the end of the last whole line
+        self._descriptor, self._size = self._open()  # the size ends with the last whole line
 
     @property
     def held(self) -> int:
@@ -268,10 +267,9 @@ class MetricsLog:
             try:
                 _replace(self.path, kept)
             except OSError as error:
-                raise ConfigError(_unwritable(self.path, error)) from error
+                raise _unwritable(self.path, error) from error
             os.close(self._descriptor)
-            self._descriptor = self._open()
-            self._size = os.fstat(self._descriptor).st_size
+            self._descriptor, self._size = self._open()
 
     def close(self) -> None:
         """Put everything on the disk and close the file; again does nothing."""
@@ -303,7 +301,7 @@ class MetricsLog:
         if self._descriptor < 0:
             raise ConfigError(f"{self.path}: this log is closed; open another MetricsLog")
 
-    def _open(self) -> int:
+    def _open(self) -> tuple[int, int]:
         try:
             if self.path.exists() and not self.path.is_file():
                 raise ConfigError(f"{self.path} is not a regular file; move it away, or name another file")
@@ -312,8 +310,8 @@ class MetricsLog:
             descriptor = os.open(self.path, flags, 0o666)
             os.ftruncate(descriptor, size)
         except OSError as error:
-            raise ConfigError(_unwritable(self.path, error)) from error
-        return descriptor
+            raise _unwritable(self.path, error) from error
+        return descriptor, size
 
     def __enter__(self) -> Self:
         return self
@@ -388,8 +386,9 @@ def _replace(path: Path, lines: Sequence[bytes]) -> None:
         file.commit()
 
 
-def _unwritable(path: Path, error: OSError) -> str:
-    return f"{path} cannot be written: {error.strerror or error}; free space or name a file in a folder that can be written"
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    told = f"{path} cannot be written: {error.strerror or error}"
+    return ConfigError(f"{told}; free space, or name a file in a folder that can be written")
 
 
 def plain_value(value: Any, place: str) -> Any:

@@ -115,7 +115,8 @@ class Saving:
             elif error is not None:
                 reason, count = reason_of(error), before.failed_in_row + 1
                 self.status = replace(before, failure=reason, failed_in_row=count, failed=before.failed + 1)
-                self._told.append(f"{path.name} was NOT written ({count} in a row failed): {reason}")
+                if count <= PATIENCE:  # then the display goes on to tell
+                    self._told.append(f"{path.name} was NOT written ({count} in a row failed): {reason}")
 
     def __enter__(self) -> Self:
         return self
