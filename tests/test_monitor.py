@@ -213,6 +213,65 @@ def test_a_damaged_line_in_the_middle_is_told_with_its_number(path):
         MetricsLog.read(path)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [b"nonsense\n", b"[" * 100_000 + b"\n", b"\xff\x00\n", b"[]\n", b'{"kind": 1, "iteration": 2}\n', b"9" * 10_000 + b"\n"],
+    ids=["words", "nested", "bytes", "list", "kind", "number"],
+)
+def test_a_log_with_a_damaged_line_goes_on_with_the_good_ones_and_keeps_the_file(path, damage):
+    before, after = b'{"kind": "train", "iteration": 1}\n', b'{"kind": "train", "iteration": 3}\n'
+    path.write_bytes(before + damage + after)
+    with pytest.raises(ContainerError, match=rf"{path}, line 2: found .{{1,60}}, expected a record"):
+        MetricsLog.read(path)
+    with pytest.warns(RuntimeWarning, match=r"1 damaged lines, the first is line 2; .*damaged-1\.jsonl") as told:
+        log = MetricsLog(path)
+    assert len(str(told[0].message)) < 400
+    log.write("train", 4)
+    log.close()
+    assert [record["iteration"] for record in MetricsLog.read(path)] == [1, 3, 4]
+    assert path.with_name("metrics.damaged-1.jsonl").read_bytes() == before + damage + after
+
+
+def test_a_second_damaged_file_is_kept_beside_the_first(path):
+    for _ in range(2):
+        path.write_text('nonsense\n{"kind": "train", "iteration": 2}\n')
+        with pytest.warns(RuntimeWarning, match="damaged"):
+            MetricsLog(path).close()
+    assert sorted(p.name for p in path.parent.glob("*damaged*")) == ["metrics.damaged-1.jsonl", "metrics.damaged-2.jsonl"]
+
+
+def test_a_log_that_is_a_pipe_is_refused_by_name(path):
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=rf"{path} is not a regular file"):
+        MetricsLog(path)
+
+
+HOLDING = """
+import resource, sys
+from navrl import monitor
+monitor.HELD = 3
+limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+log = monitor.MetricsLog(sys.argv[1], on_error="hold")
+log.write("train", 1)
+limit(100)
+for iteration in range(2, 8):
+    log.write("train", iteration, text="x" * 50)
+assert (log.held, log.dropped, log.failure) == (3, 3, "File too large"), (log.held, log.dropped, log.failure)
+assert not log.flush()
+if sys.argv[2] == "again":
+    limit(resource.RLIM_INFINITY)
+    log.write("train", 8)
+    assert (log.held, log.failure) == (0, "")
+log.close()
+"""
+
+
+@pytest.mark.parametrize(("then", "kept"), [("again", [1, 5, 6, 7, 8]), ("never", [1])])
+def test_records_are_held_while_the_disk_takes_none_and_written_when_it_does(path, then, kept):
+    subprocess.run([sys.executable, "-c", HOLDING, str(path), then], check=True)
+    assert [record["iteration"] for record in MetricsLog.read(path)] == kept
+
+
 def test_rewinding_makes_the_file_of_a_run_that_never_stopped(path, tmp_path):
     def run(log, first, last):
         for iteration in range(first, last + 1):

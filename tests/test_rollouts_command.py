@@ -24,7 +24,7 @@ from navrl.tracking.recorder import Tracking
 from navrl.train import rollouts as train_rollouts
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
-from navrl.train.loop import Order, lead
+from navrl.train.loop import Ending, Order, lead
 from navrl.train.publish import Publisher
 from navrl.train.resume import continued_config
 from navrl.train.stopping import StopRequest
@@ -54,7 +54,7 @@ def train(folder, *overrides, settings=SMALL, stop=None):
         display = Watched(Console(file=io.StringIO()), "")
         display.folder = folder
         ended = lead(Team(), Order(config), run, display, request, Publisher(UploadPolicy(name=""), tracking))
-    assert ended == (stop is None)
+    assert ended == Ending(finished=stop is None)
     return folder
 
 

@@ -22,7 +22,7 @@ EPILOG = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 a check failed, 2 a mistake in the input."""
+    """Run the command line and return its exit code: 0 done, 1 a check or a save failed, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(
         prog="navrl",
         description="Train a drone to fly to a goal among static and moving obstacles.",
@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NavrlError as error:
         print(f"navrl: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("navrl: interrupted", file=sys.stderr)
+        return 130
     except FileNotFoundError as error:
         print(f"navrl: {error.filename}: no such file", file=sys.stderr)
         return 2

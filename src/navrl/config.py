@@ -82,6 +82,7 @@ class Config(NavigationSettings):
     compress_checkpoint: bool = True
     save_compression_level: int = 0  # 0: the codec's own choice
     async_checkpoint_queue_size: int = 3
+    on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop, or continue
     rollout_save_interval: int = 0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
     rollout_keep_last_n: int = 10  # batches; 0: all
     compress_lidar: bool = False  # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
@@ -129,6 +130,8 @@ class Config(NavigationSettings):
         self._check_algorithm()
         self._check_device()
         self._check_worlds()
+        if self.on_save_failure not in ("stop", "continue"):
+            raise ConfigError(f"on_save_failure is {self.on_save_failure!r}; expected stop or continue")
         if self.resume not in ("", "auto"):
             raise ConfigError(f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH")
 

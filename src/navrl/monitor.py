@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import compress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from navrl.errors import ConfigError, ContainerError, nearest_name
 
@@ -19,6 +23,7 @@ __all__ = ["MetricsLog", "PerformanceMonitor", "plain_value"]
 
 HEADING = "=== Performance Summary ==="
 KEPT = 10_000  # measurements of each name that statistics can look back on; totals and counts forget nothing
+HELD = 10_000  # records that a MetricsLog keeps in memory while the disk takes none
 
 
 class PerformanceMonitor:
@@ -185,50 +190,109 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 class MetricsLog:
     """A file of JSON lines, one record each: `{"kind": "train", "iteration": 7, ...}`; only ever appended to.
 
-    A record is written with one call to the system, so a killed process loses none that `write` has returned from.
-    A last line that was torn all the same (a full disk, a power cut) is dropped when the file is opened again.
+    A record is written with one call to the system, so a killed process loses none that `write`
+    has returned from. Opening a log repairs its file: a torn last line (a full disk, a power cut)
+    is dropped; if another line is damaged, the file is kept as `metrics.damaged-1.jsonl`, and the
+    log continues with the good lines, with a warning.
+
+    Args:
+        path: the file; created if it is missing.
+        on_error: when the disk takes no record, `raise` OSError, or `hold` up to 10,000 records in
+            memory and write them as soon as the disk takes them again.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, on_error: Literal["raise", "hold"] = "raise") -> None:
         self.path = Path(path)
+        self.failure = ""  # why the last attempt to write failed; empty if it did not
+        self.dropped = 0  # held records that were given up, the oldest first
+        self._holds = on_error == "hold"
+        self._held: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self._descriptor = self._open()
+        self._descriptor, self._size = self._open()  # the size ends with the last whole line
+
+    @property
+    def held(self) -> int:
+        """Records in memory that the disk has not taken yet."""
+        return len(self._held)
 
     def write(self, kind: str, iteration: int, **values: Any) -> None:
         """Append a record. Numbers that are not finite become null; tensors and arrays of one element become numbers.
 
         Raises:
             ConfigError: a value is nothing that JSON can hold, or the log is closed; nothing was written.
+            OSError: the disk did not take the record, and `on_error` is `raise`; nothing was written.
         """
         record = {"kind": kind, "iteration": int(iteration), **{key: plain_value(value, key) for key, value in values.items()}}
         line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
         with self._lock:
             self._check_open()
-            size = os.fstat(self._descriptor).st_size
+            self._held.append(line)
             try:
+                self._write_held()
+            except OSError:
+                if not self._holds:
+                    self._held.pop()
+                    raise
+                if len(self._held) > HELD:
+                    self._held.popleft()
+                    self.dropped += 1
+
+    def flush(self) -> bool:
+        """Try to write the held records now; return whether none is left."""
+        with self._lock, suppress(OSError):
+            self._check_open()
+            self._write_held()
+        return not self._held
+
+    def _write_held(self) -> None:
+        """Write the records that the disk has not taken yet; a failed attempt leaves no part of a line."""
+        try:
+            if self.failure:
+                os.ftruncate(self._descriptor, self._size)  # in case the failed attempt could not
+            while self._held:
+                line = self._held[0]
                 while line:  # the system may take a part only
                     line = line[os.write(self._descriptor, line) :]
-            except OSError:
-                os.ftruncate(self._descriptor, size)  # a full disk: half a line would spoil the next one
-                raise
+                self._size += len(self._held.popleft())
+            self.failure = ""
+        except OSError as error:
+            self.failure = error.strerror or str(error)
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+            raise
 
     def rewind(self, iteration: int) -> None:
-        """Drop the records of later iterations, so that a run that goes on from there leaves the file of one never stopped."""
-        from navrl.io.files import AtomicFile  # here: timers alone need no torch
+        """Drop the records of later iterations, so that a run that goes on from there leaves the file of one never stopped.
 
-        with self._lock, AtomicFile(self.path) as file:
+        Raises:
+            ConfigError: the file cannot be written; it is as it was.
+        """
+        with self._lock:
             self._check_open()
-            kept = [line for line, record in _records(self.path) if record["iteration"] <= iteration]
-            file.write([b"".join(kept)])
-            file.commit()
+            lines = list(_records(self.path))
+            kept = [line for line, record in lines if record["iteration"] <= iteration]
+            if len(kept) == len(lines):
+                return
+            try:
+                _replace(self.path, kept)
+            except OSError as error:
+                raise _unwritable(self.path, error) from error
             os.close(self._descriptor)
-            self._descriptor = self._open()
+            self._descriptor, self._size = self._open()
 
     def close(self) -> None:
         """Put everything on the disk and close the file; again does nothing."""
         with self._lock:
-            if self._descriptor >= 0:
+            if self._descriptor < 0:
+                return
+            try:
+                self._write_held()
                 os.fsync(self._descriptor)
+            except OSError as error:
+                if not self._holds:
+                    raise
+                self.failure = error.strerror or str(error)
+            finally:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
@@ -246,13 +310,17 @@ class MetricsLog:
         if self._descriptor < 0:
             raise ConfigError(f"{self.path}: this log is closed; open another MetricsLog")
 
-    def _open(self) -> int:
+    def _open(self) -> tuple[int, int]:
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            if self.path.exists() and not self.path.is_file():
+                raise ConfigError(f"{self.path} is not a regular file; move it away, or name another file")
+            size = _repair(self.path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(self.path, flags, 0o666)
+            os.ftruncate(descriptor, size)
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror}; name a file in a folder that can") from error
-        os.ftruncate(descriptor, sum(len(line) for line, _ in _records(self.path)))
-        return descriptor
+            raise _unwritable(self.path, error) from error
+        return descriptor, size
 
     def __enter__(self) -> Self:
         return self
@@ -262,21 +330,74 @@ class MetricsLog:
 
 
 def _records(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the lines with their records, without a last line that was torn."""
+    """Yield the lines with their records, without a last line that was torn.
+
+    Raises:
+        ContainerError: another line is damaged.
+    """
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            whole = line.endswith(b"\n") and isinstance(record["kind"], str) and isinstance(record["iteration"], int)
-        except (ValueError, TypeError, KeyError):
-            whole = False
-        if whole:
+        record = _record(line)
+        if record is not None:
             yield line, record
         elif number < len(lines):
             raise ContainerError(
                 f"{path}, line {number}: found {line[:40]!r}, expected a record such as "
-                '{"kind": "train", "iteration": 7}; mend or remove the line'
+                '{"kind": "train", "iteration": 7}; remove the line, or resume the run, which does so'
             )
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line, or None if the line is torn or damaged."""
+    try:
+        record = json.loads(line)
+        whole = isinstance(record["kind"], str) and type(record["iteration"]) is int
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return record if whole and line.endswith(b"\n") else None
+
+
+def _repair(path: Path) -> int:
+    """Return the size of a file without a torn last line; one with damaged lines is first replaced by its good lines."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0
+    whole = [_record(line) is not None for line in lines]
+    good = list(compress(lines, whole))
+    if not all(whole[:-1]):
+        aside = _keep_aside(path)
+        _replace(path, good)
+        told = f"{whole[:-1].count(False)} damaged lines, the first is line {whole.index(False) + 1}"
+        told += f"; the file is kept as {aside.name}, and the log continues with its {len(good)} good lines"
+        warnings.warn(f"{path}: {told}", RuntimeWarning, stacklevel=4)
+    return sum(map(len, good))
+
+
+def _keep_aside(path: Path) -> Path:
+    """Keep a damaged file under a name of its own, and return that: `metrics.damaged-1.jsonl`."""
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")):
+        number += 1
+    try:
+        os.link(path, aside)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, aside)
+    return aside
+
+
+def _replace(path: Path, lines: Sequence[bytes]) -> None:
+    """Write a file of these lines in the place of another: whole or not at all."""
+    from navrl.io.files import AtomicFile  # here: timers alone need no torch
+
+    with AtomicFile(path) as file:
+        file.write([b"".join(lines)])
+        file.commit()
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    told = f"{path} cannot be written: {error.strerror or error}"
+    return ConfigError(f"{told}; free space, or name a file in a folder that can be written")
 
 
 def plain_value(value: Any, place: str) -> Any:

@@ -352,6 +352,28 @@ def test_training_goes_on_with_a_warning_when_asked_to(tmp_path, unwritable):
     assert load_checkpoint(tmp_path / "x.pt") == {"n": 1}
 
 
+def test_whoever_asks_to_be_called_hears_of_every_save_before_flush_returns(tmp_path, unwritable):
+    heard = []
+
+    def done(path, written, error):
+        heard.append((path.name, written, "" if error is None else str(error)))
+
+    def fail(written):
+        raise OSError(28, "No space left on device")
+
+    with warnings.catch_warnings(), AsyncCheckpointSaver(on_done=done) as saver:
+        warnings.simplefilter("error")
+        saver.save_async({}, tmp_path / "good.pt")
+        saver.save_async({}, unwritable)
+        saver.save_async({}, tmp_path / "followed.pt", after=fail)
+        saver.flush()
+        assert [(name, written) for name, written, _ in heard] == [
+            ("good.pt", True), (unwritable.name, False), ("followed.pt", True)
+        ]  # fmt: skip
+    assert [bool(error) for *_, error in heard] == [False, True, True]
+    assert saver.get_stats()["failed"] == 2
+
+
 @pytest.mark.parametrize("victim", ["navrl-copy", "navrl-write"])
 def test_a_dead_worker_is_told_and_holds_nobody_up(tmp_path, victim):
     training = TinyTraining()

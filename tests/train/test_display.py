@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from navrl.train import display as module
 from navrl.train.display import LiveDisplay, PlainDisplay, Status, draw, open_display, plain_line, sparkline
+from navrl.train.saving import SaveStatus
 
 FULL = Status(
     iteration=930, iterations=1500, frames=30_474_240, total_frames=49_152_000, seconds=372.0, frames_per_second=44_812.0,
@@ -18,6 +21,7 @@ FULL = Status(
     policy_loss=-0.00467, value_loss=0.0456, kl=0.0113, entropy=-0.744, learning_rate=3.8e-4, gradient_norm=0.41,
     explained_variance=0.826, phases={"data_collection": 0.28, "policy_training": 0.63, "checkpoint_save": 0.004},
     stall_ms=0.54, evaluation={"350 static": 0.938, "350 static + 80 moving": 0.762}, seconds_left=228.0,
+    saves=SaveStatus(iteration=900, at=time.monotonic()),
 )  # fmt: skip
 EMPTY = Status(iteration=0, iterations=0, frames=0, total_frames=0, seconds=0.0)
 BROKEN = Status(
@@ -58,6 +62,28 @@ def test_no_width_and_no_missing_number_spoils_the_panel(status, width):
     lines = drawn(status, [], width).splitlines()
     assert all(len(line) <= width for line in lines)
     assert len(lines) <= 30
+
+
+FAILING = replace(
+    FULL, saves=SaveStatus(900, time.monotonic(), "No space left on device", failed_in_row=2, failed=2), unwritten=3
+)
+
+
+@pytest.mark.parametrize("shown", [drawn(FULL), plain_line(FULL)], ids=["panel", "line"])
+def test_the_last_checkpoint_is_shown_with_its_age(shown):
+    assert re.search(r"checkpoint iteration 900, \d+:\d\d ago", shown)
+    assert "NOT" not in shown
+
+
+@pytest.mark.parametrize("shown", [drawn(FAILING), plain_line(FAILING)], ids=["panel", "line"])
+def test_checkpoints_that_fail_are_shown_with_the_reason_and_the_last_good_one(shown):
+    assert "checkpoint FAILED 2 times: No space left on device; last: iteration 900" in shown
+    assert re.search(r"3 files NOT written|files not written 3", shown)
+
+
+def test_a_long_reason_stays_within_the_panel():
+    failing = replace(FULL, saves=SaveStatus(failure="x" * 160, failed_in_row=1))
+    assert all(len(line) <= 46 for line in drawn(failing, width=46).splitlines())
 
 
 def test_nothing_is_cut_at_eighty_columns():

@@ -105,6 +105,35 @@ def test_a_closed_folder_can_be_trained_in_again(folder):
         assert again.record()["resumed"][0]["command"] == "navrl train resume=auto"
 
 
+def test_a_run_begun_or_resumed_later_has_a_higher_number_whatever_the_clock_says(tmp_path):
+    numbers = []
+    for name in ("a", "b", "c"):
+        with create(tmp_path / name) as folder:
+            numbers.append(folder.record()["sequence"])
+    with RunFolder.open(tmp_path / "a", lock=True) as folder:
+        folder.record_resume("navrl train resume=auto", 40)
+        numbers.append(folder.record()["sequence"])
+    assert numbers == [1, 2, 3, 4]
+
+
+def test_what_is_no_record_beside_a_run_does_not_count(tmp_path):
+    for name, text in (("x", "[" * 100_000), ("y", "[]"), ("z", '{"sequence": "9"}'), ("u", '{"sequence": 7}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "run.json")
+    with create(tmp_path / "a") as folder:
+        assert folder.record()["sequence"] == 8
+
+
+def test_a_finished_run_that_goes_on_is_not_finished_any_more(folder):
+    assert not folder.is_finished()
+    folder.record_finish(40)
+    assert folder.is_finished()
+    folder.record_resume("navrl train resume=auto", 40)
+    assert not folder.is_finished()
+
+
 def test_kill_9_gives_the_lock_back(tmp_path):
     program = f"""
 from navrl.train.folder import RunFolder

@@ -13,156 +13,25 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from training_runs import (
+    ITERATIONS,
+    ONE_THREAD,
+    PATIENCE,
+    TINY,
+    Run,
+    assert_ends_alike,
+    checkpoints,
+    ending,
+    evaluated,
+    learning,
+    logged,
+    same,
+)
 
 from navrl.io.checkpoint import load_checkpoint
-from navrl.monitor import MetricsLog
 from navrl.registry import Registry
 
 pytestmark = pytest.mark.slow
-
-TINY = (
-    "preset=smoke", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
-    "algo.training_frame_num=8", "algo.num_minibatches=2", "max_frame_num=4096", "save_interval=2", "eval_interval=6",
-    "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2", "flight.recorded=0", "flight.animation=false",
-    "env.max_episode_length=96", "keep_last_n=4", "processes=1",
-)  # fmt: skip
-ITERATIONS = 16
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-PATIENCE = 300.0  # s, on a machine that has more to do
-
-
-class Server:
-    """Starts `navrl` processes without the seconds that imports and compiled kernels take: see warm_server.py."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("warm_server.py")), *TINY]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ONE_THREAD)
-        assert json.loads(self.process.stdout.readline()) == {"ready": True}
-
-    def ask(self, **request: object) -> dict:
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
-
-    def start(self, folder: Path, *overrides: str) -> Run:
-        output = folder.with_name(f"{folder.name}.txt")
-        arguments = ["train", *TINY, f"run_folder={folder}", *overrides]
-        return Run(self, self.ask(arguments=arguments, output=str(output))["pid"], folder, output)
-
-    def train(self, folder: Path, *overrides: str, code: int = 0) -> str:
-        return self.start(folder, *overrides).finish(code)
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait(PATIENCE)
-        self.process.stdout.close()
-
-
-class Run:
-    """A process that trains in a folder."""
-
-    def __init__(self, server: Server, pid: int, folder: Path, output: Path) -> None:
-        self.server, self.pid, self.folder, self.output = server, pid, folder, output
-        self.code: int | None = None
-
-    def ended(self) -> bool:
-        if self.code is None:
-            self.code = self.server.ask(poll=self.pid)["code"]
-        return self.code is not None
-
-    def send(self, number: int) -> None:
-        assert not self.ended(), self.output.read_text()
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Kill it as `kill -9` does."""
-        if not self.ended():
-            self.send(signal.SIGKILL)
-            self.wait()
-
-    def wait(self) -> None:
-        end = time.monotonic() + PATIENCE
-        while not self.ended():
-            if time.monotonic() > end:
-                self.kill()
-                pytest.fail(f"it did not end within {PATIENCE} s:\n{self.output.read_text()}")
-            time.sleep(0.01)
-
-    def finish(self, code: int = 0) -> str:
-        """Wait until it ends, as it should, and return what it printed."""
-        self.wait()
-        told = self.output.read_text()
-        assert self.code == code, told
-        return told
-
-    def wait_for(self, iterations: int) -> None:
-        """Return when so many iterations are in the metrics and a checkpoint is there, or the process has ended."""
-        end = time.monotonic() + PATIENCE
-        while not self.ended() and (logged(self.folder) < iterations or not checkpoints(self.folder)):
-            assert time.monotonic() < end, self.output.read_text()
-            time.sleep(0.005)
-
-
-def logged(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return sum(b'"train"' in line for line in path.read_bytes().splitlines()) if path.exists() else 0
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
-    return sorted((folder / "checkpoints").glob("checkpoint_*.pt"))
-
-
-def same(first: object, second: object) -> bool:
-    """Return whether two states are equal to the bit; NaN equals itself."""
-    if isinstance(first, torch.Tensor):
-        alike = first.dtype == second.dtype and first.shape == second.shape
-        return alike and torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (first, second)))
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(same(a, b) for a, b in zip(first, second, strict=True))
-    return type(first) is type(second) and (first == second or (first != first and second != second))
-
-
-def ending(folder: Path) -> dict:
-    state = load_checkpoint(folder / "checkpoints" / f"checkpoint_{ITERATIONS:09d}.pt")
-    state["config"].pop("run_folder")
-    return state
-
-
-def learning(folder: Path) -> list[dict]:
-    return [{k: v for k, v in record.items() if k != "time"} for record in MetricsLog.read(folder / "metrics.jsonl", "train")]
-
-
-def evaluated(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "evaluations").iterdir())
-
-
-def conditions(folder: Path) -> dict:
-    return json.loads((folder / "evaluation.json").read_text())["conditions"]
-
-
-def assert_ends_alike(folder: Path, whole: Path) -> None:
-    assert same(ending(folder), ending(whole))
-    assert learning(folder) == learning(whole)
-    assert same(*(load_checkpoint(run / "model.pt") for run in (folder, whole)))
-    assert conditions(folder) == conditions(whole)
-
-
-@pytest.fixture(scope="module")
-def server():
-    made = Server()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def whole(server, tmp_path_factory):
-    """A run that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    server.train(folder)
-    return folder
 
 
 def test_a_run_from_the_shell_ends_like_one_of_the_warm_server(whole, tmp_path):
@@ -231,6 +100,87 @@ def test_a_second_interrupt_ends_it_at_once_and_leaves_whole_files(server, tmp_p
     assert "stopped by a signal" not in told
     for path in checkpoints(run.folder):
         load_checkpoint(path)
+
+
+def stop_before_first_checkpoint(server, folder, number) -> str:
+    """Send a signal as soon as a run's folder is there, until it came before the first checkpoint."""
+    while True:
+        run = server.start(folder)
+        run.wait_until((folder / "run.json").exists)
+        run.send(number)
+        run.wait()
+        if not checkpoints(folder):
+            assert run.code == (-number if number == signal.SIGKILL else 128 + number)
+            return run.output.read_text()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_run_stopped_before_its_first_checkpoint_starts_over_to_the_same_end(server, whole, tmp_path, number):
+    folder = tmp_path / "run"
+    assert "Traceback" not in stop_before_first_checkpoint(server, folder, number)
+    told = server.train(folder, "resume=auto")
+    assert "stopped before its first checkpoint: it starts over with the same settings and seed" in told
+    assert_ends_alike(folder, whole)
+    assert [resumed["iteration"] for resumed in record_of(folder)["resumed"]] == [0]
+
+
+def record_of(folder: Path) -> dict:
+    return json.loads((folder / "run.json").read_text())
+
+
+def test_a_folder_that_died_before_its_record_starts_over_too(server, whole, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(whole / "config.yaml", folder)
+    server.train(folder, "resume=auto")
+    assert_ends_alike(folder, whole)
+
+
+def test_without_a_folder_the_good_run_goes_on_and_not_the_one_that_died_later(server, tmp_path):
+    (tmp_path / "runs").mkdir()
+    good = server.start(tmp_path / "runs" / "good")
+    good.wait_for(3)
+    good.kill()
+    stop_before_first_checkpoint(server, tmp_path / "runs" / "dead", signal.SIGKILL)
+    output = tmp_path / "told.txt"
+    answer = server.ask(arguments=["train", *TINY, "resume=auto"], output=str(output), folder=str(tmp_path))
+    told = Run(server, answer["pid"], good.folder, output).finish()
+    assert "resumed after iteration" in told
+    assert "finished" in record_of(good.folder)
+
+
+def test_a_finished_run_is_left_as_it_is_and_says_how_to_go_on(server, whole):
+    before = {path: path.read_bytes() for path in whole.glob("*.js*")}
+    told = server.train(whole, "resume=auto")
+    assert f"{whole} is finished: iteration 16 of 16; to go on, resume with max_frame_num above 4096" in told
+    assert {path: path.read_bytes() for path in whole.glob("*.js*")} == before
+
+
+def test_a_run_killed_in_its_last_evaluation_is_finished_by_resuming(server, whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder, symlinks=True)
+    record = record_of(folder)
+    del record["finished"]
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "evaluation.json").unlink()
+    server.train(folder, "resume=auto")
+    assert_ends_alike(folder, whole)
+    assert "finished" in record_of(folder)
+
+
+@pytest.mark.parametrize("damage", [b"nonsense\n", b"[" * 100_000 + b"\n"], ids=["words", "nested"])
+def test_a_damaged_line_of_the_metrics_is_kept_aside_and_the_run_goes_on(server, whole, tmp_path, damage):
+    run = server.start(tmp_path / "run")
+    run.wait_for(5)
+    run.kill()
+    metrics = run.folder / "metrics.jsonl"
+    first, *others = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join([first, damage, *others]))
+    told = server.train(run.folder, "resume=auto")
+    assert "1 damaged lines, the first is line 2; the file is kept as metrics.damaged-1.jsonl" in told
+    assert damage in (run.folder / "metrics.damaged-1.jsonl").read_bytes()
+    assert_ends_alike(run.folder, whole)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_said(server, whole, tmp_path):

@@ -24,8 +24,8 @@ from navrl.tracking.recorder import Tracking
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import PlainDisplay
 from navrl.train.folder import RunFolder
-from navrl.train.loop import _Record
 from navrl.train.publish import Publisher
+from navrl.train.record import Record
 from navrl.train.share import share_of
 from navrl.train.team import Team
 from navrl.train.trainer import Trainer
@@ -190,7 +190,7 @@ def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstac
         MetricsLog(folder.metrics) as metrics,
         Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
     ):
-        record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
+        record = Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
         for trainer.iteration, (success, clearance) in enumerate(scores, 1):
             record.evaluated({"static": flown(1.0, 1.0), "moving": flown(success, clearance)})
             kept.append(load_checkpoint(folder.model_path)["card"]["iteration"])
@@ -206,7 +206,7 @@ def test_the_newest_of_models_that_never_succeed_is_kept_and_any_success_is_bett
         MetricsLog(folder.metrics) as metrics,
         Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
     ):
-        record = _Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
+        record = Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
         for trainer.iteration, success in enumerate((0.0, 0.0, 0.1), 1):
             record.evaluated({"moving": flown(success, 0.5)})
             assert trainer.best["iteration"] == trainer.iteration

@@ -1,6 +1,9 @@
 """A process that has imported and compiled everything once, and forks a real `navrl` process for each request.
 
     {"arguments": ["train", ...], "output": PATH} -> {"pid": PID}    stdout and stderr go to the file
+    ... "terminal": PATH                                             or to this terminal, in a session of its own
+    ... "ignore": [1]                                                signals that are ignored at the start, as by nohup
+    ... "folder": PATH                                               the current folder
     {"poll": PID} -> {"code": CODE}                                  null while it runs, negative for a signal
 
 One JSON object a line, on stdin and stdout. It ends with its stdin; what it forked dies with it.
@@ -15,6 +18,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -42,15 +46,23 @@ def warm_up(overrides: list[str]) -> None:
         draw_flights(Path(folder), env, flights[label], animation=False)
 
 
-def be_navrl(arguments: list[str], output: str) -> None:
-    """Become a `navrl` process that writes to a file; never returns."""
+def be_navrl(arguments: list[str], output: str, terminal: str = "", ignore: Sequence[int] = (), folder: str = ".") -> None:
+    """Become a `navrl` process that writes to a file or a terminal; never returns."""
     code = 1
     try:
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        for number in ignore:
+            signal.signal(number, signal.SIG_IGN)
+        os.chdir(folder)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        if terminal:
+            os.setsid()
+            file = os.open(terminal, os.O_RDWR)  # becomes the session's terminal
+            os.dup2(file, 0)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        os.close(file)
         from navrl.cli import main
 
         code = main(arguments)
@@ -74,7 +86,7 @@ def serve() -> None:
         else:
             pid = os.fork()
             if pid == 0:
-                be_navrl(request["arguments"], request["output"])
+                be_navrl(**request)
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,10 +66,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def fly_and_report(
-    policy: Policy, model: str, config: Config, typed: set[str], folder: Path, console: Console, print_json: bool = False
+    policy: Policy,
+    model: str,
+    config: Config,
+    typed: set[str],
+    folder: Path,
+    console: Console,
+    print_json: bool = False,
+    problems: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Fly all conditions; print the table or the JSON, leave the numbers and the pictures in a folder, return the numbers."""
-    from navrl.errors import MissingExtraError
+    """Fly all conditions; print the table or the JSON, leave the numbers and the pictures in a folder, return the numbers.
+
+    Raises:
+        ConfigError: a file could not be written, and there is no list of `problems` to put that into.
+    """
+    from navrl.errors import ConfigError, MissingExtraError
     from navrl.evaluate import conditions
     from navrl.train.folder import as_json, write_text
     from navrl.train.report import draw_flights, outcome_table
@@ -83,20 +96,34 @@ def fly_and_report(
     }
     flights = {label: flights for label, (_, flights) in flown.items()}
     report = _report(model, policy, config, flown, time.perf_counter() - start)
-    write_text(folder / "evaluation.json", as_json(report))
     if print_json:
         print(as_json(report), end="")
     else:
         console.print(outcome_table(flights, policy.name))
+    failed = problems if problems is not None else list[str]()
     paths: list[Path] = []
+    with _noted(folder / "evaluation.json", failed):
+        write_text(folder / "evaluation.json", as_json(report))
+        paths.append(folder / "evaluation.json")
     try:
-        with console.status("drawing"):
-            paths = draw_flights(folder, *list(flown.values())[-1], animation=config.flight.animation)
+        with console.status("drawing"), _noted(folder / "flights.png", failed):
+            paths += draw_flights(folder, *list(flown.values())[-1], animation=config.flight.animation)
     except MissingExtraError as error:
         console.print(f"no pictures: {error}", markup=False)
-    told = ", ".join(str(path) for path in (folder / "evaluation.json", *paths))
-    console.print(f"written: {told}", markup=False, highlight=False, soft_wrap=True)
+    told = ", ".join(str(path) for path in paths)
+    console.print(f"written: {told or 'nothing'}", markup=False, highlight=False, soft_wrap=True)
+    if failed and problems is None:
+        raise ConfigError("; ".join(failed))
     return dict(report["conditions"])
+
+
+@contextmanager
+def _noted(path: Path, problems: list[str]) -> Iterator[None]:
+    """Note a result that cannot be written: the flights were flown, and the table is on the screen."""
+    try:
+        yield
+    except OSError as error:
+        problems.append(f"{path} was not written: {error.strerror or error}")
 
 
 def _configuration(arguments: argparse.Namespace) -> tuple[Config, set[str]]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from navrl.errors import ConfigError, NavrlError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from navrl.config import Config
     from navrl.train.folder import RunFolder
+    from navrl.train.loop import Ending
     from navrl.train.publish import Publisher
+    from navrl.train.stopping import StopRequest
+    from navrl.train.terminal import Output
 
 EPILOG = """presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
@@ -24,7 +33,7 @@ examples:
   navrl train
   navrl train env.num_envs=1024 env.num_obstacles=350 env_dyn.num_obstacles=80 headless=True
   navrl train preset=best seed=3 run_folder=runs/mine
-  navrl train resume=auto                              go on with the newest run, bit for bit
+  navrl train resume=auto                              go on with the newest unfinished run, bit for bit
   navrl train resume_checkpoint=runs/mine/checkpoints/latest
   navrl train resume_checkpoint=policy:stable          from a checkpoint in the registry (navrl models)
   navrl train network=vit algo.actor.learning_rate=5e-4
@@ -38,7 +47,8 @@ def register(subparsers: Any) -> None:
         "train",
         help="train a policy, evaluate it on unseen worlds, leave a model and pictures",
         description="Train a policy to fly to its goal. Everything goes into a folder below runs/: settings, metrics, "
-        "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; resume=auto goes on.",
+        "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; resume=auto goes on. "
+        "Closing the terminal saves too, and the training goes on.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,7 +58,23 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, evaluate, draw; return 0, or 128 and the signal that stopped it."""
+    """Train, evaluate, draw.
+
+    Returns:
+        0: finished; 1: something could not be saved; 128 and the signal that stopped it.
+    """
+    from navrl.train.stopping import Stopped, StopRequest
+    from navrl.train.terminal import surviving_output
+
+    with surviving_output() as output, StopRequest() as stop:
+        try:
+            return _run(arguments, output, stop)
+        except Stopped:
+            output.write(f"\nnavrl: stopped by {signal.Signals(stop.signal or signal.SIGINT).name}\n")
+            return stop.exit_code
+
+
+def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> int:
     from rich.console import Console
 
     from navrl.config import as_dict, as_yaml, load_config
@@ -62,66 +88,105 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cfg:
         print(as_yaml(config), end="")
         return 0
-    console = Console(force_terminal=False if config.headless else None)
+    console = Console(file=cast(IO[str], output), force_terminal=False if config.headless else None)
     check_trackers(config.tracking)
-    folder, config, state = _open_folder(config, typed)
+    opened = _open_folder(config, typed)
+    if opened.folder is None:
+        console.print(opened.told, markup=False, highlight=False, soft_wrap=True)
+        return 0
+    folder, config = opened.folder, opened.config
     with (
         folder,
         Tracking(config.tracking, as_dict(config), folder.path) as tracking,
         Publisher(config.registry, tracking) as publisher,
     ):
-        code = _train(config, state, folder, publisher, console)
-        if code == 0:
-            _finish(config, folder.path, publisher, console)
-    return code
+        ending = _train(opened, folder, publisher, console, stop)
+        problems = [ending.problem] if ending.problem else []
+        if ending.finished:
+            problems += _finish(config, folder, publisher, console)
+    for problem in problems:
+        console.print(f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+    return 1 if problems else stop.exit_code
 
 
-def _train(config: Config, state: dict[str, Any] | None, folder: RunFolder, publisher: Publisher, console: Any) -> int:
+@dataclass
+class _Opened:
+    """What to train: a folder, its settings, and the state to go on from."""
+
+    folder: RunFolder | None  # locked; None if there is nothing to do
+    config: Config
+    state: dict[str, Any] | None = None
+    told: str = ""  # what the user should know about it
+
+
+def _train(opened: _Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest) -> Ending:
     from navrl.train.display import open_display
     from navrl.train.loop import Order, follow, lead
-    from navrl.train.stopping import StopRequest
     from navrl.train.team import assemble
     from navrl.train.warm import compile_kernels
 
-    order = Order(config, state)
-    with StopRequest() as stop, open_display(console, f"navrl train: {folder.path}") as display:
-        if state is not None:
-            display.note(f"resumed after iteration {state['iteration']}")
+    config, order = opened.config, Order(opened.config, opened.state)
+    opened.state = None  # its memory is not needed twice
+    with open_display(console, f"navrl train: {folder.path}") as display:
+        if opened.told:
+            display.note(opened.told)
         display.note(f"{config.processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
         compile_kernels(config)
         with assemble(config.processes, follow, order) as team:
-            finished = lead(team, order, folder, display, stop, publisher)
-        return 0 if finished else stop.exit_code
+            ending = lead(team, order, folder, display, stop, publisher)
+        if not ending.finished and stop.signal is not None:
+            display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
+        return ending
 
 
-def _open_folder(config: Config, overrides: list[str]) -> tuple[RunFolder, Config, dict[str, Any] | None]:
-    """Return the folder of the run, locked, its settings, and the state to go on from."""
+def _open_folder(config: Config, overrides: list[str]) -> _Opened:
+    """Make the folder of a new run, or open the one to go on with."""
     from navrl.config import as_yaml
     from navrl.train.folder import RunFolder, default_name
-    from navrl.train.resume import continued_config, find_run, load_state
+    from navrl.train.resume import find_run
 
     command = ["navrl", "train", *overrides]
-    if not (config.resume or config.resume_checkpoint):
-        _settle_processes(config)
-        return RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config, None
-    path = find_run(config)
-    folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
-    try:
-        state = load_state(config, path)
-        config = continued_config(state["config"], overrides)
-        folder = folder or RunFolder.create(path, as_yaml(config), command)
-    except BaseException:
+    if config.resume or config.resume_checkpoint:
+        path = find_run(config)
+        folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
+        try:
+            return _go_on(config, overrides, path, folder, command)
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
+    _settle_processes(config)
+    return _Opened(RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config)
+
+
+def _go_on(config: Config, overrides: list[str], path: Path, folder: RunFolder | None, command: list[str]) -> _Opened:
+    """Return the state of a run and its settings; a run without any checkpoint starts over with its settings and seed."""
+    from navrl.config import as_yaml
+    from navrl.train.folder import RunFolder, write_text
+    from navrl.train.resume import continued_config, load_state, saved_settings
+    from navrl.train.share import total_iterations
+
+    state = load_state(config, path)
+    config = continued_config(saved_settings(path) if state is None else state["config"], overrides)
+    iteration, total = 0 if state is None else state["iteration"], total_iterations(config)
+    if iteration >= total and (folder is None or folder.is_finished()):
         if folder is not None:
             folder.close()
-        raise
-    folder.record_resume(command, state["iteration"])
-    return folder, config, state
+        told = f"{path} is finished: iteration {iteration} of {total}; to go on, resume with max_frame_num above"
+        return _Opened(None, config, told=f"{told} {config.max_frame_num}")
+    if folder is None:
+        folder = RunFolder.create(path, as_yaml(config), command)
+    elif state is None:
+        write_text(folder.config_path, as_yaml(config))
+    folder.record_resume(command, iteration)
+    told = f"resumed after iteration {iteration}" if state is not None else (
+        f"{path} was stopped before its first checkpoint: it starts over with the same settings and seed"
+    )  # fmt: skip
+    return _Opened(folder, config, state, told)
 
 
 def _settle_processes(config: Config) -> None:
     """Choose the number of processes where none was asked for; refuse one that does not divide the work."""
-    from navrl.errors import ConfigError
-
     config.processes = config.processes or _fitting_processes(config)
     for key, value in (("env.num_envs", config.env.num_envs), ("flight.interim_episodes", config.flight.interim_episodes)):
         if value % config.processes:
@@ -136,20 +201,31 @@ def _fitting_processes(config: Config) -> int:
     return max(n for n in range(1, cores + 1) if config.env.num_envs % n == 0 and config.flight.interim_episodes % n == 0)
 
 
-def _finish(config: Config, folder: Path, publisher: Publisher, console: Any) -> None:
-    """Evaluate the model of the run, tell the registry and the trackers, and say where everything is."""
+def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Console) -> list[str]:
+    """Evaluate the model of the run, tell the registry and the trackers, say where everything is; return what failed."""
     from navrl.commands.evaluate import fly_and_report
     from navrl.evaluate import load_policy
+    from navrl.train.saving import reason_of
+    from navrl.train.share import total_iterations
 
-    policy = load_policy(folder)
-    rows = fly_and_report(policy, str(folder), config, set(), folder, console)
-    label = publisher.judged(folder / "model.pt", rows)
+    path, problems = folder.path, list[str]()
+    if not folder.model_path.is_file():
+        return [f"{folder.model_path} was not written; there is nothing to evaluate"]
+    policy = load_policy(path)
+    rows = fly_and_report(policy, str(path), config, set(), path, console, problems=problems)
+    label = publisher.judged(folder.model_path, rows)
     shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
     publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})
     for name, take in (("flights.png", publisher.tracking.image), ("flights.gif", publisher.tracking.video)):
-        if (folder / name).is_file():
-            take(policy.card["iteration"], name.replace(".", "_"), folder / name)
-    console.print(f"the model: [bold]{folder / 'model.pt'}[/bold]   fly it: [bold]navrl eval {folder}[/bold]", soft_wrap=True)
+        if (path / name).is_file():
+            take(policy.card["iteration"], name.replace(".", "_"), path / name)
+    console.print(f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]", soft_wrap=True)
     if label:
         known = f"registered as [bold]{label}[/bold]   all models: [bold]navrl models ls[/bold]"
         console.print(known, soft_wrap=True)
+    try:
+        if not problems:
+            folder.record_finish(total_iterations(config))
+    except NavrlError as error:
+        problems.append(f"{folder.record_path} was not updated: {reason_of(error)}")
+    return problems

@@ -25,7 +25,7 @@ from navrl.io.files import point_alias, remove_stale_files, sync_folder
 from navrl.io.index import read_index
 from navrl.io.legacy import UnsafePickleError
 from navrl.io.models import format_checkpoint_name
-from navrl.io.saver import AsyncCheckpointSaver
+from navrl.io.saver import AsyncCheckpointSaver, OnDone
 
 __all__ = ["CheckpointDirectory", "Entry", "Retention"]
 
@@ -106,7 +106,8 @@ class CheckpointDirectory:
     Args:
         folder: where they live; created. What dead writers left half-written is removed.
         keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
-        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, process, on_error: see `AsyncCheckpointSaver`.
+        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, process, on_error, on_done: see
+            `AsyncCheckpointSaver`.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class CheckpointDirectory:
         lossy_moments: bool = False,
         process: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
+        on_done: OnDone | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         self._naming = threading.Lock()  # held while names are given, and while what has none is removed
@@ -141,6 +143,7 @@ class CheckpointDirectory:
             lossy_moments=lossy_moments,
             process=process,
             on_error=on_error,
+            on_done=on_done,
         )
 
     def save(

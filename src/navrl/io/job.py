@@ -25,6 +25,7 @@ class Job:
     document: dict[str, Any]
     codec: str
     after: Callable[[Written], None] | None
+    written: bool = False  # whether the file is on the disk
 
     @cached_property
     def path(self) -> Path:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -38,6 +39,8 @@ MAX_LEVEL = 16  # of compression
 # Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
 _WORTH_OVERLAP = 8 << 20
 
+OnDone = Callable[[Path, bool, CheckpointError | None], None]
+
 
 class AsyncCheckpointSaver:
     """Saves states in the background: every file equals the state at the moment of the call, or does not exist.
@@ -59,6 +62,9 @@ class AsyncCheckpointSaver:
             and training do not share an interpreter. The first such save starts it, and is still written by threads, as are
             differences, lossy files, states with tensors on a GPU, and everything where no process can be started.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
+        on_done: called in the background thread after each save with its path, whether the file is on the disk, and the error
+            if something failed; `flush` returns after it. With it, a failed save is neither raised nor warned about. It must
+            not call the saver.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
 
@@ -77,6 +83,7 @@ class AsyncCheckpointSaver:
         workers: int | None = None,
         process: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
+        on_done: OnDone | None = None,
         when_full: Literal["wait", "raise"] = "wait",
     ) -> None:
         if delta_chain < 0 or delta_chain == 1:
@@ -103,6 +110,7 @@ class AsyncCheckpointSaver:
         self._verbose = verbose
         self._told_full = False
         self._raises = on_error == "raise"
+        self._on_done = on_done
         self._waits = when_full == "wait"
         self._owner = os.getpid()
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -397,7 +405,7 @@ class AsyncCheckpointSaver:
             with self._changed:
                 self._dead = True
                 for job in self._pending:
-                    self._errors.append(job.failed(error))
+                    self._note(job, job.failed(error))
                     job.snapshot.abandon(error)
                 self._pending.clear()
                 self._uncopied.clear()
@@ -426,21 +434,29 @@ class AsyncCheckpointSaver:
             error = self._attempt(job)
             job.snapshot.release()
             with self._changed:
-                if error is not None:
-                    logger.error("%s", str(error))  # a kept log record must not keep the state alive
-                    self._say(f"NOT saved: {error}")
-                    self._errors.append(error)
-                    self._statistics.failed += 1
+                self._note(job, error)
+                self._statistics.failed += error is not None
                 if job in self._pending:
                     self._pending.remove(job)
                 self._set_pace()
                 self._changed.notify_all()
             del job
 
+    def _note(self, job: Job, error: CheckpointError | None) -> None:
+        """Report how a save ended to `on_done`, or keep its error for the next call."""
+        if error is not None:
+            self._say(f"NOT saved: {error}")
+        if self._on_done is not None:
+            self._on_done(job.path, job.written, error)
+        elif error is not None:
+            logger.error("%s", str(error))  # as text: a log record must not keep what the error refers to alive
+            self._errors.append(error)
+
     def _attempt(self, job: Job) -> CheckpointError | None:
         """Write a file and do what is to follow; return what went wrong."""
         try:
             written = self._write(job)
+            job.written = True
         except Exception as error:
             return job.failed(error)
         try:

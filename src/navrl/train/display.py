@@ -17,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from navrl.train.saving import SaveStatus
+
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "Status", "open_display"]
 
 REFRESHES = 2  # a second: drawing takes 4 ms, which the trainer should not notice
@@ -57,9 +59,11 @@ class Status:
     gradient_norm: float = NAN
     explained_variance: float = NAN
     phases: dict[str, float] = field(default_factory=dict)  # share of the time of each
-    stall_ms: float | None = None  # how long the last checkpoint held training up
+    stall_ms: float | None = None  # how long training waited for the last checkpoint
     evaluation: dict[str, float] | None = None  # success rates of the last one, by condition
     seconds_left: float | None = None
+    saves: SaveStatus = field(default_factory=SaveStatus)
+    unwritten: int = 0  # files beside the checkpoints that could not be written yet
 
 
 class Display(ABC):
@@ -140,6 +144,10 @@ def plain_line(status: Status) -> str:
         pieces.append("evaluated " + ", ".join(f"{name} {_percent(rate)}" for name, rate in status.evaluation.items()))
     if status.seconds_left is not None:
         pieces.append(f"{_clock(status.seconds_left)} left")
+    if saved := _saved(status):
+        pieces.append(f"checkpoint {saved}")
+    if status.unwritten:
+        pieces.append(f"{status.unwritten} files NOT written")
     return "  ".join(pieces)
 
 
@@ -292,9 +300,27 @@ def _footer(status: Status, width: int) -> list[Text]:
     if status.evaluation:
         rates = [_named(name, _percent(rate), "bold green") for name, rate in status.evaluation.items()]
         lines.append(_flow([Text("in unseen worlds", "dim"), *rates], width))
-    if status.stall_ms is not None:
-        lines.append(_named("last checkpoint held training up", f"{_number(status.stall_ms)} ms"))
+    if saved := _saved(status):
+        stall = f", stall {_number(status.stall_ms)} ms" if status.stall_ms is not None else ""
+        style = "bold red" if status.saves.failure else ""
+        line = _named("checkpoint", saved + ("" if status.saves.failure else stall), style)
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    if status.unwritten:
+        told = f"{status.unwritten} (tried again after each checkpoint)"
+        lines.append(_named("files not written", told, "bold red"))
     return lines
+
+
+def _saved(status: Status) -> str:
+    """Return the state of saving: the last checkpoint and its age, or why the last attempts failed."""
+    saves = status.saves
+    age = _clock(time.monotonic() - saves.at)
+    last = f"iteration {saves.iteration}, {age} ago" if saves.iteration is not None else ""
+    if not saves.failure:
+        return last
+    times = f" {saves.failed_in_row} times" if saves.failed_in_row > 1 else ""
+    return f"FAILED{times}: {saves.failure}; last: {last or 'none'}"
 
 
 def sparkline(values: Sequence[float], width: int) -> tuple[str, str]:

@@ -22,8 +22,9 @@ from navrl.errors import ConfigError
 from navrl.io.files import AtomicFile, remove_stale_files
 from navrl.monitor import plain_value
 
-__all__ = ["RunFolder", "as_json", "default_name", "make_folder", "write_text"]
+__all__ = ["RunFolder", "as_json", "default_name", "is_finished", "make_folder", "read_record", "sequence_of", "write_text"]
 
+LARGEST_RECORD = 16 << 20  # bytes of a run.json that are read
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -56,6 +57,45 @@ def write_text(path: Path, text: str) -> None:
     with AtomicFile(path) as file:
         file.write([text.encode()])
         file.commit()
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return what a `run.json` says.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+        ValueError: it is damaged.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no such regular file", str(path))
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(LARGEST_RECORD))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"found {type(found).__name__}, expected an object")
+    return found
+
+
+def is_finished(run: Path, record: Mapping[str, Any]) -> bool:
+    """Return whether a run came to its end; runs of older versions left an evaluation and no mark."""
+    return "finished" in record or ("sequence" not in record and (run / "evaluation.json").is_file())
+
+
+def sequence_of(record: Mapping[str, Any]) -> int:
+    """Return the number that orders the runs of a folder by when they were last begun; 0 for older versions."""
+    number = record.get("sequence")
+    return number if type(number) is int and 0 < number < 1 << 53 else 0
+
+
+def next_sequence(run: Path) -> int:
+    """Return a number above those of all runs beside a run: clocks may be set back, this order may not."""
+    highest = 0
+    for path in run.absolute().parent.glob("*/run.json"):
+        with suppress(OSError, ValueError):
+            highest = max(highest, sequence_of(read_record(path)))
+    return highest + 1
 
 
 class RunFolder:
@@ -118,7 +158,8 @@ class RunFolder:
                 folder.checkpoints.mkdir(exist_ok=True)
                 folder.evaluations.mkdir(exist_ok=True)
                 write_text(folder.config_path, config_yaml)
-                folder._write_record({**_circumstances(command), "resumed": []})  # last: with it, the run is there
+                record = {"sequence": next_sequence(folder.path), **_circumstances(command), "resumed": []}
+                folder._write_record(record)  # last: with it, the run is there
             except BaseException:
                 folder.close()
                 raise
@@ -149,16 +190,29 @@ class RunFolder:
     def record(self) -> dict[str, Any]:
         """Return what `run.json` says."""
         try:
-            found = json.loads(self.record_path.read_text())
+            return read_record(self.record_path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run") from error
-        return dict(found)
 
     def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
-        """Add to `run.json` that the run goes on from an iteration: when, where and with which versions."""
+        """Add to `run.json` that the run goes on from an iteration: when, where and with which versions.
+
+        The run becomes the newest of its parent folder, and is not finished any more.
+        """
         record = self.record()
+        record.pop("finished", None)
+        record["sequence"] = next_sequence(self.path)
         record["resumed"] = [*record.get("resumed", []), {"iteration": iteration, **_circumstances(command)}]
         self._write_record(record)
+
+    def record_finish(self, iteration: int) -> None:
+        """Add to `run.json` that the run came to its end, its last evaluation included."""
+        finished = {"iteration": iteration, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._write_record({**self.record(), "finished": finished})
+
+    def is_finished(self) -> bool:
+        """Return whether the run came to its end, as far as it says so."""
+        return is_finished(self.path, self.record())
 
     def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
         """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite becomes null."""

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from navrl.config import Config, as_dict
-from navrl.errors import RegistryError
-from navrl.evaluate import OUTCOMES, Flights, conditions
-from navrl.io.directory import CheckpointDirectory
 from navrl.io.rollouts import RolloutStorage
-from navrl.model import model_state, save_model
-from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.monitor import MetricsLog
 from navrl.train.denormals import flushed_denormals
-from navrl.train.display import Display, Status
+from navrl.train.display import Display
 from navrl.train.folder import RunFolder
 from navrl.train.publish import Publisher
-from navrl.train.report import summary
+from navrl.train.record import SUMMARY_INTERVAL, Record
 from navrl.train.rollouts import keep_rollout
+from navrl.train.saving import PATIENCE, Saving
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
 from navrl.train.trainers import AnyTrainer, make_trainer
-
-SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
-SMOOTHED = 10  # iterations that the shown rates are taken over
 
 
 @dataclass
@@ -35,6 +27,14 @@ class Order:
 
     config: Config
     state: dict[str, Any] | None = None  # to go on from
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a training ended."""
+
+    finished: bool  # False: it was stopped before its end
+    problem: str = ""  # what could not be saved, and what to do; empty if everything was
 
 
 @flushed_denormals()
@@ -57,77 +57,36 @@ def follow(team: Team, order: Order) -> None:
 
 @flushed_denormals()
 def lead(
-    team: Team, order: Order, folder: RunFolder, display: Display, stop: StopRequest, publisher: Publisher
-) -> bool:  # fmt: skip
-    """Train as the leader; return whether the training came to its end, or a signal came first."""
+    team: Team,
+    order: Order,
+    folder: RunFolder,
+    display: Display,
+    stop: StopRequest,
+    publisher: Publisher,
+) -> Ending:
+    """Train as the leader until the end, a signal, or checkpoints that fail; return how it ended."""
     config, begins = order.config, order.state is None
     trainer = make_trainer(config, team)
     _restore(trainer, order)
     if not folder.model_path.exists():
         trainer.best = None  # it is of another folder's model
     with (
-        MetricsLog(folder.metrics) as metrics,
-        CheckpointDirectory(
-            folder.checkpoints, keep_last_n=config.keep_last_n, optimizers=trainer.optimizers,
-            max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None, on_error="warn",
-        ) as checkpoints,
-        RolloutStorage(
-            folder.path / "rollouts", keep_last_n=config.rollout_keep_last_n or None, time_first=True, on_error="warn"
-        ) as rollouts,
-        RolloutStorage(folder.checkpoints, keep_last_n=config.keep_last_n, time_first=True, on_error="warn") as beside,
-    ):  # fmt: skip
+        stop.deferring(),
+        MetricsLog(folder.metrics, on_error="hold") as metrics,
+        Saving(folder.checkpoints, config, trainer.optimizers) as saving,
+        _storage(folder.path / "rollouts", config.rollout_keep_last_n or None) as rollouts,
+        _storage(folder.checkpoints, config.keep_last_n) as beside,
+    ):
         metrics.rewind(trainer.iteration)
-        record = _Record(trainer, folder, display, metrics, publisher)
+        record = Record(trainer, folder, display, metrics, publisher)
+        leader = _Leader(team, trainer, folder, stop, record, saving, rollouts, beside)
         if begins:
-            _save(trainer, team, checkpoints)  # so that a run killed before its first checkpoint can go on too
-        while trainer.iteration < trainer.iterations:
-            with record.monitor.timer("data_collection"):
-                batch = trainer.collect()
-            if config.rollout_save_interval and (trainer.iteration + 1) % config.rollout_save_interval == 0:
-                with record.monitor.timer("rollout_save"):
-                    keep_rollout(rollouts, trainer, batch, trainer.iteration + 1)
-            checkpoints.saver.barrier()  # the update writes to critics outside of the optimisers too
-            with record.monitor.timer("policy_training"):
-                report = trainer.learn(batch)
-            ends = trainer.iteration == trainer.iterations
-            plan = _plan(config, trainer.iteration, ends, stop.signal is not None or record.failure is not None)
-            team.share(plan)
-            record.learnt(report)
-            if plan["evaluate"]:
-                with record.monitor.timer("evaluation"):
-                    flights = trainer.evaluate()
-                record.evaluated(flights)
-            elif publisher.due(trainer.iteration):
-                record.publish_present()
-            if plan["save"]:
-                with record.monitor.timer("checkpoint_save"):
-                    _save(trainer, team, checkpoints, record.score if plan["evaluate"] else None)
-                record.saved(checkpoints)
-                if config.compress_lidar:
-                    with record.monitor.timer("rollout_save"):
-                        keep_rollout(beside, trainer, batch, trainer.iteration)
-            record.show(report)
-            if trainer.iteration % SUMMARY_INTERVAL == 0:
-                record.summarise()
-            if plan["stop"]:
-                checkpoints.flush()
-                beside.flush()
-                if record.failure is not None:
-                    raise record.failure
-                display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
-                return False
-        record.finished()
-        checkpoints.flush()
-        if record.failure is not None:
-            raise record.failure
-        return True
+            leader.save()  # a run killed early can go on too
+        return leader.train()
 
 
-def _save(trainer: AnyTrainer, team: Team, checkpoints: CheckpointDirectory, score: dict[str, float] | None = None) -> None:
-    """Save the state of the whole team in the background."""
-    config = as_dict(trainer.config)
-    state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": config}
-    checkpoints.save(trainer.iteration, state, metrics=score, compress=trainer.config.compress_checkpoint)
+def _storage(folder: Path, keep_last_n: int | None) -> RolloutStorage:
+    return RolloutStorage(folder, keep_last_n=keep_last_n, time_first=True, on_error="warn")
 
 
 def _restore(trainer: AnyTrainer, order: Order) -> None:
@@ -136,143 +95,117 @@ def _restore(trainer: AnyTrainer, order: Order) -> None:
         order.state = None  # its memory is not needed twice
 
 
-def _plan(config: Config, iteration: int, ends: bool, stop: bool) -> dict[str, Any]:
-    """Return what all processes do after an iteration."""
-    due = bool(config.eval_interval) and iteration % config.eval_interval == 0
-    return {
-        "evaluate": ends or due,
-        "save": ends or stop or iteration % config.save_interval == 0,
-        "stop": stop and not ends,
-    }
+@dataclass
+class _Leader:
+    """The leader's part of the loop."""
 
+    team: Team
+    trainer: AnyTrainer
+    folder: RunFolder
+    stop: StopRequest
+    record: Record
+    saving: Saving
+    rollouts: RolloutStorage
+    beside: RolloutStorage
+    gave_up: bool = False  # too many checkpoints in a row have failed
+    saved: int = -1  # the last iteration that was handed to the saver
 
-class _Record:
-    """What the leader tells the user, and the best model so far."""
+    def train(self) -> Ending:
+        """Run iterations until the end, or until something stops the training; everything is flushed then."""
+        trainer, stopped = self.trainer, False
+        while trainer.iteration < trainer.iterations and not stopped:
+            batch, report = self._learn()
+            plan = self._plan()
+            self.team.share(plan)
+            try:
+                self._follow_up(plan, batch, report)
+            except Exception:
+                if self.team.size == 1 and self.saved < trainer.iteration:
+                    self.save()  # the state between two iterations is whole, whatever failed after them
+                raise
+            stopped = plan["stop"]
+        if not stopped:
+            self.record.finished()
+        self.saving.flush()
+        self.beside.flush()
+        self.record.checkpointed(self.saving, now=False)
+        if self.record.failure is not None:
+            raise self.record.failure
+        return Ending(not stopped, self._problem())
 
-    def __init__(
-        self, trainer: AnyTrainer, folder: RunFolder, display: Display, metrics: MetricsLog, publisher: Publisher
-    ) -> None:  # fmt: skip
-        self.trainer, self.folder, self.display = trainer, folder, display
-        self.metrics, self.publisher, self.tracker = metrics, publisher, publisher.tracking
-        self.monitor = PerformanceMonitor()
-        self._start, self._first = time.perf_counter(), trainer.iteration
-        earlier = MetricsLog.read(folder.metrics, "eval")
-        self._before = earlier[-1].get("seconds", 0.0) if earlier else 0.0  # what a resumed run took until its last evaluation
-        self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
-        self._evaluation: dict[str, float] | None = None
-        self.score: dict[str, float] | None = None  # of the last evaluation
-        self._stall: float | None = None
-        self.failure: RegistryError | None = None  # that ends the training after the next checkpoint
-        self._checkpoints: dict[str, Any] = {}
+    def _learn(self) -> tuple[Any, dict[str, float]]:
+        """Fly a batch and learn from it."""
+        trainer, monitor, config = self.trainer, self.record.monitor, self.trainer.config
+        with monitor.timer("data_collection"):
+            batch = trainer.collect()
+        number = trainer.iteration + 1
+        if config.rollout_save_interval and number % config.rollout_save_interval == 0:
+            with monitor.timer("rollout_save"):
+                keep_rollout(self.rollouts, trainer, batch, number)
+        self.saving.barrier()  # the update writes to critics outside of the optimisers too
+        with monitor.timer("policy_training"):
+            return batch, trainer.learn(batch)
 
-    def learnt(self, report: dict[str, float]) -> None:
-        """Log what an iteration did."""
-        iteration, frames = self.trainer.iteration, self.trainer.frames
-        self.metrics.write("train", iteration, frames=frames, **report)
-        self.tracker.log(iteration, {"env_frames": frames} | {f"train/{name}": value for name, value in report.items()})
+    def _plan(self) -> dict[str, Any]:
+        """Return what all processes do after an iteration."""
+        config, iteration = self.trainer.config, self.trainer.iteration
+        ends = iteration == self.trainer.iterations
+        due = bool(config.eval_interval) and iteration % config.eval_interval == 0
+        self.gave_up = config.on_save_failure == "stop" and self.saving.gives_up and not ends
+        stop = self.stop.signal is not None or self.record.failure is not None or self.gave_up
+        requested = self.stop.take_save_request()
+        return {
+            "evaluate": ends or due,
+            "save": ends or stop or requested or iteration % config.save_interval == 0,
+            "stop": stop and not ends,
+        }
 
-    def evaluated(self, flights: dict[str, Flights]) -> None:
-        """Log an evaluation, and keep the model if none was better: by success, then by clearance."""
-        trainer = self.trainer
-        rows = {label: summary(flight) for label, flight in flights.items()}
-        self._evaluation = {label: flight.rate("success_100")[0] for label, flight in flights.items()}
-        seconds = self._before + time.perf_counter() - self._start
-        self.metrics.write("eval", trainer.iteration, frames=trainer.frames, seconds=round(seconds, 2), conditions=rows)
-        self.tracker.log(trainer.iteration, {f"eval/{label}": rate for label, rate in self._evaluation.items()})
-        self.folder.save_evaluation(f"iteration_{trainer.iteration:06d}", rows)
-        label, hardest = list(flights.items())[-1]
-        clearance = hardest.of_successes("min_clearance")
-        self.score = {"success": hardest.rate("success_100")[0], "clearance": clearance if clearance == clearance else 0.0}
-        best, score = trainer.best, (self.score["success"], self.score["clearance"])
-        told = ", ".join(f"{100 * rate:.1f} % among {label}" for label, rate in self._evaluation.items())
-        self.display.note(f"iteration {trainer.iteration}: {told}")
-        measured = {name: hardest.rate(name)[0] for name in OUTCOMES} | {"mean_return": rows[label]["mean_return"]}
-        if best is None or score >= (best["success"], best["clearance"]):
-            trainer.best = self.score | {"iteration": float(trainer.iteration)}
-            self._keep(self.folder.model_path, rows)
-            self._publish(self.folder.model_path, measured, label)
-        elif self.publisher.wants(trainer.iteration, measured, label):
-            self.publish_present(rows, measured, label)
+    def _follow_up(self, plan: dict[str, Any], batch: Any, report: dict[str, float]) -> None:
+        """Log an iteration, evaluate and save if it is due, and show where the training stands."""
+        trainer, record = self.trainer, self.record
+        record.learnt(report)
+        if plan["evaluate"]:
+            with record.monitor.timer("evaluation"):
+                flights = trainer.evaluate()
+            record.evaluated(flights)
+        elif record.publisher.due(trainer.iteration):
+            record.publish_present()
+        if plan["save"]:
+            with record.monitor.timer("checkpoint_save"):
+                self.save(record.score if plan["evaluate"] else None)
+            if trainer.config.compress_lidar:
+                with record.monitor.timer("rollout_save"):
+                    keep_rollout(self.beside, trainer, batch, trainer.iteration)
+        record.checkpointed(self.saving, now=plan["save"])
+        if self.stop.terminal_gone:
+            record.display.close()
+        else:
+            record.show(report)
+        if trainer.iteration % SUMMARY_INTERVAL == 0:
+            record.summarise()
 
-    def publish_present(
-        self, rows: dict[str, Any] | None = None, measured: dict[str, float] | None = None, label: str = ""
-    ) -> None:  # fmt: skip
-        """Hand the present model on, the best or not."""
-        path = self.folder.path / "present.pt"
-        self._keep(path, rows)
-        self._publish(path, measured or {}, label)
-        path.unlink(missing_ok=True)
+    def save(self, score: dict[str, float] | None = None) -> None:
+        """Save the state of the whole team in the background."""
+        trainer, config = self.trainer, self.trainer.config
+        ranks = self.team.gather(trainer.own_state())
+        state = trainer.shared_state() | {"ranks": ranks, "config": as_dict(config)}
+        self.saving.save(trainer.iteration, state, score, config.compress_checkpoint)
+        self.saved = trainer.iteration
 
-    def finished(self) -> None:
-        """Hand on the best model of a training that came to its end, and say where its time went."""
-        if self.trainer.iteration % SUMMARY_INTERVAL:
-            self.summarise()
-        *_, label = conditions(self.trainer.config.task, self.trainer.config.flight)
-        self._publish(self.folder.model_path, {}, label, final=True)
-
-    def _keep(self, path: Path, rows: dict[str, Any] | None) -> None:
-        trainer = self.trainer
-        card = {"iteration": trainer.iteration, "frames": trainer.frames, "seed": trainer.config.seed, "evaluation": rows or {}}
-        save_model(path, model_state(trainer.network, trainer.config.network, trainer.config.task, card))
-        size = {"model/total_parameters": sum(p.numel() for p in trainer.network.parameters())}
-        self.tracker.log(trainer.iteration, size | {"model/file_size_mb": path.stat().st_size / 1e6})
-
-    def _publish(self, path: Path, measured: dict[str, float], label: str = "", *, final: bool = False) -> None:
-        best = self.trainer.best
-        iteration = int(best["iteration"]) if final and best is not None else self.trainer.iteration
-        try:
-            told = self.publisher.publish(path, iteration, measured, condition=label, final=final)
-        except RegistryError as error:
-            self.failure = error
-            return
+    def _problem(self) -> str:
+        """Return what could not be saved and what to do, in sentences; nothing if everything was."""
+        status, told = self.saving.status, []
+        if self.gave_up:
+            told.append(f"training stopped after iteration {self.trainer.iteration}: {PATIENCE} checkpoints in a row failed")
+        if status.failure:
+            told.append(f"the last checkpoint was not written: {status.failure}")
         if told:
-            self.display.note(told)
-
-    def saved(self, checkpoints: CheckpointDirectory) -> None:
-        """Remember how long the last checkpoint held training up."""
-        self._checkpoints = checkpoints.saver.get_stats()
-        self._stall = 1000 * self.monitor.get_stats(1)["checkpoint_save"]["mean"]
-
-    def show(self, report: dict[str, float]) -> None:
-        """Show where the training stands."""
-        trainer, seconds = self.trainer, time.perf_counter() - self._start
-        self._recent.append(report)
-        done = trainer.iteration - self._first
-        totals = {name: values["total"] for name, values in self.monitor.get_stats(None).items()}
-        seconds_left = seconds / done * (trainer.iterations - trainer.iteration)
-        self.display.update(
-            Status(
-                iteration=trainer.iteration, iterations=trainer.iterations, frames=trainer.frames,
-                total_frames=trainer.iterations * trainer.frames_per_iteration, seconds=seconds,
-                frames_per_second=done * trainer.frames_per_iteration / seconds,
-                success=self._rate("success_100"), collision=self._rate("static_collision") + self._rate("dynamic_collision"),
-                out_of_bounds=self._rate("out_of_bounds"), time_out=self._rate("time_out"),
-                episode_return=self._rate("return"), episode_length=self._rate("length"),
-                policy_loss=report["policy_loss"], value_loss=report["value_loss"], kl=report["kl"],
-                entropy=report["entropy"], learning_rate=report["learning_rate"], gradient_norm=report["gradient_norm"],
-                explained_variance=report["explained_variance"],
-                phases={name: total / seconds for name, total in totals.items()},
-                stall_ms=self._stall, evaluation=self._evaluation, seconds_left=seconds_left,
+            told.append(self.saving.newest())
+            told.append(
+                "free space or make the folder writable, then go on with "
+                f"`navrl train resume=auto run_folder={self.folder.path}`"
+                + (" (on_save_failure=continue trains on without checkpoints)" if self.gave_up else "")
             )
-        )  # fmt: skip
-
-    def _rate(self, name: str) -> float:
-        """Return the mean of a statistic over the episodes of the last iterations."""
-        counted = [(report["episodes"], report[f"episode/{name}"]) for report in self._recent if report["episodes"]]
-        total = sum(count for count, _ in counted)
-        return sum(count * value for count, value in counted) / total if total else float("nan")
-
-    def summarise(self) -> None:
-        """Print and log where the time went."""
-        stats = {f"perf/{name}": values["mean"] for name, values in self.monitor.get_stats().items()}
-        stats |= {f"checkpoint/{name}": value for name, value in self._checkpoints.items()}
-        self.metrics.write("perf", self.trainer.iteration, **stats)
-        self.tracker.log(self.trainer.iteration, stats)
-        self.display.note(self.monitor.get_summary())
-        counted = self._checkpoints
-        if counted:
-            self.display.note(
-                f"[Checkpoint Stats]\n  total saved: {counted['total_saved']}, {counted['stored_bytes'] / 1e6:.1f} MB\n"
-                f"  compression ratio: {counted['compression_ratio']:.2f}x\n  queue size: {counted['queue_size']}\n"
-                f"  stall: {counted['stall_ms_p50']:.2f} ms median, {counted['stall_ms_max']:.2f} ms longest"
-            )
+        if missing := self.record.missing():
+            told.append(f"not written: {', '.join(missing[:5])}" + (", ..." if len(missing) > 5 else ""))
+        return "; ".join(told)

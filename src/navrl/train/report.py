@@ -62,12 +62,17 @@ def draw_flights(folder: Path, env: NavigationEnv, flights: Flights, *, animatio
 
     Raises:
         MissingExtraError: matplotlib is not installed.
+        OSError: a picture could not be written; no part of it is left.
     """
     from navrl.view.topdown import save_animation, save_flights  # here: matplotlib is an extra, and slow to load
 
-    paths = [folder / "flights.png"]
-    save_flights(env, flights, paths[0])
+    drawings = {folder / "flights.png": save_flights}
     if animation:
-        paths.append(folder / "flights.gif")
-        save_animation(env, flights, paths[1])
-    return paths
+        drawings[folder / "flights.gif"] = save_animation
+    for path, save in drawings.items():
+        try:
+            save(env, flights, path)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+    return [*drawings]

@@ -6,32 +6,90 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from navrl.config import GROUPS, Config, as_dict, from_dict, load_config
-from navrl.errors import CheckpointError, ConfigError, RegistryError
-from navrl.io.checkpoint import find_checkpoint, load_checkpoint
-from navrl.io.directory import CheckpointDirectory
+from navrl.errors import CheckpointError, ConfigError, NavrlError, RegistryError
+from navrl.io.checkpoint import find_checkpoint, load_checkpoint, verify_checkpoint
+from navrl.io.directory import CheckpointDirectory, list_entries
 from navrl.model import KIND
 from navrl.registry.find import find_model
-from navrl.train.folder import default_name
+from navrl.train.folder import default_name, is_finished, read_record, sequence_of
 
 # How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
 CHANGEABLE = (
     "max_frame_num", "eval_interval", "save_interval", "keep_last_n", "compress_checkpoint", "save_compression_level",
-    "async_checkpoint_queue_size", "rollout_save_interval", "rollout_keep_last_n", "compress_lidar", "headless",
-    "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.", "mlflow.", "tracker", "registry.", "sim.num_threads",
+    "async_checkpoint_queue_size", "on_save_failure", "rollout_save_interval", "rollout_keep_last_n", "compress_lidar",
+    "headless", "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.", "mlflow.", "tracker", "registry.",
+    "sim.num_threads",
 )  # fmt: skip
 
 
 def newest_run(parent: Path = Path("runs")) -> Path:
-    """Return the folder of the run that was begun last.
+    """Return the folder of the newest run that can go on.
+
+    Runs with a whole checkpoint that have not come to their end go first; then runs that were
+    killed before their first checkpoint, which start over; then finished runs. Among equals the
+    run that was begun or resumed last is the newest, by the number in its `run.json`, whatever the
+    clock said. Runs of older versions have no number: they come before, by the time they say.
 
     Raises:
         ConfigError: there is none.
     """
     runs = [path.parent for path in parent.glob("*/run.json")]
-    if not runs:
-        raise ConfigError(f"resume=auto found no run in {parent}/; name one with run_folder=PATH, or train without resume")
-    return max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, run.name))
+    found = [(run, _record(run)) for run in runs]
+    found.sort(key=lambda pair: _age(*pair), reverse=True)
+    open_runs = [run for run, record in found if not is_finished(run, record)]
+    for wanted in (_has_whole_checkpoint, _can_start_over):
+        for run in open_runs:
+            if wanted(run):
+                return run
+    for run, record in found:
+        if is_finished(run, record):
+            return run
+    found_none = f"resume=auto found no run in {parent}/"
+    if runs:
+        found_none += f" that can go on: {len(runs)} without a whole checkpoint"
+    raise ConfigError(f"{found_none}; name one with run_folder=PATH, or train without resume")
+
+
+def _record(run: Path) -> dict[str, Any]:
+    """Return what a run's `run.json` says; nothing if it is damaged."""
+    try:
+        return read_record(run / "run.json")
+    except (OSError, ValueError):
+        return {}
+
+
+def _age(run: Path, record: Mapping[str, Any]) -> tuple[int, str, str]:
+    started = record.get("started")
+    return sequence_of(record), started if isinstance(started, str) else "", run.name
+
+
+def _has_whole_checkpoint(run: Path) -> bool:
+    try:
+        entries = list_entries(run / "checkpoints")
+    except OSError:
+        return False
+    return any(_is_whole(entry.path) for entry in reversed(entries))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        verify_checkpoint(path)
+    except (NavrlError, OSError):
+        return False
+    return True
+
+
+def _can_start_over(run: Path) -> bool:
+    """Return whether a run has its settings, and nothing where its checkpoints would be."""
+    return (run / "config.yaml").is_file() and not _has_checkpoint_files(run)
+
+
+def _has_checkpoint_files(run: Path) -> bool:
+    """Return whether anything is named like a checkpoint, whole or not: a damaged one is told, not trained over."""
+    return any((run / "checkpoints").glob("checkpoint_*"))
 
 
 def find_run(config: Config) -> Path:
@@ -67,13 +125,16 @@ def _new_run(config: Config) -> Path:
 
 
 def _run(folder: Path) -> Path:
-    if not (folder / "checkpoints").is_dir():
-        raise ConfigError(f"{folder} holds no run to go on with; expected a folder that `navrl train` made")
+    if not (folder / "checkpoints").is_dir() and not (folder / "config.yaml").is_file():
+        raise ConfigError(
+            f"{folder} holds no run to go on with; expected a folder that `navrl train` made. "
+            f"Without resume=auto, `navrl train run_folder={folder}` begins one there"
+        )
     return folder
 
 
-def load_state(config: Config, folder: Path) -> dict[str, Any]:
-    """Return the newest whole state of a run, or the one that was asked for.
+def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
+    """Return the newest whole state of a run, or the one that was asked for; None for a run to start over.
 
     Raises:
         ConfigError: the checkpoint is none of a training.
@@ -84,8 +145,31 @@ def load_state(config: Config, folder: Path) -> dict[str, Any]:
         return _checked(config.resume_checkpoint, load_checkpoint(find_model(config.resume_checkpoint)))
     if config.resume_checkpoint and not path.is_dir():
         return _checked(path, load_checkpoint(path))
-    with CheckpointDirectory(folder / "checkpoints") as checkpoints:
-        return _checked(folder, checkpoints.load())
+    if not config.resume_checkpoint and _can_start_over(folder):
+        return None
+    try:
+        with CheckpointDirectory(folder / "checkpoints") as checkpoints:
+            return _checked(folder, checkpoints.load())
+    except OSError as error:
+        raise ConfigError(
+            f"{folder / 'checkpoints'} cannot be read: {error.strerror or error}; expected the checkpoints of a run"
+        ) from error
+
+
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that a run was begun with, from its `config.yaml`.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no settings.
+    """
+    path = folder / "config.yaml"
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {str(error)[:200]}; begin a new run in another folder") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds no settings; begin a new run in another folder")
+    return found
 
 
 def _is_registered(reference: str) -> bool:

@@ -27,7 +27,7 @@ def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | 
     }
     try:
         storage.save(rollout_data(batch, trainer.env.layout), iteration, metadata=metadata)
-    except NavrlError as error:
+    except (NavrlError, OSError) as error:
         warnings.warn(f"this rollout is not kept: {error}", RuntimeWarning, stacklevel=2)
 
 

@@ -19,7 +19,7 @@ from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.sim.env import NavigationEnv
 from navrl.train.interim import InterimEvaluation
-from navrl.train.share import collision_penalty, episode_means, share_of
+from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
 from navrl.train.team import Team
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
@@ -71,12 +71,12 @@ class SACTrainer:
     @property
     def frames_per_iteration(self) -> int:
         """Decisions of all drones in one batch."""
-        return self.config.env.num_envs * self.settings.training_frame_num
+        return frames_per_iteration(self.config)
 
     @property
     def iterations(self) -> int:
         """How many batches the whole training takes."""
-        return max(1, -(-self.config.max_frame_num // self.frames_per_iteration))
+        return total_iterations(self.config)
 
     @property
     def frames(self) -> int:

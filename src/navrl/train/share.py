@@ -32,6 +32,17 @@ def share_of(task: NavigationSettings, team: Team) -> NavigationSettings:
     return own
 
 
+def frames_per_iteration(config: Config) -> int:
+    """Return how many decisions all drones of the team take in one iteration."""
+    steps = config.sac.training_frame_num if config.algorithm == "sac" else config.algo.training_frame_num
+    return config.env.num_envs * steps
+
+
+def total_iterations(config: Config) -> int:
+    """Return how many iterations the whole training takes."""
+    return max(1, -(-config.max_frame_num // frames_per_iteration(config)))
+
+
 def _rotate(values: list[Any], places: int) -> None:
     """Let a cycled list begin where this process's worlds begin."""
     if values:

@@ -1,4 +1,4 @@
-"""Ctrl+C and SIGTERM: the first asks training to stop after its iteration, a second Ctrl+C ends the process at once."""
+"""Signals to a training: Ctrl+C and SIGTERM stop it, SIGHUP (a closed terminal) saves and goes on."""
 
 from __future__ import annotations
 
@@ -7,53 +7,103 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from navrl.train.terminal import leave_terminal, open_terminals
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = "\x1b[?25h"
 
 
-class StopRequest:
-    """Notes the first signal while its block runs; `signal` is None until then.
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the command where there is nothing to save: before or after the training."""
 
-    A second Ctrl+C is answered by a thread: Python's own handlers wait while the main thread waits for another process.
-    Checkpoints appear whole or not at all, so ending at once loses nothing that was saved.
+
+class StopRequest:
+    """Receives signals while its block runs.
+
+    SIGINT and SIGTERM raise `Stopped` in the main thread, except in a `deferring` block: there the
+    first one is only noted in `signal`, so that training can stop after its iteration and save.
+    A second SIGINT ends the process at once. A thread does that, because Python's own handlers do
+    not run while the main thread waits for another process. Checkpoints appear whole or not at
+    all, so ending at once loses nothing that was saved.
+
+    SIGHUP points the standard streams that are terminals at the null device and asks for a
+    checkpoint (`take_save_request`). Processes that are started in the block have SIGHUP blocked,
+    so they outlive the terminal too. If SIGHUP is ignored at the start (`nohup`), it stays ignored.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.terminal_gone = False
+        self._save_requested = False
+        self._deferred = False
         self._previous: dict[int, Any] = {}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = self.signal or number
 
     @property
     def exit_code(self) -> int:
         """What the shell is told: 0, or 128 and the signal."""
         return 0 if self.signal is None else 128 + self.signal
 
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Only note SIGINT and SIGTERM in the block: the caller looks at `signal` and stops in order."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def take_save_request(self) -> bool:
+        """Return whether a checkpoint was asked for since the last call."""
+        requested, self._save_requested = self._save_requested, False
+        return requested
+
     def __enter__(self) -> Self:
-        self._previous = {number: signal.signal(number, self._note) for number in SIGNALS}
+        self._terminals = open_terminals()
+        self._previous = {number: signal.signal(number, self._stop) for number in STOPS}
+        self._hears_hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        if self._hears_hangup:
+            self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _answered_by_the_thread)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         self._reads, self._writes = socket.socketpair()
         self._writes.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, name="navrl-signals", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="navrl-signals", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, previous in self._previous.items():
             signal.signal(number, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         self._writes.close()  # ends the thread
+        self._thread.join()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
+        if not self._deferred:
+            raise Stopped
 
     def _watch(self) -> None:
-        """Count signals as the system delivers them, one byte each."""
-        seen = 0
+        """Answer signals as the system delivers them, one byte each."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # the only thread that takes it
+        stops = 0
         with self._reads:
             while received := self._reads.recv(1):
-                seen += received[0] in SIGNALS
-                if seen > 1 and received[0] == signal.SIGINT:
+                if received[0] == signal.SIGHUP:
+                    self.terminal_gone = leave_terminal(self._terminals) or self.terminal_gone
+                    self._save_requested = True
+                stops += received[0] in STOPS
+                if stops > 1 and received[0] == signal.SIGINT:
                     if sys.stdout.isatty():
                         os.write(sys.stdout.fileno(), SHOW_CURSOR.encode())
                     os._exit(128 + signal.SIGINT)
+
+
+def _answered_by_the_thread(number: int, frame: FrameType | None) -> None:
+    """Do nothing in the main thread, which may be busy for seconds: see `StopRequest._watch`."""

@@ -19,7 +19,7 @@ from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
 from navrl.train.interim import InterimEvaluation
-from navrl.train.share import collision_penalty, episode_means, share_of
+from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
 from navrl.train.team import Team
 
 ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
@@ -56,12 +56,12 @@ class Trainer:
     @property
     def frames_per_iteration(self) -> int:
         """Decisions of all drones of the team in one batch."""
-        return self.config.env.num_envs * self.config.algo.training_frame_num
+        return frames_per_iteration(self.config)
 
     @property
     def iterations(self) -> int:
         """How many batches the whole training takes."""
-        return max(1, -(-self.config.max_frame_num // self.frames_per_iteration))
+        return total_iterations(self.config)
 
     @property
     def frames(self) -> int:

@@ -1,0 +1,157 @@
+"""The checkpoints of a training, and the other files it writes on its way: what failed is known, told, and tried again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from navrl.config import Config
+from navrl.errors import CheckpointError, ConfigError, NavrlError
+from navrl.io.directory import CheckpointDirectory
+from navrl.io.models import format_checkpoint_name
+
+__all__ = ["FileWrites", "SaveStatus", "Saving", "reason_of"]
+
+PATIENCE = 3  # checkpoints in a row that may fail before training stops
+LONGEST_REASON = 160  # characters
+
+
+@dataclass(frozen=True)
+class SaveStatus:
+    """How the checkpoints of a session went."""
+
+    iteration: int | None = None  # of the last one that is on the disk
+    at: float = 0.0  # time.monotonic() when it was
+    failure: str = ""  # why the last attempt failed; empty if it did not
+    failed_in_row: int = 0
+    failed: int = 0
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in a few words why a file was not written: what the system said, if it said something."""
+    cause = error.__cause__ or error
+    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause) or type(cause).__name__
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
+
+
+class Saving:
+    """A run's CheckpointDirectory whose failures do not stop training; `status` tells how the last attempts went.
+
+    Raises:
+        ConfigError: the folder cannot be made or read.
+    """
+
+    def __init__(self, folder: Path, config: Config, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self.status = SaveStatus()
+        self._lock = threading.Lock()
+        self._told: deque[str] = deque()
+        try:
+            self.directory = CheckpointDirectory(
+                folder, keep_last_n=config.keep_last_n, optimizers=optimizers, on_done=self._done,
+                max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None,
+            )  # fmt: skip
+        except OSError as error:
+            told = f"{folder} cannot hold checkpoints: {reason_of(error)}"
+            raise ConfigError(f"{told}; make it writable, or name another run_folder") from error
+
+    def save(self, iteration: int, state: Any, metrics: Mapping[str, float] | None, compress: bool) -> None:
+        """Save a state in the background; how it went is in `status` later."""
+        try:
+            self.directory.save(iteration, state, metrics=metrics, compress=compress)
+        except CheckpointError as error:
+            self._done(self.directory.folder / format_checkpoint_name(iteration), False, error)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether so many checkpoints in a row have failed that training without any is at stake."""
+        return self.status.failed_in_row >= PATIENCE
+
+    def barrier(self) -> None:
+        """Return when no state is being copied any more."""
+        self.directory.saver.barrier()
+
+    def flush(self) -> None:
+        """Return when every attempt so far has ended."""
+        self.directory.flush()
+
+    def statistics(self) -> dict[str, float]:
+        """Return what the saver counted."""
+        return self.directory.saver.get_stats()
+
+    def news(self) -> list[str]:
+        """Return sentences about attempts that failed, or worked again, since the last call."""
+        return [self._told.popleft() for _ in range(len(self._told))]
+
+    def newest(self) -> str:
+        """Return a sentence that names the newest whole checkpoint of the folder."""
+        entry = None
+        with suppress(OSError):
+            entry = self.directory.latest()
+        if entry is None:
+            return f"there is no whole checkpoint in {self.directory.folder}"
+        return f"the newest whole checkpoint is {entry.path}"
+
+    def _done(self, path: Path, written: bool, error: CheckpointError | None) -> None:
+        """Note how an attempt ended; called in the background thread."""
+        iteration = int(path.stem.rpartition("_")[2])
+        with self._lock:
+            before = self.status
+            if written:
+                self.status = replace(before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0)
+                if before.failed_in_row:
+                    self._told.append(f"checkpoints are written again: {path.name}")
+                if error is not None:
+                    told = f"{path.name} is written, but `latest` or old checkpoints are not updated"
+                    self._told.append(f"{told}: {reason_of(error)}")
+            elif error is not None:
+                reason, count = reason_of(error), before.failed_in_row + 1
+                self.status = replace(before, failure=reason, failed_in_row=count, failed=before.failed + 1)
+                if count <= PATIENCE:  # then the display goes on to tell
+                    self._told.append(f"{path.name} was NOT written ({count} in a row failed): {reason}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.directory.__exit__(kind, error, trace)
+
+
+class FileWrites:
+    """Files beside the checkpoints that may fail: each failed write is kept, the newest of a file only, and tried again."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._pending: dict[Path, Callable[[], object]] = {}
+
+    @property
+    def pending(self) -> list[Path]:
+        """Files that are still to be written."""
+        return [*self._pending]
+
+    def attempt(self, path: Path, write: Callable[[], object]) -> str:
+        """Write a file now; return why that failed, or nothing. `write` may be called again later."""
+        failure = self._write(path, write)
+        self.failed += bool(failure)
+        return failure
+
+    def retry(self) -> list[Path]:
+        """Try what failed again, and return the files that are written now."""
+        return [path for path, write in list(self._pending.items()) if not self._write(path, write)]
+
+    def _write(self, path: Path, write: Callable[[], object]) -> str:
+        try:
+            write()
+        except (OSError, NavrlError) as error:
+            self._pending[path] = write
+            return reason_of(error)
+        self._pending.pop(path, None)
+        return ""
