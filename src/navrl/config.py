@@ -14,6 +14,7 @@ from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings
+from navrl.tracking.secrets import redacted
 from navrl.tracking.settings import MlflowSettings, TrackingSettings, WandbSettings, tracker_names
 
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actions that each needs
@@ -220,15 +221,21 @@ def _with_parts(overrides: Sequence[str]) -> list[str]:
 
 
 def as_yaml(config: Config) -> str:
-    """Return the configuration as YAML text."""
+    """Return the configuration as YAML text, without the passwords in addresses."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(OmegaConf.create(as_saved(config)))
 
 
 def as_dict(config: Config) -> dict[str, Any]:
     """Return the configuration as nested plain values."""
     return dataclasses.asdict(config)
+
+
+def as_saved(config: Config) -> dict[str, Any]:
+    """Return the configuration as files hold it: nested plain values, addresses without passwords."""
+    saved: dict[str, Any] = redacted(as_dict(config))
+    return saved
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navrl.config import Config, as_dict
+from navrl.config import Config, as_saved
 from navrl.errors import RegistryError
 from navrl.evaluate import OUTCOMES, Flights, conditions
 from navrl.io.directory import CheckpointDirectory
@@ -125,7 +125,7 @@ def lead(
 
 def _save(trainer: AnyTrainer, team: Team, checkpoints: CheckpointDirectory, score: dict[str, float] | None = None) -> None:
     """Save the state of the whole team in the background."""
-    config = as_dict(trainer.config)
+    config = as_saved(trainer.config)
     state = trainer.shared_state() | {"ranks": team.gather(trainer.own_state()), "config": config}
     checkpoints.save(trainer.iteration, state, metrics=score, compress=trainer.config.compress_checkpoint)
 
