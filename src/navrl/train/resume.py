@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from navrl.config import GROUPS, Config, as_dict, from_dict, load_config
+from navrl.conf.overrides import GROUPS
+from navrl.config import Config, as_dict, from_dict, load_config
 from navrl.errors import CheckpointError, ConfigError, RegistryError
 from navrl.io.checkpoint import find_checkpoint, load_checkpoint
 from navrl.io.directory import CheckpointDirectory
