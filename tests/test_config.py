@@ -246,3 +246,93 @@ def test_the_command_of_the_original_is_accepted():
 def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
     with pytest.raises(ConfigError, match=nearest):
         load_config([override])
+
+
+# What Hydra, a script or a file can say that a training cannot do
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("hydra.run.dir=x", r"'hydra\.run\.dir=x' is a setting of Hydra.*run_folder=PATH"),
+        ("hydra/launcher=x", "a setting of Hydra"),
+        ("--multirun", "start one run for each value"),
+        ("seed=1,2", r"'seed=1,2' has several values; expected one"),
+        ("seed=range(1,3)", "has several values; expected one"),
+        ("tracker=wandb,mlflow", r"write \[a,b\] for a setting that is a list"),
+        ("preset=fast", "preset is 'fast'; expected one of best, navrl_exact, none, quick, sac, smoke"),
+        ("preset=[best,quick]", "expected one of best"),
+        ("env=1", "env is '1'; expected one of default, navrl_exact"),
+        ("algo=td3", "algo is 'td3'; expected one of ppo, ppo_exact, sac"),
+        ("device=meta", "device is 'meta'; expected cpu, cuda or cuda:0"),
+        ("device=mps", "expected cpu, cuda or cuda:0"),
+        ("device=xla", "expected cpu, cuda or cuda:0"),
+        ("device=cpu:1", "expected cpu, cuda or cuda:0"),
+        ("device=cuda:-1", "expected cpu, cuda or cuda:0"),
+        ("max_frame_num=1e6", "max_frame_num is 1000000.0; expected a whole number, such as 40000000"),
+        ("env.same_map=perhaps", "env.same_map is 'perhaps'; expected true or false, such as False"),
+        ("curriculum.final_collision=a", "expected a number or null"),
+        ("algo.actor=3", r"algo\.actor is 3; expected its settings one by one, such as algo\.actor\.learning_rate="),
+        ("seed=" + "9" * 5000, "cannot be read"),
+        ("seed=" + "9" * 4000, "seed is a number of 13288 bits; expected a number of at most 64 bits"),
+        ("env.num_envs=" + "x" * 5000, r"env\.num_envs is 'xxx"),
+        ("x" * 5000 + "=1", "unknown setting 'xxx"),
+        ("env.num_envs=[1", "cannot be read; expected key=value, with quotes"),
+        ("mlflow.uri=http://ada:secret@h#", "cannot be read"),
+    ],
+)
+def test_a_mistake_is_told_in_one_short_sentence_of_ours(override, told):
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_config([override])
+    message = str(caught.value)
+    assert len(message) < 300
+    assert not any(word in message for word in ("\n", "hydra.cc", "full_key", "Config search path", "secret@"))
+
+
+def test_only_names_that_are_like_the_mistyped_one_are_suggested():
+    with pytest.raises(ConfigError) as caught:
+        load_config(["frames_per_batch=3"])
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_a_setting_without_its_group_is_found():
+    with pytest.raises(ConfigError, match=r"Did you mean 'env\.num_envs'\?"):
+        load_config(["num_envs=3"])
+
+
+def test_a_cuda_device_that_is_not_there_is_named_with_those_that_are(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert load_config(["device=cuda:1"]).device == "cuda:1"
+    with pytest.raises(ConfigError, match="device is 'cuda:7'; expected cpu, or cuda:0 to cuda:1"):
+        load_config(["device=cuda:7"])
+
+
+@pytest.mark.parametrize("overrides", ["env.num_envs=3", [3], [None], [["seed=1"]]])
+def test_overrides_that_are_no_list_of_text_are_refused(overrides):
+    with pytest.raises(ConfigError, match="expected"):
+        load_config(overrides)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", "3"), ("seed", None), ("seed", True), ("device", 3), ("tracker_patience", "long"), ("env", 3),
+        ("algo", {}), ("headless", 1), ("keep_last_n", 2.5), ("tracker_deadline", None), ("run_folder", b"x"),
+    ],
+)  # fmt: skip
+def test_a_script_that_sets_a_value_of_another_type_is_told_the_key(key, value):
+    config = Config()
+    setattr(config, key, value)
+    with pytest.raises(ConfigError, match=rf"^{key} is "):
+        config.check()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [3, None, [], "seed", {3: 4}, {"env": 3}, {"env": None}, {"seed": "x" * 9000}, {"nothing": 1}, {"env": {"num_envs": []}}],
+)
+def test_saved_settings_that_are_none_are_refused(values):
+    with pytest.raises(ConfigError) as caught:
+        from_dict(values)
+    assert len(str(caught.value)) < 500

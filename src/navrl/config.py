@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from navrl.errors import ConfigError, nearest_name
+from navrl.errors import ConfigError, shown
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings
+from navrl.tracking.secrets import redact, redacted
 from navrl.tracking.settings import MlflowSettings, TrackingSettings, WandbSettings, tracker_names
 
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actions that each needs
 INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end
-GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
+LONGEST_MESSAGE = 300  # characters of what a library says
 PARTS = {  # that come with a preset
     "preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl"),
     "preset=sac": ("algo=sac",),
@@ -114,6 +115,7 @@ class Config(NavigationSettings):
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
+        _check_types(self, Config(), "")
         self.task.check()
         for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.registry, self.tracking):
             group.check()
@@ -149,14 +151,17 @@ class Config(NavigationSettings):
             raise ConfigError(f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, {self.max_frame_num}")
 
     def _check_device(self) -> None:
+        if self.device == "cpu":
+            return
+        if not re.fullmatch(r"cuda(:\d{1,3})?", self.device):
+            raise ConfigError(f"device is {shown(self.device)}; expected cpu, cuda or cuda:0")
         import torch
 
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise ConfigError(f"device is {self.device!r}; expected cpu, cuda or cuda:0") from error
-        if device.type == "cuda" and not torch.cuda.is_available():
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not count:
             raise ConfigError(f"device is {self.device!r}, but torch sees no CUDA device here; use device=cpu")
+        if int(self.device.partition(":")[2] or 0) >= count:
+            raise ConfigError(f"device is {self.device!r}; expected cpu, or cuda:0 to cuda:{count - 1}")
 
     def _check_worlds(self) -> None:
         """Keep the worlds that judge a policy apart from those that it learns in."""
@@ -169,6 +174,29 @@ class Config(NavigationSettings):
                     f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet {name} {first}: the policy would "
                     "be judged in worlds it has learnt in; move one of them"
                 )
+
+
+def _check_types(values: Any, defaults: Any, prefix: str) -> None:
+    """Raise a ConfigError for the first value of another type than its default: a script may set any."""
+    for part in dataclasses.fields(defaults):
+        key, value, default = f"{prefix}{part.name}", getattr(values, part.name), getattr(defaults, part.name)
+        if dataclasses.is_dataclass(default):
+            if not isinstance(value, type(default)):
+                raise ConfigError(f"{key} is {shown(value)}; expected {type(default).__name__}")
+            _check_types(value, default, f"{key}.")
+        elif part.type != "Any" and not _is_like(value, default):
+            expected = "a number or null" if default is None else f"{type(default).__name__}, such as {default!r}"
+            raise ConfigError(f"{key} is {shown(value)} of type {type(value).__name__}; expected {expected}")
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if default is None:
+        return value is None or isinstance(value, int | float)
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    return isinstance(value, list | tuple if isinstance(default, list | tuple) else type(default))
 
 
 def _tracking_of(config: Config) -> TrackingSettings:
@@ -188,16 +216,17 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    ConfigStore.instance().store(name="schema", node=Config)
-    for override in overrides:
-        if override.startswith(("+", "~", "=")):
-            raise ConfigError(_explain_added(override))
+    from navrl.conf.overrides import check_overrides
+
+    schema = OmegaConf.structured(Config)
+    check_overrides(overrides, schema)
+    ConfigStore.instance().store(name="schema", node=schema)
     with initialize_config_module("navrl.conf", version_base="1.3"):
         try:
             composed = compose("config", overrides=_with_parts(overrides))
             config = OmegaConf.to_object(composed)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(_explain(f"{error}: {error.__cause__}" if error.__cause__ else str(error), overrides)) from error
+            raise ConfigError(f"the settings cannot be put together: {_short(error)}") from error
     if not isinstance(config, Config):
         raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
     _refuse_foreign(config, overrides)
@@ -223,15 +252,21 @@ def _with_parts(overrides: Sequence[str]) -> list[str]:
 
 
 def as_yaml(config: Config) -> str:
-    """Return the configuration as YAML text."""
+    """Return the configuration as YAML text, without the passwords in addresses."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(OmegaConf.create(as_saved(config)))
 
 
 def as_dict(config: Config) -> dict[str, Any]:
     """Return the configuration as nested plain values."""
     return dataclasses.asdict(config)
+
+
+def as_saved(config: Config) -> dict[str, Any]:
+    """Return the configuration as files hold it: nested plain values, addresses without passwords."""
+    saved: dict[str, Any] = redacted(as_dict(config))
+    return saved
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
@@ -243,10 +278,12 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"saved settings are {shown(values)}; expected settings by name")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), dict(values)))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"saved settings do not fit this version: {' '.join(str(error).split())}") from error
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        raise ConfigError(f"saved settings do not fit this version: {_short(error)}") from error
     if not isinstance(config, Config):
         raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
     config.check()
@@ -255,28 +292,14 @@ def from_dict(values: Mapping[str, Any]) -> Config:
 
 def known_keys() -> list[str]:
     """Return every dotted key that can be set."""
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import OmegaConf
 
-    def walk(node: DictConfig, prefix: str) -> Iterator[str]:
-        for name, value in node.items_ex(resolve=False):
-            yield from walk(value, f"{prefix}{name!s}.") if isinstance(value, DictConfig) else [f"{prefix}{name!s}"]
+    from navrl.conf.overrides import keys_of
 
-    return [*walk(OmegaConf.structured(Config), "")]
+    return keys_of(OmegaConf.structured(Config))
 
 
-def _explain_added(override: str) -> str:
-    key = override.lstrip("+~").split("=", 1)[0]
-    near = nearest_name(key, known_keys())
-    return f"override {override!r} adds or removes a setting; expected key=value of a known one.{near}"
-
-
-def _explain(message: str, overrides: Sequence[str]) -> str:
-    """Return Hydra's complaint in one sentence, with the nearest setting where a key is unknown."""
-    known = [*known_keys(), *GROUPS]
-    for override in overrides:
-        key = override.split("=", 1)[0].lstrip("+~")
-        if "=" not in override:
-            return f"override {override!r} has no value; expected key=value, such as env.num_envs=256"
-        if key not in known and re.search(rf"\b{re.escape(key.split('.')[-1])}\b", message):
-            return f"unknown setting {key!r}.{nearest_name(key, known)} `navrl train --cfg job` lists all"
-    return " ".join(message.split())
+def _short(error: BaseException) -> str:
+    """Return what a library says about the configuration, in one line that is not too long."""
+    told = " ".join(redact(f"{error}: {error.__cause__}" if error.__cause__ else str(error)).split())
+    return told if len(told) <= LONGEST_MESSAGE else f"{told[:LONGEST_MESSAGE]}..."

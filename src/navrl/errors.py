@@ -7,7 +7,9 @@ Each class also inherits the built-in that fits, so callers need not know this m
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class NavrlError(Exception):
@@ -75,6 +77,37 @@ class BenchmarkError(NavrlError, RuntimeError):
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the known name most like `name`, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """Return ` Did you mean 'x'?` for a known name that `name` may be a slip of, or nothing.
+
+    A slip is a typing mistake, or a dotted name without the right group: `num_envs` for `env.num_envs`.
+    """
+    names, name = list(known), str(name)[:_LONGEST_NAME]
+    same = [one for one in names if one.rpartition(".")[2] == name.rpartition(".")[2]]
+    close = same or difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def shown(value: Any) -> str:
+    """Return a value for an error message, in at most about a hundred characters."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to write very long ones
+    return _short.repr(value)
+
+
+class _Short(reprlib.Repr):
+    """Writes the first few parts of a value, and those of its parts even shorter."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= _LONGEST_NUMBER else "..."
+
+    def repr_bool(self, x: bool, level: int) -> str:
+        return repr(x)
+
+
+_LONGEST_NAME = 200  # characters that names are compared by: the time grows with their square
+_LIKENESS = 0.75
+_LONGEST_NUMBER = 128  # bits
+_short = _Short()
+_short.maxstring = _short.maxother = 60
+_short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = 4
+_short.maxlevel = 2

@@ -158,7 +158,7 @@ def test_a_disk_that_is_full_for_long_does_not_use_up_the_files_that_a_process_m
 def test_couriers_are_sent_when_the_session_is_in_the_queue_not_before(tmp_path, monkeypatch):
     settings, seen = settings_of({"trackers": ["tensorboard"], "patience": 5.0}), []
 
-    def start(folder, trackers):
+    def start(folder, trackers, environment):
         seen.append([record["kind"] for record in Spool(folder).read()])
         raise OSError("no process")
 

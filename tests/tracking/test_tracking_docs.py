@@ -30,7 +30,7 @@ def test_the_code_on_the_page_runs(tmp_path):
 
 def test_the_keys_on_the_page_are_settings():
     lines = re.findall(r"^navrl train (.*?) *(?:#.*)?$", PAGE, re.M)
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         load_config(line.split())
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,31 @@ def test_no_worker_outlives_a_leader_that_was_killed(how):
     while runs(worker) and time.monotonic() < end:
         time.sleep(0.01)
     assert not runs(worker)
+
+
+def other_interface() -> str:
+    """Return the interface of this machine's first route to other machines, or nothing."""
+    return next((row.split()[0] for row in Path("/proc/net/route").read_text().splitlines()[1:]), "")
+
+
+def listening(process: int) -> list[str]:
+    """Return the addresses, in hexadecimal, that a process listens on."""
+    links = (os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir() if entry.is_symlink())
+    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    rows = [row.split() for kind in ("tcp", "tcp6") for row in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_team_listens_on_loopback_alone_and_leaves_no_rendezvous_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", other_interface())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with assemble(2, tell_and_sleep, "waiting") as team:
+        addresses = [address for process in team.gather(os.getpid()) for address in listening(process)]
+        assert [*tmp_path.glob("navrl-team-*")] == []
+        team.share(None)
+    assert addresses
+    assert set(addresses) <= {"0100007F", "00000000000000000000000001000000"}
 
 
 def runs(process: int) -> bool:

@@ -61,12 +61,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sync(spool: Any, tracker: str, arguments: argparse.Namespace) -> int:
     """Deliver to one tracker; return how many records still wait or were refused."""
+    from navrl.errors import TrackingError
+    from navrl.tracking.secrets import check_secret
     from navrl.tracking.spool import Journal
 
     journal = Journal(spool, tracker).read()
     total, before = len(spool.records), len(journal.missing(spool.records))
+    options = next((record["options"] for record in reversed(spool.records) if record["kind"] == "run"), {})
     if before and not arguments.dry_run:
-        code = _run_courier(spool, tracker, journal, arguments.deadline)
+        try:
+            check_secret(options.get(tracker, {}).get("uri", ""))
+            code = _run_courier(spool, tracker, journal, arguments.deadline)
+        except TrackingError as error:
+            code = str(error)
         if code is not None:
             print(f"{spool.run}: {tracker}: {code}")
     left = journal.read().missing(spool.records)

@@ -32,10 +32,10 @@ _BYTES_AT_ONCE = 1 << 20  # by trial, on ext4: more at once took much longer eve
 class AtomicFile:
     """A file under construction: `write`, then `commit`; leaving the block without `commit` leaves no trace."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o666) -> None:
         self.path = Path(path)
         self.size = 0
-        self._temporary, self._descriptor = _create_locked(self.path.parent)
+        self._temporary, self._descriptor = _create_locked(self.path.parent, mode)
         self._started = 0
 
     def write(self, buffers: Sequence[Any]) -> None:
@@ -175,11 +175,11 @@ if _sync_file_range is not None:
 _SYNC_FILE_RANGE_WRITE = 2
 
 
-def _create_locked(folder: Path) -> tuple[Path, int]:
+def _create_locked(folder: Path, mode: int) -> tuple[Path, int]:
     """Create a temporary file that is locked by this process; between the two a cleaner may take it: then try again."""
     while True:
         path = folder / f".navrl-{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with contextlib.suppress(OSError):  # a file system without locks: nobody will clean up there either
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a cleaner that was quicker
         if os.fstat(descriptor).st_nlink:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.registry.contents import Contents
+from navrl.tracking.secrets import redacted
 
 __all__ = ["gather_lineage"]
 
@@ -36,7 +37,7 @@ def gather_lineage(file: Path, contents: Contents, told: Mapping[str, Any]) -> d
             lineage.setdefault("seed", config["seed"])
     if contents.parameters:
         lineage["parameters"] = contents.parameters
-    return lineage | dict(told)
+    return dict(redacted(lineage | dict(told)))  # a run of an earlier version has passwords in its files
 
 
 def run_folder_of(file: Path) -> Path | None:

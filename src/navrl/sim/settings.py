@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from navrl.errors import ConfigError, nearest_name
+from navrl.errors import ConfigError, nearest_name, shown
 
 LAYOUTS = ("random", "navrl_eval")
 FRAMES = ("goal", "world")
@@ -163,7 +163,7 @@ class NavigationSettings:
             group, name = key.split(".")
             value = getattr(getattr(self, group), name)
             if not holds(value):
-                raise ConfigError(f"{key} is {value!r}; expected {expected}")
+                raise ConfigError(f"{key} is {shown(value)}; expected {expected}")
         height_range = self.sensor.lidar_vfov
         if self.sensor.lidar_vbeams > 1 and height_range[0] >= height_range[1]:
             raise ConfigError(f"sensor.lidar_vfov is {height_range}; expected [lowest, highest] with lowest < highest")
@@ -181,7 +181,8 @@ def _check_type(key: str, value: Any, example: Any) -> None:
         fits = isinstance(value, type(example))
     if not fits:
         expected = type(example).__name__
-        raise ConfigError(f"{key} is {value!r} of type {type(value).__name__}; expected {expected}, such as {example!r}")
+        found = f"{shown(value)} of type {type(value).__name__}"
+        raise ConfigError(f"{key} is {found}; expected {expected}, such as {example!r}")
 
 
 _Rule = tuple[str, Callable[[Any], bool], str]

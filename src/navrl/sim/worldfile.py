@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.errors import MissingExtraError, WorldError, nearest_name
+from navrl.errors import WorldError, nearest_name, shown
 from navrl.sim.terrain import ARENA, GROUND, boxes_of_heights
+from navrl.sim.world_reader import MAXIMUM_PIXELS, check_size, read_npz, read_png, read_yaml
 
 MAXIMUM_SHAPES = 20_000
-MAXIMUM_PIXELS = 4_000_000
 MAXIMUM_HEIGHT = 50.0  # m
+LONGEST_NAME = 200  # characters
 EDGE = 23.0  # m: random starts and targets lie on the square of 24 m, so nothing may stand there
 
 _NO_POINTS = np.zeros((0, 3), np.float32)
@@ -49,16 +48,12 @@ def load_world(path: str | Path) -> World:
         )
     if not path.is_file():
         raise FileNotFoundError(2, "no such world file", str(path))
+    check_size(path)
     return readers[path.suffix.lower()](path)
 
 
 def _read_yaml(path: Path) -> World:
-    import yaml  # comes with Hydra; only this kind of file needs it
-
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise WorldError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise WorldError(f"{path}: expected keys boxes, cylinders, starts, goals at the top, found {type(content).__name__}")
     _known_keys(path, "the file", content, ("name", "boxes", "cylinders", "starts", "goals"))
@@ -70,10 +65,14 @@ def _read_yaml(path: Path) -> World:
         np.array(cylinders, np.float32).reshape(-1, 5),
         starts,
         goals,
-        str(content.get("name", path.stem)),
+        _name(content.get("name", path.stem)),
     )
     _check_edges(path, world)
     return world
+
+
+def _name(value: Any) -> str:
+    return value[:LONGEST_NAME] if isinstance(value, str) else shown(value)
 
 
 def _entries(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
@@ -90,20 +89,20 @@ def _entries(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
 def _known_keys(path: Path, subject: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in entry:
         if key not in known:
-            raise WorldError(f"{path}: {subject} has an unknown key {key!r}.{nearest_name(str(key), known)}")
+            raise WorldError(f"{path}: {subject} has an unknown key {shown(key)}.{nearest_name(key, known)}")
 
 
 def _numbers(path: Path, subject: str, value: Any, count: int) -> list[float]:
     values = value if isinstance(value, list) else [value]
     good = len(values) == count and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     if not good or not all(abs(v) < 1e9 for v in values):
-        raise WorldError(f"{path}: {subject} is {value!r}; expected {count} finite number{'s' if count > 1 else ''}")
+        raise WorldError(f"{path}: {subject} is {shown(value)}; expected {count} finite number{'s' if count > 1 else ''}")
     return [float(v) for v in values]
 
 
 def _shape(path: Path, subject: str, entry: Any, required: Sequence[str], optional: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise WorldError(f"{path}: {subject} is {entry!r}; expected keys {', '.join(required)}")
+        raise WorldError(f"{path}: {subject} is {shown(entry)}; expected keys {', '.join(required)}")
     _known_keys(path, subject, entry, (*required, *optional))
     missing = [key for key in required if key not in entry]
     if missing:
@@ -167,10 +166,11 @@ def _check_edges(path: Path, world: World) -> None:
 def _heights(path: Path, heights: NDArray[Any], half_width: float) -> World:
     if heights.ndim != 2 or min(heights.shape) < 2 or heights.size > MAXIMUM_PIXELS:
         raise WorldError(
-            f"{path}: heights of shape {heights.shape}; expected two axes, at least 2 x 2, at most {MAXIMUM_PIXELS} cells"
+            f"{path}: heights of shape {shown(heights.shape)}; "
+            f"expected two axes, at least 2 x 2, at most {MAXIMUM_PIXELS} cells"
         )
     if not np.issubdtype(heights.dtype, np.number) or np.issubdtype(heights.dtype, np.complexfloating):
-        raise WorldError(f"{path}: heights of type {heights.dtype}; expected real numbers")
+        raise WorldError(f"{path}: heights of type {shown(str(heights.dtype))}; expected real numbers")
     heights = heights.astype(np.float32)
     if not np.isfinite(heights).all() or heights.min() < 0 or heights.max() > MAXIMUM_HEIGHT:
         raise WorldError(
@@ -186,43 +186,22 @@ def _heights(path: Path, heights: NDArray[Any], half_width: float) -> World:
 
 def _read_png(path: Path) -> World:
     """Grey levels are heights: black is the ground, white is 6 m; the image covers the 40 m arena, its top is +y."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise MissingExtraError(f"{path}: reading PNG worlds needs Pillow: pip install 'navrl[view]'") from error
-    try:
-        with Image.open(path) as image:
-            if image.width * image.height > MAXIMUM_PIXELS:
-                raise WorldError(f"{path}: {image.width} x {image.height} pixels; expected at most {MAXIMUM_PIXELS}")
-            if image.mode not in ("L", "I;16", "I", "1"):
-                raise WorldError(f"{path}: image mode {image.mode}; expected one grey channel of 8 or 16 bits")
-            deepest = {"L": 255.0, "1": 1.0}.get(image.mode, 65535.0)
-            pixels = np.asarray(image, np.float32)  # rows from the top
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        if isinstance(error, WorldError):
-            raise
-        raise WorldError(f"{path}: not a readable PNG image: {error}") from error
-    heights = np.round(pixels / deepest * 60.0) * 0.1  # 0.1 m steps, so that equal heights merge into few boxes
+    pixels, white = read_png(path)
+    heights = np.round(pixels / white * 60.0) * 0.1  # 0.1 m steps, so that equal heights merge into few boxes
     return _heights(path, np.ascontiguousarray(heights[::-1].T), ARENA)
 
 
 def _read_npz(path: Path) -> World:
     """An array `heights` (x, y) in metres, and optionally `half_width`, half the side of the square that it covers."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise WorldError(f"{path}: holds one bare array; expected an archive, as numpy.savez writes it")
-        with archive:
-            arrays = {key: np.asarray(archive[key]) for key in ("heights", "half_width") if key in archive.files}
-            found = list(archive.files)
-    except WorldError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, KeyError, NotImplementedError) as error:
-        raise WorldError(f"{path}: not a readable NPZ archive: {error}") from error
+    arrays, names = read_npz(path, ("heights", "half_width"))
     if "heights" not in arrays:
-        raise WorldError(f"{path}: holds {', '.join(found) or 'nothing'}; expected an array named heights")
+        raise WorldError(f"{path}: holds {_listed(names)}; expected an array named heights")
     width = arrays.get("half_width", np.array(ARENA))
-    if width.size != 1 or not np.issubdtype(width.dtype, np.number) or not 1.0 <= float(width.item()) <= EDGE:
-        raise WorldError(f"{path}: half_width is {width.tolist()}; expected one number from 1 to {EDGE:g}")
-    half_width = float(width.item())
-    return _heights(path, arrays["heights"], half_width)
+    if width.size != 1 or width.dtype.kind not in "iuf" or not 1.0 <= float(width.item()) <= EDGE:
+        raise WorldError(f"{path}: half_width is {shown(width.tolist())}; expected one number from 1 to {EDGE:g}")
+    return _heights(path, arrays["heights"], float(width.item()))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(name[:60] for name in names[:3]) + more if names else "nothing"

@@ -21,6 +21,7 @@ from typing import Any
 from navrl.io.priority import give_way
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
 from navrl.tracking.mirrors.interface import SLOWEST, named_file
+from navrl.tracking.secrets import redact
 from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
@@ -320,7 +321,7 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(error: BaseException) -> str:
-    told = " ".join(str(error).split()) or type(error).__name__
+    told = redact(" ".join(str(error).split())) or type(error).__name__
     return told if len(told) <= 300 else f"{told[:300]}..."
 
 

@@ -13,21 +13,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from navrl.io.priority import give_way
 from navrl.tracking.courier import NICENESS, end_services, has_ended, is_alive
-from navrl.tracking.spool import Journal, Spool
+from navrl.tracking.spool import Journal, Spool, open_private
 
 RESTART = (1.0, 60.0)  # s after the first death, and at most
 DEATH = 1.0  # s that killed processes have to be gone
 _OUTPUT_LIMIT = 1 << 20  # bytes of what couriers have printed that are kept when another one starts
 
 
-def start_couriers(run: Path, trackers: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the process that sends a courier to each tracker, for as long as this process lives and the run goes on."""
-    return _start(Spool(run), "couriers", "navrl.tracking.couriers", *trackers, "--parent", str(os.getpid()))
+def start_couriers(run: Path, trackers: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start the process that sends a courier to each tracker, for as long as this process lives and the run goes on.
+
+    What is secret goes into `environment`, on top of that of this process: all users see arguments.
+    """
+    words = (*trackers, "--parent", str(os.getpid()))
+    return _start(Spool(run), "couriers", "navrl.tracking.couriers", *words, environment=environment or {})
 
 
 def start_courier(spool: Spool, tracker: str, *options: str, own_session: bool = True) -> subprocess.Popen[bytes]:
@@ -51,20 +55,32 @@ def end_couriers(process: subprocess.Popen[bytes], until: float, spool: Spool, t
             end_services(courier)
 
 
-def _start(spool: Spool, name: str, module: str, *words: str, own_session: bool = True) -> subprocess.Popen[bytes]:
-    spool.folder.mkdir(parents=True, exist_ok=True)
+def _start(
+    spool: Spool,
+    name: str,
+    module: str,
+    *words: str,
+    own_session: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    spool.make_folder()
     output = spool.folder / f"{name}.output"
     with contextlib.suppress(FileNotFoundError):
         if output.stat().st_size > _OUTPUT_LIMIT:
             output.unlink()
     command = [sys.executable, "-m", module, str(spool.run.resolve()), *words]
     # A script that uses W&B itself has a service of W&B's client, which ends with the script: couriers have their own.
-    environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
-    with open(output, "ab") as file:
+    inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+    with open(output, "ab", opener=open_private) as file:
         # A session of its own: Ctrl+C is for the training, which ends it in good time.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=own_session, env=environment
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=own_session,
+            env=inherited | dict(environment or {}),
+        )
 
 
 class Couriers:

@@ -24,11 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from navrl.errors import MissingExtraError
+from navrl.errors import MissingExtraError, TrackingError
 from navrl.monitor import plain_value
 from navrl.registry.names import check_alias, check_name
 from navrl.tracking.couriers import end_couriers, start_couriers
 from navrl.tracking.mirrors.interface import legal_file_name
+from navrl.tracking.secrets import URI, check_secret, has_secret, redact, redacted
 from navrl.tracking.settings import TrackingSettings
 from navrl.tracking.spool import Journal, Spool
 
@@ -198,9 +199,9 @@ class Tracking:
         options = {
             "wandb": {"project": wandb.project, "entity": wandb.entity},
             "trackio": {"project": wandb.project},
-            "mlflow": {"project": wandb.project, "uri": settings.mlflow.uri},
+            "mlflow": {"project": wandb.project, "uri": redact(settings.mlflow.uri)},
         }
-        plain = plain_value(config, "config")
+        plain = redacted(plain_value(config, "config"))
         name = wandb.name or self.folder.resolve().name
         return lambda spool: spool.tidy().append(
             "run", id=identity, name=name, trackers=[*self._trackers], options=options, config=plain,
@@ -208,8 +209,15 @@ class Tracking:
         )  # fmt: skip
 
     def _start_couriers(self) -> subprocess.Popen[bytes] | None:
+        uri = self._settings.mlflow.uri
+        environment = {URI: uri} if has_secret(uri) else {}
         try:
-            return start_couriers(self.folder, self._live) if self._live else None
+            if "mlflow" in self._live:
+                check_secret(uri)
+        except TrackingError as error:
+            self._warn("secret", f"mlflow.uri {error}, or type mlflow.uri=... again; until then records wait in the queue")
+        try:
+            return start_couriers(self.folder, self._live, environment) if self._live else None
         except OSError as error:
             self._warn("couriers", f"nothing will be delivered to {', '.join(self._live)} during this run: {error}")
             return None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from navrl.errors import ConfigError, nearest_name
+from navrl.tracking.secrets import check_address
 
 MODES = ("disabled", "offline", "online")
 TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")
@@ -33,6 +34,10 @@ class MlflowSettings:
 
     uri: str = ""  # of the server, http://...; default: an SQLite store in the run's folder
 
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        check_address("mlflow.uri", self.uri)
+
 
 @dataclass
 class TrackingSettings:
@@ -47,6 +52,7 @@ class TrackingSettings:
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         self.wandb.check()
+        self.mlflow.check()
         for name in self.trackers:
             if name not in TRACKERS:
                 raise ConfigError(

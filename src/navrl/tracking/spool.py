@@ -50,7 +50,7 @@ class Lines:
     def locked(self) -> Iterator[None]:
         """Keep other writers out for the block; what one that died has left of a line is cut off."""
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             size = os.fstat(self._descriptor).st_size
@@ -105,6 +105,14 @@ class Lines:
             self._descriptor = -1
 
 
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that only its owner can read: addresses and names of users are in it."""
+    descriptor = os.open(path, flags, 0o600)
+    with contextlib.suppress(PermissionError):  # another user's run, in a shared folder
+        os.fchmod(descriptor, 0o600)  # an earlier version made it for all to read
+    return descriptor
+
+
 def _line(record: Mapping[str, Any]) -> bytes:
     body = json.dumps(record, allow_nan=False, ensure_ascii=True, separators=(",", ":")).encode()
     return b"%08x %b\n" % (zlib.crc32(body), body)
@@ -150,13 +158,18 @@ class Spool:
 
     def append(self, kind: str, **values: Any) -> dict[str, Any]:
         """Write a record and return it with its number; when this returns, no kill can lose it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.make_folder()
         with self._lines.locked():
             records = self.read()
             number = (records[-1]["number"] if records else 0) + 1 + self.damaged  # a damaged one had a number too
             record = {"number": number, "kind": kind, "time": time.time(), **values}
             self._lines.append(record)
         return record
+
+    def make_folder(self) -> None:
+        """Make the folder of the queue if it is not there, for its owner only."""
+        self.run.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def keep(self, descriptor: int) -> str:
         """Keep the file that is open at `descriptor` whatever becomes of its name, and return its SHA-256."""
@@ -187,8 +200,8 @@ class Spool:
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
-        """Have nobody drop files for the block: what is kept has no record yet."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Hold the lock that blocks file removal: what is kept has no record yet."""
+        self.make_folder()
         descriptor = os.open(self.folder / "files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -288,7 +301,7 @@ class Journal:
         self.refused: dict[int, str] = {}  # record number -> why nobody will try again
         self.failure = ""  # why the last attempt failed; empty after a success
         self.before = 0  # the process that was the courier before this one
-        self._folder = spool.folder
+        self._spool, self._folder = spool, spool.folder
         self._lines = Lines(spool.folder / f"{tracker}.log")
         self._lock = -1
 
@@ -317,7 +330,7 @@ class Journal:
         self._note({"failed": reason})
 
     def _note(self, line: Mapping[str, Any]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._spool.make_folder()
         with self._lines.locked():
             self._lines.append(line)
         self.read()
@@ -328,7 +341,7 @@ class Journal:
 
     def lock(self) -> bool:
         """Become the tracker's only courier, until `close`; False where another one is."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._spool.make_folder()
         descriptor = os.open(self._folder / f"{self.tracker}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,6 +21,7 @@ from navrl.bench import machine
 from navrl.errors import ConfigError
 from navrl.io.files import AtomicFile, remove_stale_files
 from navrl.monitor import plain_value
+from navrl.tracking.secrets import redact
 
 __all__ = ["RunFolder", "as_json", "default_name", "is_finished", "make_folder", "read_record", "sequence_of", "write_text"]
 
@@ -53,8 +54,8 @@ def make_folder(path: Path, option: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file: whole or not at all."""
-    with AtomicFile(path) as file:
+    """Write a text file: whole or not at all; one with an address in it is for its owner to read."""
+    with AtomicFile(path, mode=0o600 if "://" in text else 0o666) as file:
         file.write([text.encode()])
         file.commit()
 
@@ -273,7 +274,7 @@ def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
     """Return what somebody needs to repeat a run, or to explain why it went otherwise."""
     here = machine()
     return {
-        "command": command if isinstance(command, str) else shlex.join(command),
+        "command": redact(command) if isinstance(command, str) else shlex.join(map(redact, command)),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "process": os.getpid(),
         "host": socket.gethostname(),

@@ -32,7 +32,7 @@ class InterimEvaluation:
                 self._environments[label] = NavigationEnv(share_of(task, self.team), seed=self.seed, auto_reset=False)
             env = self._environments[label]
             env.reset(seed=self.seed)
-            flights = self.team.gather(evaluate(env, pilot))
+            flights = self.team.gather(vars(evaluate(env, pilot)))
             if self.team.leads:
-                results[label] = Flights.joined(flights)
+                results[label] = Flights.joined([Flights(**parts) for parts in flights])
         return results

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from navrl.config import Config, as_dict
+from navrl.config import Config, as_saved
 from navrl.io.rollouts import RolloutStorage
 from navrl.monitor import MetricsLog
 from navrl.train.denormals import flushed_denormals
@@ -188,7 +188,7 @@ class _Leader:
         """Save the state of the whole team in the background."""
         trainer, config = self.trainer, self.trainer.config
         ranks = self.team.gather(trainer.own_state())
-        state = trainer.shared_state() | {"ranks": ranks, "config": as_dict(config)}
+        state = trainer.shared_state() | {"ranks": ranks, "config": as_saved(config)}
         self.saving.save(trainer.iteration, state, score, config.compress_checkpoint)
         self.saved = trainer.iteration
 

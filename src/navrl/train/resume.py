@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from navrl.config import GROUPS, Config, as_dict, from_dict, load_config
+from navrl.conf.overrides import GROUPS
+from navrl.config import Config, as_dict, from_dict, load_config
 from navrl.errors import CheckpointError, ConfigError, NavrlError, RegistryError
 from navrl.io.checkpoint import find_checkpoint, load_checkpoint, verify_checkpoint
 from navrl.io.directory import CheckpointDirectory, list_entries

@@ -6,18 +6,20 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
 from navrl.errors import NavrlError
+from navrl.train.message import decode, encode
 
 PATIENCE = timedelta(minutes=30)  # that one process waits for another; the first compilation takes one minute
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -28,10 +30,10 @@ class TeamError(NavrlError, RuntimeError):
 
 
 class Team:
-    """The processes that train together, as one of them sees it; a team of one needs nobody."""
+    """The processes that train together, as one of them sees it; a team of one has no group."""
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank, self.size, self._group = rank, size, group
 
     @property
     def leads(self) -> bool:
@@ -42,25 +44,46 @@ class Team:
         """Sum a tensor over the team, in place; every process gets the same bits."""
         if self.size > 1:
             with _explained():
-                dist.all_reduce(tensor)
+                self._group.allreduce([tensor]).wait()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return everybody's value at the leader, and an empty list elsewhere."""
-        if self.size == 1:
-            return [value]
-        values: list[Any] | None = [None] * self.size if self.leads else None
-        with _explained():
-            dist.gather_object(value, values)
-        return values or []
+        """Return everybody's value at the leader, and an empty list elsewhere.
+
+        Values are tensors, arrays, plain values, and dicts, lists and tuples of them.
+        No pickle is sent or read.
+        """
+        if not self.leads:
+            self._send(encode(value))
+            return []
+        return [value, *(decode(self._receive(rank)) for rank in range(1, self.size))]
 
     def share(self, value: Any) -> Any:
-        """Return the leader's value everywhere."""
+        """Return the leader's value everywhere; see `gather` for what it may hold."""
         if self.size == 1:
             return value
-        box = [value]
+        message = encode(value) if self.leads else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([len(message)])
         with _explained():
-            dist.broadcast_object_list(box)
-        return box[0]
+            self._group.broadcast(size, 0).wait()
+            message = message if self.leads else torch.empty(int(size), dtype=torch.uint8)
+            self._group.broadcast(message, 0).wait()
+        return value if self.leads else decode(message)
+
+    def _send(self, message: Tensor) -> None:
+        with _explained():
+            self._group.send([torch.tensor([len(message)])], 0, 0).wait()
+            self._group.send([message], 0, 0).wait()
+
+    def _receive(self, rank: int) -> Tensor:
+        size = torch.zeros(1, dtype=torch.int64)
+        with _explained():
+            self._group.recv([size], rank, 0).wait()
+            message = torch.empty(int(size), dtype=torch.uint8)
+            self._group.recv([message], rank, 0).wait()
+        return message
+
+
+Target = Callable[[Team, Any], None]  # what a process of the team runs
 
 
 @contextmanager
@@ -73,41 +96,62 @@ def _explained() -> Iterator[None]:
 
 
 @contextmanager
-def assemble(size: int, target: Callable[[Team, Any], None], argument: Any) -> Iterator[Team]:
-    """Give the leader of a new team while `target(team, argument)` runs in the other processes, each with one thread.
+def assemble(size: int, target: Target, argument: Any) -> Iterator[Team]:
+    """Yield the leader of a new team while `target(team, argument)` runs in the other processes.
 
-    The others end with the leader, however it ends. They leave Ctrl+C to it.
+    Each process has one thread. The others end with the leader, however it ends, and leave Ctrl+C
+    to it. The processes find each other through a file that only this user can read, and listen on
+    the loopback interface alone.
     """
     threads = torch.get_num_threads()
     if size == 1:
         yield Team()
         return
-    store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False, timeout=PATIENCE)
-    context = torch.multiprocessing.get_context("spawn")
-    arguments = [(rank, size, store.port, os.getpid(), target, argument) for rank in range(1, size)]
-    workers = [context.Process(target=_join, args=given, daemon=True) for given in arguments]
-    for worker in workers:
-        worker.start()
+    workers: list[Any] = []
     try:
         torch.set_num_threads(1)
-        _await(workers, store)
-        dist.init_process_group("gloo", store=store, rank=0, world_size=size, timeout=PATIENCE)
-        yield Team(0, size)
+        # The folder has mode 0700, and is needed until all processes are connected.
+        with tempfile.TemporaryDirectory(prefix="navrl-team-") as folder:
+            store = Path(folder) / "store"
+            workers += _start_workers(size, store, target, argument)
+            _await(workers, FileStore(str(store), size))
+            group = _connect(0, size, store)
+        yield Team(0, size, group)
         for worker in workers:
             worker.join(30)
     finally:
         torch.set_num_threads(threads)
-        if dist.is_initialized():
-            dist.destroy_process_group()
         for worker in workers:
             if worker.is_alive():
                 worker.kill()
                 worker.join(10)
 
 
-def _join(
-    rank: int, size: int, port: int, leader: int, target: Callable[[Team, Any], None], argument: Any
-) -> None:  # fmt: skip
+def _start_workers(size: int, store: Path, target: Target, argument: Any) -> list[Any]:
+    context = torch.multiprocessing.get_context("spawn")
+    arguments = [(rank, size, store, os.getpid(), target, argument) for rank in range(1, size)]
+    workers = [context.Process(target=_join, args=words, daemon=True) for words in arguments]
+    for worker in workers:
+        worker.start()
+    return workers
+
+
+def _connect(rank: int, size: int, store: Path) -> Any:
+    """Return the group once every process is connected to every other.
+
+    The store is not needed afterwards. Without a device of ours gloo would listen on the address of
+    the host's name, or of GLOO_SOCKET_IFNAME.
+    """
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout = PATIENCE
+    with _explained():
+        group: Any = ProcessGroupGloo(FileStore(str(store), size), rank, size, options)
+        group.barrier().wait()
+    return group
+
+
+def _join(rank: int, size: int, store: Path, leader: int, target: Target, argument: Any) -> None:
     """Be one of the others. Signals to the whole group are the leader's to answer."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -116,17 +160,14 @@ def _join(
     if os.getppid() != leader:
         os._exit(1)  # it died before this process could ask to die with it
     torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, size, is_master=False, timeout=PATIENCE)
-    store.set(f"here {rank}", "yes")
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    FileStore(str(store), size).set(f"here {rank}", "yes")
     try:
-        target(Team(rank, size), argument)
+        target(Team(rank, size, _connect(rank, size, store)), argument)
     except NavrlError:
         os._exit(1)  # the leader is gone, or meets the same mistake and says so
-    dist.destroy_process_group()
 
 
-def _await(workers: list[Any], store: TCPStore) -> None:
+def _await(workers: list[Any], store: FileStore) -> None:
     """Return when all workers are there; one that died on its way will never be, so do not wait for it."""
     missing = dict(enumerate(workers, 1))
     while missing:

@@ -21,6 +21,7 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 
 from navrl.registry.names import check_alias, check_name, parse_reference
 from navrl.tracking.mirrors.interface import RunInfo, described, named_file, verified, wanted_version
+from navrl.tracking.secrets import sign_in
 
 RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata"
 _PARAMETERS_AT_ONCE = 100  # what MLflow takes
@@ -40,8 +41,8 @@ class MlflowMirror:
             root = (Path(folder) / "mlflow").resolve()
             root.mkdir(parents=True, exist_ok=True)
             uri, self._artifacts = f"sqlite:///{root}/mlflow.db", (root / "artifacts").as_uri()
-        self._uri, self._project = uri, project
-        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._uri, self._project = sign_in(uri), project
+        self._client = MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
         self._run = ""
 
     def start(self, run: RunInfo) -> int:

@@ -1,0 +1,121 @@
+"""Passwords and tokens in addresses: never in a file, and taken from the environment when needed.
+
+A run records `http://ada:***@host:5000` where `http://ada:PASSWORD@host:5000` was typed. The process
+that trains keeps the whole address in memory, and hands it to delivery processes in their
+environment, which no other user can read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from navrl.errors import ConfigError, TrackingError
+
+__all__ = ["HIDDEN", "check_address", "redact", "redacted", "sign_in"]
+
+HIDDEN = "***"
+URI, USER, PASSWORD = (f"MLFLOW_TRACKING_{name}" for name in ("URI", "USERNAME", "PASSWORD"))
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.\-]*://\S*", re.IGNORECASE)
+_USER = re.compile(r"(?P<scheme>^[^:]+://)(?P<user>[^/?#:@]*)(?P<password>:[^/?#]*)?@")
+_FIELD = re.compile(
+    r"(?P<name>[?&;#][^=&;#]*(?:token|key|secret|passw|pwd|auth|sign|credential)[^=&;#]*=)[^&;#]+",
+    re.IGNORECASE,
+)
+
+
+def redact(text: str) -> str:
+    """Return a text with `***` for the passwords and tokens in its addresses."""
+    return _ADDRESS.sub(lambda found: _FIELD.sub(rf"\g<name>{HIDDEN}", _hide_user(found[0])), text)
+
+
+def _hide_user(address: str) -> str:
+    """Hide the password; a user without one is most often a token."""
+
+    def hidden(found: re.Match[str]) -> str:
+        known = f"{found['user']}:" if len(found["password"] or "") > 1 else ""
+        return f"{found['scheme']}{known}{HIDDEN}@"
+
+    return _USER.sub(hidden, address)
+
+
+def redacted(value: Any) -> Any:
+    """Return a copy of nested plain values, every text in it redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {key: redacted(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(redacted(inner) for inner in value)
+    return value
+
+
+def check_address(key: str, address: str) -> None:
+    """Raise a ConfigError for an address whose password could not be told from the rest of it."""
+    try:
+        parts = urlsplit(address)
+        clear = parts.port is None or parts.port > 0
+    except ValueError:  # the port is no number
+        clear = False
+    else:
+        rest = "" if parts.scheme in ("", "file", "sqlite") else address.partition(parts.netloc)[2]
+        clear = clear and "@" not in rest and not re.search(r"\s", address)
+    if not clear:
+        raise ConfigError(
+            f"{key} is no address; expected scheme://[user:password@]host[:port]/path, with "
+            "/ ? # @ and spaces in a password percent-encoded, or the password in the environment "
+            f"({PASSWORD})"
+        )
+
+
+def has_secret(address: str) -> bool:
+    """Tell whether an address holds a password or token that `redact` would hide."""
+    return redact(address) != address
+
+
+def check_secret(address: str) -> None:
+    """Raise a TrackingError for an address that was redacted, if the environment lacks the rest."""
+    if HIDDEN in address and _whole(address) is None:
+        raise TrackingError(
+            f"{address} was saved without its password; set {USER} and {PASSWORD}, or {URI} to the "
+            "whole address, in the environment"
+        )
+
+
+def sign_in(address: str) -> str:
+    """Return the address of a server to connect to, without credentials.
+
+    Those go into the environment of this process, where MLflow's client looks for them: what the
+    client prints then cannot hold them. What was redacted is taken from there.
+
+    Raises:
+        TrackingError: the address was redacted, and the environment lacks its password.
+    """
+    check_secret(address)
+    whole = (_whole(address) if HIDDEN in address else None) or address
+    parts = urlsplit(whole)
+    if parts.scheme not in ("http", "https") or not (parts.username and parts.password):
+        return whole
+    os.environ[USER], os.environ[PASSWORD] = unquote(parts.username), unquote(parts.password)
+    return _without_user(whole)
+
+
+def _whole(address: str) -> str | None:
+    """Return a redacted address with what the environment has for it, or None."""
+    typed = os.environ.get(URI, "")
+    if typed and redact(typed) == address:
+        return typed
+    bare = _without_user(address)
+    web = address.startswith(("http://", "https://"))
+    if web and HIDDEN not in bare and os.environ.get(USER) and os.environ.get(PASSWORD):
+        return bare
+    return None
+
+
+def _without_user(address: str) -> str:
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
