@@ -18,7 +18,8 @@ from navrl.io.codecs import DEFAULT_CODEC, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
 from navrl.io.element_types import NUMPY_DTYPES
-from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file
+from navrl.io.files import irregular_kind
+from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources
 from navrl.io.state import check_json, pack_state, unpack_state, widened_arrays
@@ -56,11 +57,15 @@ def save_checkpoint(
     return write_container(path, sources, document, codec=codec, level=level)
 
 
-def checkpoint_document(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def checkpoint_document(
+    metadata: Mapping[str, Any] | None,
+    sequence: int | None = None,
+) -> dict[str, Any]:
     """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
     return {
         "kind": KIND,
         "created": time.time(),
+        **({} if sequence is None else {"sequence": sequence}),
         "metadata": check_json(dict(metadata), "metadata") if metadata else {},
     }
 
@@ -69,15 +74,20 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """Return the file that holds a checkpoint: the path itself, or with a suffix of compression more or less.
 
     Raises:
-        CheckpointError: there is none; the message lists the names that were tried.
+        CheckpointError: there is none; the message lists the names that were tried. Or there is
+            something else than a file, which the message names.
     """
     path = Path(path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
     if path.suffix in _SUFFIXES:
         candidates.append(path.with_suffix(""))
     for candidate in candidates:
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # unlike Path.is_file it never raises
             return candidate
+    for candidate in candidates:
+        if (kind := irregular_kind(candidate)) is not None:
+            hint = f"; name one in it, such as {candidate / 'latest'}" if candidate.is_dir() else ""
+            raise CheckpointError(f"{candidate}: found {kind}, expected a checkpoint{hint}")
     tried = ", ".join(candidate.name for candidate in candidates)
     raise CheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
 
@@ -106,7 +116,7 @@ def load_checkpoint(
         ContainerError: the file is damaged; the message names the file and the tensor.
     """
     found = find_checkpoint(path)
-    with naming_file(found), open(found, "rb") as file:
+    with naming_file(found), open(open_to_read(found), "rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
         return legacy.load(found, start, device, trusted=trusted, into=into)
