@@ -31,6 +31,10 @@ KIND = "checkpoint"
 _SUFFIXES = (".lz4", ".navrl")
 
 
+class NoCheckpointError(CheckpointError):
+    """There is no file where a checkpoint was asked for."""
+
+
 def save_checkpoint(
     state: Any,
     path: str | os.PathLike[str],
@@ -74,7 +78,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """Return the file that holds a checkpoint: the path itself, or with a suffix of compression more or less.
 
     Raises:
-        CheckpointError: there is none; the message lists the names that were tried. Or there is
+        NoCheckpointError: there is none; the message lists the names that were tried. Or there is
             something else than a file, which the message names.
     """
     path = Path(path)
@@ -87,9 +91,9 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     for candidate in candidates:
         if (kind := irregular_kind(candidate)) is not None:
             hint = f"; name one in it, such as {candidate / 'latest'}" if candidate.is_dir() else ""
-            raise CheckpointError(f"{candidate}: found {kind}, expected a checkpoint{hint}")
+            raise NoCheckpointError(f"{candidate}: found {kind}, expected a checkpoint{hint}")
     tried = ", ".join(candidate.name for candidate in candidates)
-    raise CheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
+    raise NoCheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
 
 
 def load_checkpoint(

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
-from navrl.io.checkpoint import load_checkpoint, verify_checkpoint
+from navrl.io.checkpoint import NoCheckpointError, load_checkpoint, verify_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import Written
 from navrl.io.delta import base_of
@@ -39,6 +39,8 @@ __all__ = ["CheckpointDirectory", "Entry", "Retention"]
 _STEP = re.compile(r"checkpoint_(\d{9,})\.pt")
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LATEST = "latest"
+# The last two: it was pruned meanwhile, or is no file at all.
+_NOT_WHOLE = (ContainerError, UnsafePickleError, FileNotFoundError, NoCheckpointError)
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ class CheckpointDirectory:
                 if into is not None:
                     verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
                 state = load_checkpoint(path, device, into=into)
-            except (ContainerError, UnsafePickleError, FileNotFoundError) as error:  # the last: pruned just now
+            except _NOT_WHOLE as error:
                 damaged.append(str(error))
                 continue
             if damaged:
@@ -306,6 +308,19 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
                 )
             )
     return entries
+
+
+def list_unreadable(folder: str | os.PathLike[str]) -> dict[Path, str]:
+    """Return what is named like a checkpoint and has no readable index, with the reason."""
+    reasons = {}
+    for _, path in _checkpoint_files(folder):
+        try:
+            base_of(read_index(path))
+        except ContainerError as error:
+            reasons[path] = str(error)
+        except FileNotFoundError:  # pruned meanwhile
+            continue
+    return reasons
 
 
 def _sequences(entries: Iterable[Entry]) -> list[int]:

@@ -24,6 +24,7 @@ from navrl.errors import CheckpointError
 
 __all__ = [
     "AtomicFile",
+    "check_is_folder",
     "irregular_kind",
     "make_folder",
     "point_alias",
@@ -248,6 +249,14 @@ _KINDS = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
+
+
+def check_is_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise `CheckpointError`, which says what is there, unless the path is a folder."""
+    if not os.path.isdir(folder):
+        there = os.path.isfile(folder)
+        kind = irregular_kind(folder) or ("a file" if there else "nothing")
+        raise CheckpointError(f"{os.fspath(folder)}: found {kind}, expected a folder")
 
 
 def irregular_kind(path: str | os.PathLike[str]) -> str | None:
