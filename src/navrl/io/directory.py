@@ -394,9 +394,18 @@ def _prune(
             kept.add(base)
             base = bases.get(base)
     doomed = [entry for entry in entries if entry.path.name not in kept]
-    if doomed and not dry_run:
-        for entry in doomed:
+    if not dry_run:
+        _remove(folder, doomed)
+    return doomed
+
+
+def _remove(folder: str | os.PathLike[str], entries: list[Entry]) -> None:
+    """Remove checkpoints, those that build on others first, so that a crash leaves none without its base."""
+    while entries:
+        bases = {entry.base for entry in entries}
+        first = [entry for entry in entries if entry.path.name not in bases] or entries
+        for entry in first:
             with suppress(FileNotFoundError):
                 entry.path.unlink()
         sync_folder(folder)
-    return doomed
+        entries = [entry for entry in entries if entry not in first]
