@@ -35,13 +35,11 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prune the folder and say what went."""
-    from navrl.errors import CheckpointError
     from navrl.io import Retention
     from navrl.io.directory import list_entries, prune
-    from navrl.io.files import remove_stale_files
+    from navrl.io.files import check_is_folder, remove_stale_files
 
-    if not arguments.folder.is_dir():
-        raise CheckpointError(f"{arguments.folder}: no such folder")
+    check_is_folder(arguments.folder)
     rules = Retention(arguments.keep_last, arguments.keep_best, arguments.metric, arguments.mode, arguments.keep_every)
     removed = prune(arguments.folder, rules, dry_run=arguments.dry_run)
     verb = "would remove" if arguments.dry_run else "removed"

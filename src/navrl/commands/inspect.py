@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console(width=None if Console().is_terminal else 150)
-    show = _show_folder if arguments.path.is_dir() else _show_file
+    show = _show_folder if os.path.isdir(arguments.path) else _show_file
     return show(console, arguments.path, arguments.verify)
 
 
@@ -50,7 +51,7 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     kind = escape(str(document.get("kind")))
     console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}")
     if isinstance(document.get("created"), float):
-        console.print(f"created {_date(document['created'])}")
+        console.print(f"created {format_date(document['created'])}")
     if isinstance(document.get("base"), dict):
         console.print(f"holds differences to {document['base'].get('file')}", markup=False)
     console.print(f"metadata {json.dumps(document.get('metadata'))}", markup=False, soft_wrap=True)
@@ -68,7 +69,7 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from navrl.io.directory import list_aliases, list_entries
+    from navrl.io.directory import list_aliases, list_entries, list_unreadable
 
     aliases = list_aliases(folder)
     table = Table(*_right("step"), "names", "metrics", *_right("bytes", "stored", "ratio"), "created")
@@ -79,10 +80,12 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
         ratio = entry.stored_bytes / entry.raw_bytes if entry.raw_bytes else 1.0
         table.add_row(
             str(entry.step), escape(names), escape(metrics), _bytes(entry.raw_bytes), _bytes(entry.stored_bytes),
-            f"{ratio:.3f}", _date(entry.created),
+            f"{ratio:.3f}", format_date(entry.created),
         )  # fmt: skip
     console.print(f"[bold]{escape(str(folder))}[/bold]: {len(entries)} checkpoints")
     console.print(table)
+    for reason in [] if verify else list_unreadable(folder).values():
+        console.print(f"not listed: {reason}", markup=False, soft_wrap=True)
     return _verify(console, sorted(folder.glob("checkpoint_*.pt"))) if verify else 0
 
 
@@ -119,7 +122,8 @@ def _metric(name: str, value: Any) -> str:
     return f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value!r}"
 
 
-def _date(seconds: float) -> str:
+def format_date(seconds: float) -> str:
+    """Return a time as people write it; also one that no calendar has."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

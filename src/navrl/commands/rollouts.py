@@ -31,7 +31,7 @@ def register(subparsers: Any) -> None:
     for action, run in ((ls, _ls), (show, _show), (export, _export)):
         action.add_argument("folder", type=Path, help="a run (its rollouts/ or else its checkpoints/), or a folder of rollouts")
         action.set_defaults(run=run)
-    show.add_argument("iteration", type=int, nargs="?", help="which one (default: the newest)")
+    show.add_argument("iteration", type=int, nargs="?", help="which one (default: the last saved)")
     show.add_argument("--env", type=int, default=0, metavar="N", help="the drone to draw (default: %(default)s)")
     show.add_argument("--png", type=Path, metavar="FILE", help="draw its flight, reward and clearance")
     target = export.add_mutually_exclusive_group(required=True)
@@ -44,8 +44,10 @@ def register(subparsers: Any) -> None:
 def _storage(folder: Path) -> Any:
     """Return the rollouts of a run, or of a folder of them; those of a run are by themselves or beside its checkpoints."""
     from navrl.errors import RolloutError
+    from navrl.io.files import check_is_folder
     from navrl.io.rollouts import RolloutStorage
 
+    check_is_folder(folder)
     storages = [RolloutStorage(place) for place in (folder / "rollouts", folder / "checkpoints", folder)]
     storage = next((storage for storage in storages if storage.list()), None)
     if storage is None:
@@ -63,19 +65,25 @@ def _console() -> Any:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    """List the rollouts."""
-    from datetime import UTC, datetime
-
+    """List the rollouts; return 1 if the index of one is damaged."""
     from rich.table import Column, Table
+
+    from navrl.commands.inspect import format_date
+    from navrl.errors import ContainerError, RolloutError
 
     storage = _storage(arguments.folder)
     table = Table(
         *(Column(name, justify="right") for name in ("iteration", "environments", "steps", "MB", "stored MB", "ratio")),
         "created",
     )
+    damaged = []
     for iteration in storage.list():
-        info = storage.info(iteration)
-        created = datetime.fromtimestamp(info.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        try:
+            info = storage.info(iteration)
+        except (ContainerError, RolloutError) as error:
+            damaged.append(str(error))
+            continue
+        created = format_date(info.created)
         table.add_row(
             str(iteration), str(info.envs), str(info.steps), f"{info.raw_bytes / 1e6:.2f}", f"{info.stored_bytes / 1e6:.2f}",
             f"{info.stored_bytes / max(1, info.raw_bytes):.3f}", created,
@@ -85,7 +93,9 @@ def _ls(arguments: argparse.Namespace) -> int:
     console.print(
         f"{storage.folder}: {len(storage.list())} rollouts, {storage.size() / 1e6:.2f} MB", markup=False, soft_wrap=True
     )
-    return 0
+    for reason in damaged:
+        console.print(f"damaged: {reason}", markup=False, soft_wrap=True)
+    return 1 if damaged else 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -94,7 +104,10 @@ def _show(arguments: argparse.Namespace) -> int:
     from rich.table import Column, Table
 
     storage = _storage(arguments.folder)
-    iteration = storage.list()[-1] if arguments.iteration is None else arguments.iteration
+    iteration = arguments.iteration
+    if iteration is None:
+        newest = storage.latest()
+        iteration = storage.list()[-1] if newest is None else newest  # then it says why
     info = storage.info(iteration)
     console = _console()
     console.print(f"{info.path}: {info.envs} environments x {info.steps} steps", markup=False, soft_wrap=True)

@@ -20,7 +20,8 @@ from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
 from navrl.io.devices import usable_device
 from navrl.io.element_types import NUMPY_DTYPES
-from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file
+from navrl.io.files import irregular_kind
+from navrl.io.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read
 from navrl.io.lossy import narrow_moments
 from navrl.io.snapshot import live_sources
 from navrl.io.state import check_json, pack_state, unpack_state, widened_arrays
@@ -30,6 +31,10 @@ __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_chec
 
 KIND = "checkpoint"
 _SUFFIXES = (".lz4", ".navrl")
+
+
+class NoCheckpointError(CheckpointError):
+    """There is no file where a checkpoint was asked for."""
 
 
 def save_checkpoint(
@@ -58,11 +63,15 @@ def save_checkpoint(
     return write_container(path, sources, document, codec=codec, level=level)
 
 
-def checkpoint_document(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def checkpoint_document(
+    metadata: Mapping[str, Any] | None,
+    sequence: int | None = None,
+) -> dict[str, Any]:
     """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
     return {
         "kind": KIND,
         "created": time.time(),
+        **({} if sequence is None else {"sequence": sequence}),
         "metadata": check_json(dict(metadata), "metadata") if metadata else {},
     }
 
@@ -73,13 +82,15 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     Where several are there, it is the one that was modified last, with a warning.
 
     Raises:
-        CheckpointError: there is none; the message lists the names that were tried.
+        NoCheckpointError: there is none; the message lists the names that were tried. Or there is
+            something else than a file, which the message names.
     """
     path = Path(path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
     if path.suffix in _SUFFIXES:
         candidates.append(path.with_suffix(""))
-    there = [candidate for candidate in candidates if candidate.is_file()]
+    # unlike Path.is_file, isfile never raises
+    there = [candidate for candidate in candidates if os.path.isfile(candidate)]
     if there:
         newest = max(there, key=lambda candidate: candidate.stat().st_mtime_ns)
         if len(there) > 1:
@@ -90,8 +101,12 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
                 stacklevel=3,
             )
         return newest
+    for candidate in candidates:
+        if (kind := irregular_kind(candidate)) is not None:
+            hint = f"; name one in it, such as {candidate / 'latest'}" if candidate.is_dir() else ""
+            raise NoCheckpointError(f"{candidate}: found {kind}, expected a checkpoint{hint}")
     tried = ", ".join(candidate.name for candidate in candidates)
-    raise CheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
+    raise NoCheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
 
 
 def load_checkpoint(
@@ -120,7 +135,7 @@ def load_checkpoint(
     """
     device = usable_device(device)
     found = find_checkpoint(path)
-    with naming_file(found), open(found, "rb") as file:
+    with naming_file(found), open(open_to_read(found), "rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
         return legacy.load(found, start, device, trusted=trusted, into=into)

@@ -14,7 +14,7 @@ from navrl.errors import CheckpointError, ConfigError, ContainerError, MissingEx
 from navrl.io.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.files import AtomicFile
-from navrl.io.index import read_index
+from navrl.io.index import open_to_read, read_index
 from navrl.io.state import pack_state, unpack_state
 
 __all__ = ["FORMATS", "convert_checkpoint"]
@@ -46,6 +46,8 @@ def convert_checkpoint(
     to = to or ("safetensors" if target.suffix == ".safetensors" else "navrl")
     if to not in FORMATS:
         raise ConfigError(f"format {to!r} is unknown; there are {', '.join(FORMATS)}")
+    if os.path.isdir(target):
+        raise ConfigError(f"{target}: found a directory, expected the name of a file to write")
     source = Path(source)
     if source.suffix == ".safetensors":
         state, metadata = _read_safetensors(source)
@@ -108,6 +110,7 @@ def _own_memory(value: Any) -> torch.Tensor:
 def _read_safetensors(source: Path) -> tuple[Any, dict[str, Any]]:
     """Return state and metadata of a safetensors file: all of one that navrl wrote, else its tensors by name."""
     module = _safetensors()
+    os.close(open_to_read(source))  # refuses what is no file, where safetensors would wait for ever
     try:
         with module.safe_open(source, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

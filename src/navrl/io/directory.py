@@ -17,21 +17,30 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
-from navrl.io.checkpoint import load_checkpoint, verify_checkpoint
+from navrl.io.checkpoint import NoCheckpointError, load_checkpoint, verify_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import Written
 from navrl.io.delta import base_of
-from navrl.io.files import point_alias, remove_stale_files, sync_folder
+from navrl.io.files import (
+    irregular_kind,
+    make_folder,
+    point_alias,
+    remove_stale_files,
+    sync_folder,
+)
 from navrl.io.index import read_index
 from navrl.io.legacy import UnsafePickleError
 from navrl.io.models import format_checkpoint_name
 from navrl.io.saver import AsyncCheckpointSaver, OnDone
+from navrl.io.sequence import SequenceNumbers, sequence_of
 
 __all__ = ["CheckpointDirectory", "Entry", "Retention"]
 
 _STEP = re.compile(r"checkpoint_(\d{9,})\.pt")
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LATEST = "latest"
+# The last two: it was pruned meanwhile, or is no file at all.
+_NOT_WHOLE = (ContainerError, UnsafePickleError, FileNotFoundError, NoCheckpointError)
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,11 @@ class Entry:
     path: Path
     metrics: Mapping[str, float | None]  # None: was not finite
     config: Any
-    created: float
+    created: float  # by the clock, which may have been wrong: for people
     raw_bytes: int
     stored_bytes: int
     base: str | None = None  # the file that this one builds on
+    sequence: int | None = None  # orders files; those of an older navrl have None and come first
 
 
 @dataclass(frozen=True)
@@ -87,17 +97,30 @@ class Retention:
         return [entry for entry in ordered if entry.step not in kept]
 
 
-def _age(entry: Entry) -> tuple[float, int]:
-    """Return a key that sorts checkpoints by when they were written; a run resumed from an older step goes back in steps."""
-    return entry.created, entry.step
+def _age(entry: Entry) -> tuple[int, float, int]:
+    """Return a key that sorts checkpoints in the order in which they were saved.
+
+    Not by step: a run resumed from an older step goes back in steps.
+    """
+    return entry.sequence or 0, entry.created, entry.step
 
 
 def rank(entries: Iterable[Entry], metric: str, mode: str = "max") -> list[Entry]:
     """Return the checkpoints that have the metric, best first, the newer first among equals; NaN is never best."""
     sign = 1.0 if mode == "max" else -1.0
-    values = ((entry.metrics.get(metric), entry) for entry in entries)
-    having = [(sign * value, entry) for value, entry in values if isinstance(value, int | float)]
-    return [entry for _, entry in sorted(having, key=lambda pair: (pair[0], pair[1].step), reverse=True)]
+    values = ((_finite(entry.metrics.get(metric)), entry) for entry in entries)
+    having = [(sign * value, entry) for value, entry in values if value is not None]
+    having.sort(key=lambda pair: (pair[0], _age(pair[1])), reverse=True)
+    return [entry for _, entry in having]
+
+
+def _finite(value: Any) -> float | None:
+    """Return a metric as a number, if it is one that can be compared."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class CheckpointDirectory:
@@ -132,8 +155,11 @@ class CheckpointDirectory:
         self.folder = Path(folder).absolute()
         self._naming = threading.Lock()  # held while names are given, and while what has none is removed
         self.retention = Retention(keep_last_n, keep_best, metric, mode, keep_every)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         remove_stale_files(self.folder)
+        entries = self.entries()
+        unreadable = len(entries) < len(_checkpoint_files(self.folder))
+        self._numbers = SequenceNumbers(self.folder, _sequences(entries), unreadable=unreadable)
         self.saver = AsyncCheckpointSaver(
             max_queue_size,
             optimizers=optimizers,
@@ -163,7 +189,8 @@ class CheckpointDirectory:
         path = self.folder / format_checkpoint_name(step)
         finite = {name: float(value) if math.isfinite(value) else None for name, value in (metrics or {}).items()}
         metadata = {"step": step, "metrics": finite, "config": config}
-        self.saver.save_async(state, path, compress, metadata, after=self._saved)
+        number = self._numbers.take()
+        self.saver.save_async(state, path, compress, metadata, sequence=number, after=self._saved)
         return path
 
     def _saved(self, written: Written) -> None:
@@ -176,7 +203,7 @@ class CheckpointDirectory:
         return list_entries(self.folder)
 
     def latest(self) -> Entry | None:
-        """Return the checkpoint that was written last, or None."""
+        """Return the checkpoint that was saved last, by its sequence number, or None."""
         return max(self.entries(), key=_age, default=None)
 
     def best(self, metric: str | None = None, mode: Literal["max", "min"] | None = None) -> Entry | None:
@@ -188,8 +215,9 @@ class CheckpointDirectory:
         return ranked[0] if ranked else None
 
     def load(self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None) -> Any:
-        """Return the state of a step; by default of the last written that is whole, with a warning if later ones are not.
+        """Return the state of a step; by default of the last saved that is whole.
 
+        A warning names later ones that are not whole.
         With `into`, live tensors are filled in place, once no save is being copied from them any more.
 
         Raises:
@@ -201,16 +229,24 @@ class CheckpointDirectory:
         if step is not None:
             return load_checkpoint(self.folder / format_checkpoint_name(step), device, into=into)
         damaged = []
-        for path in _newest_first(self.folder):
+        entries = self.entries()
+        for path in _newest_first(self.folder, entries):
             try:
                 if into is not None:
                     verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
                 state = load_checkpoint(path, device, into=into)
-            except (ContainerError, UnsafePickleError, FileNotFoundError) as error:  # the last: pruned just now
+            except _NOT_WHOLE as error:
                 damaged.append(str(error))
                 continue
             if damaged:
                 warnings.warn(f"{path.name} was loaded, because: {'; '.join(damaged)}", RuntimeWarning, stacklevel=2)
+            elif entries and path not in {entry.path for entry in entries}:
+                warnings.warn(
+                    f"{path.name} was loaded, going by its step: it is no container of navrl, so "
+                    "that it does not say whether it was saved before or after the others",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             return state
         raise CheckpointError(f"{self.folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged))
 
@@ -234,7 +270,9 @@ class CheckpointDirectory:
     def prune(self) -> list[Entry]:
         """Remove what neither a rule nor an alias keeps, and return what was removed."""
         with self._naming:
-            return prune(self.folder, self.retention)
+            entries = self.entries()
+            self._numbers.saw(_sequences(entries))
+            return _prune(self.folder, self.retention, entries)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything saved so far is on the disk."""
@@ -266,6 +304,7 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
                     metrics=_dict_or_empty(metadata.get("metrics")),
                     config=metadata.get("config"),
                     created=created if isinstance(created, float) else 0.0,
+                    sequence=sequence_of(index.document),
                     raw_bytes=index.size,
                     stored_bytes=index.file_size,
                     base=base.file if (base := base_of(index)) else None,
@@ -274,20 +313,51 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
     return entries
 
 
+def list_unreadable(folder: str | os.PathLike[str]) -> dict[Path, str]:
+    """Return what is named like a checkpoint and has no readable index, with the reason."""
+    reasons = {}
+    for _, path in _checkpoint_files(folder):
+        try:
+            base_of(read_index(path))
+        except ContainerError as error:
+            reasons[path] = str(error)
+        except FileNotFoundError:  # pruned meanwhile
+            continue
+    return reasons
+
+
+def _sequences(entries: Iterable[Entry]) -> list[int]:
+    return [entry.sequence for entry in entries if entry.sequence is not None]
+
+
 def _checkpoint_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
-    """Return step and path of every file that is named like a checkpoint, by step."""
-    files = (path for path in Path(folder).iterdir() if path.is_file() and not path.is_symlink())
-    matches = ((_STEP.fullmatch(path.name), path) for path in files)
-    return sorted((int(match[1]), path) for match, path in matches if match)
+    """Return step and path of all that is named like a checkpoint, by step.
+
+    Links to files are left out: they are aliases.
+    """
+    matches = ((_STEP.fullmatch(path.name), path) for path in Path(folder).iterdir())
+    named = [(int(match[1]), path) for match, path in matches if match]
+    return sorted((step, path) for step, path in named if not _is_link_to_file(path))
 
 
-def _newest_first(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return every file that is named like a checkpoint, the last written first, those that are no containers too."""
-    ages = {entry.path: _age(entry) for entry in list_entries(folder)}
-    for step, path in _checkpoint_files(folder):
-        with suppress(OSError):  # gone since, or on a disk that fails
-            ages.setdefault(path, (path.stat().st_mtime, step))
-    return sorted(ages, key=lambda path: ages[path], reverse=True)
+def _is_link_to_file(path: Path) -> bool:
+    return path.is_symlink() and irregular_kind(path) is None
+
+
+def _newest_first(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> list[Path]:
+    """Return all that is named like a checkpoint, the last saved first.
+
+    What has no readable index (damaged, of `torch.save`, or no file at all) goes by its step: it
+    follows the checkpoint with the next lower one.
+    """
+    ordered = [entry.path for entry in sorted(entries, key=_age)]
+    known = set(ordered)
+    before = None
+    for _, path in _checkpoint_files(folder):  # by step
+        if path not in known:
+            ordered.insert(0 if before is None else ordered.index(before) + 1, path)
+        before = path
+    return ordered[::-1]
 
 
 def _dict_or_empty(value: Any) -> dict[str, Any]:
@@ -308,7 +378,16 @@ def list_aliases(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 def prune(folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool = False) -> list[Entry]:
     """Remove the checkpoints that neither a rule, an alias nor a kept checkpoint needs, and return them."""
-    entries = list_entries(folder)
+    return _prune(folder, retention, list_entries(folder), dry_run=dry_run)
+
+
+def _prune(
+    folder: str | os.PathLike[str],
+    retention: Retention,
+    entries: list[Entry],
+    *,
+    dry_run: bool = False,
+) -> list[Entry]:
     kept = set(list_aliases(folder).values())
     kept |= {entry.path.name for entry in entries} - {entry.path.name for entry in retention.doomed(entries)}
     bases = {entry.path.name: entry.base for entry in entries}
@@ -318,9 +397,18 @@ def prune(folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool
             kept.add(base)
             base = bases.get(base)
     doomed = [entry for entry in entries if entry.path.name not in kept]
-    if doomed and not dry_run:
-        for entry in doomed:
+    if not dry_run:
+        _remove(folder, doomed)
+    return doomed
+
+
+def _remove(folder: str | os.PathLike[str], entries: list[Entry]) -> None:
+    """Remove checkpoints, those that build on others first, so that a crash leaves none without its base."""
+    while entries:
+        bases = {entry.base for entry in entries}
+        first = [entry for entry in entries if entry.path.name not in bases] or entries
+        for entry in first:
             with suppress(FileNotFoundError):
                 entry.path.unlink()
         sync_folder(folder)
-    return doomed
+        entries = [entry for entry in entries if entry not in first]

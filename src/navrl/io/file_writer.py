@@ -9,7 +9,7 @@ from pathlib import Path
 
 from navrl.io.container import ArraySource, Written, write_container
 from navrl.io.delta import DeltaChain
-from navrl.io.files import remove_stale_files
+from navrl.io.files import make_folder, remove_stale_files
 from navrl.io.job import Job
 from navrl.io.lossy import narrow_moments
 from navrl.io.pace import Pace
@@ -59,7 +59,7 @@ class FileWriter:
         """Write the file of a job; when this returns it is on the disk under its name."""
         folder = job.path.parent
         if folder not in self._cleaned:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             remove_stale_files(folder)
             self._cleaned.add(folder)
         sources = self.sources(job)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import secrets
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["AtomicFile", "MemoryFile", "descriptor_of", "point_alias", "remove_stale_files", "sync_folder"]
+from navrl.errors import CheckpointError
+
+__all__ = [
+    "AtomicFile",
+    "MemoryFile",
+    "check_is_folder",
+    "descriptor_of",
+    "irregular_kind",
+    "make_folder",
+    "point_alias",
+    "remove_stale_files",
+    "sync_folder",
+    "sync_tree",
+]
 
 TEMPORARY_PATTERN = ".navrl-*.tmp"
 
@@ -196,8 +211,10 @@ def remove_stale_files(folder: str | os.PathLike[str]) -> list[Path]:
                 os.unlink(path)
                 removed.append(path)
             continue
+        if irregular_kind(path) is not None:  # not ours, and opening a named pipe would block
+            continue
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue
         try:
@@ -212,8 +229,16 @@ def remove_stale_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def point_alias(alias: str | os.PathLike[str], target: str) -> None:
-    """Make `alias` a symbolic link to a file of the same folder; readers see the old target or the new, never none."""
+    """Make `alias` a symbolic link to a file of the same folder.
+
+    Readers see the old target or the new, never none.
+
+    Raises:
+        CheckpointError: `alias` is a directory.
+    """
     alias = Path(alias)
+    if alias.is_dir() and not alias.is_symlink():
+        raise CheckpointError(f"{alias}: found a directory, expected a link; move it away")
     moved = False
     while not moved:
         temporary = alias.parent / f".navrl-{secrets.token_hex(8)}.tmp"
@@ -230,8 +255,71 @@ def point_alias(alias: str | os.PathLike[str], target: str) -> None:
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Flush a folder, so that a rename or a removal in it survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: str | os.PathLike[str], flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_tree(folder: str | os.PathLike[str]) -> None:
+    """Flush every file and folder below a folder, and the folder itself."""
+    for place, _, files in os.walk(folder):
+        for name in files:
+            _sync(os.path.join(place, name), os.O_RDONLY)
+        sync_folder(place)
+
+
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Create a folder and those above it, and make their names durable.
+
+    After a power loss a file is lost with the name of its folder. Whoever created the folders above
+    may not have flushed them, so all are flushed here, as far as permissions allow.
+
+    Raises:
+        CheckpointError: the path is taken by something else.
+    """
+    folder = Path(folder).absolute()
+    kind = irregular_kind(folder)
+    if kind not in (None, "a directory") or os.path.isfile(folder):
+        raise CheckpointError(f"{folder}: found {kind or 'a file'}, expected a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in folder.parents:
+        with contextlib.suppress(OSError):
+            sync_folder(parent)
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+
+def check_is_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise `CheckpointError`, which says what is there, unless the path is a folder."""
+    if not os.path.isdir(folder):
+        there = os.path.isfile(folder)
+        kind = irregular_kind(folder) or ("a file" if there else "nothing")
+        raise CheckpointError(f"{os.fspath(folder)}: found {kind}, expected a folder")
+
+
+def irregular_kind(path: str | os.PathLike[str]) -> str | None:
+    """Return what is at a path, such as `a directory`; None for a regular file or if nothing is there.
+
+    Nothing is opened: opening a named pipe blocks, and opening a device may have side effects.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return "a symbolic link to nothing" if os.path.islink(path) else None
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        looped = isinstance(error, OSError) and error.errno == errno.ELOOP
+        return "a symbolic link that leads back to itself" if looped else None
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), None)

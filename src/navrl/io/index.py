@@ -25,6 +25,7 @@ from navrl.errors import ContainerError
 from navrl.io.codecs import CODECS, MAX_EXPANSION
 from navrl.io.coders import MAX_CHUNK_BYTES
 from navrl.io.element_types import ITEM_BYTES
+from navrl.io.files import irregular_kind
 from navrl.io.row_codec import RowCodec, Rows
 
 __all__ = ["FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
@@ -126,9 +127,17 @@ def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def open_to_read(path: str | os.PathLike[str]) -> int:
-    """Return a descriptor of a file to read from."""
+    """Return a descriptor of a file to read from.
+
+    Raises:
+        FileNotFoundError: `path` does not exist.
+        ContainerError: it cannot be opened, or is no regular file; the message says what it is.
+    """
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise ContainerError(f"{os.fspath(path)}: found {kind}, expected a file")
     with naming_file(path):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def read_index_of(descriptor: int, path: Path) -> Index:

@@ -21,6 +21,7 @@ from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.index import Index
 from navrl.io.rounding import FLOATS, round_within
 from navrl.io.row_codec import plan_rows
+from navrl.io.sequence import sequence_of
 from navrl.io.state import check_json
 from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE
 
@@ -66,7 +67,7 @@ class RolloutInfo:
 
     path: Path
     iteration: int
-    created: float
+    created: float  # by the clock, which may have been wrong: for people
     envs: int
     steps: int
     time_first: bool
@@ -74,6 +75,7 @@ class RolloutInfo:
     metadata: Mapping[str, Any]
     raw_bytes: int
     stored_bytes: int
+    sequence: int | None = None  # orders files; those of an older navrl have None and come first
 
 
 def plain_rollout(data: Any) -> tuple[Any, list[Any] | None]:
@@ -281,7 +283,7 @@ def rollout_info(index: Index) -> RolloutInfo:
         )  # fmt: skip
     return RolloutInfo(
         index.path, said["iteration"], index.document["created"], axes.envs, axes.steps, axes.time_first, keys,
-        index.document.get("metadata", {}), index.size, index.file_size,
+        index.document.get("metadata", {}), index.size, index.file_size, sequence_of(index.document),
     )  # fmt: skip
 
 

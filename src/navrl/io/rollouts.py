@@ -14,10 +14,16 @@ from typing import Any, Literal, Self
 
 import torch
 
-from navrl.errors import CheckpointError, ConfigError, RolloutError, UnsupportedStateError
+from navrl.errors import (
+    CheckpointError,
+    ConfigError,
+    ContainerError,
+    RolloutError,
+    UnsupportedStateError,
+)
 from navrl.io.container import ArraySource, Written
 from navrl.io.file_writer import FileWriter
-from navrl.io.files import sync_folder
+from navrl.io.files import irregular_kind, sync_folder
 from navrl.io.index import read_index
 from navrl.io.job import Job
 from navrl.io.rollout_file import (
@@ -30,6 +36,7 @@ from navrl.io.rollout_file import (
 )
 from navrl.io.rollout_reader import RolloutReader
 from navrl.io.saver import MAX_LEVEL, AsyncCheckpointSaver
+from navrl.io.sequence import SequenceNumbers, sequence_of
 
 __all__ = ["RolloutStorage"]
 
@@ -50,7 +57,8 @@ class RolloutStorage:
         error_bounds: keys of floats that may be rounded, and by how much at most; all others are lossless. A nested key
             is a tuple, or its parts joined by `/`. The file says what was rounded; NaN and infinity stay.
         time_first: the arrays are (steps, environments, ...), and are loaded as such.
-        keep_last_n: remove all but the so many files that were written last, whenever one was written; None keeps all.
+        keep_last_n: whenever a rollout was written, remove all but the last so many saved; None keeps
+            all. A file whose index cannot be read is never removed.
         max_queue_size: rollouts that may be on their way at once; each holds one copy of the data in memory.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and go on.
         workers: threads that compress; None is one for each core.
@@ -79,6 +87,7 @@ class RolloutStorage:
             "max_queue_size": max_queue_size, "level": level, "on_error": on_error, "workers": workers,
         }  # fmt: skip
         self._writer: _RolloutWriter | None = None
+        self._numbers: SequenceNumbers | None = None  # of the files; made with the first
         self._reader: RolloutReader | None = None  # of the rollout that was read last
         self._closed = False
 
@@ -109,6 +118,7 @@ class RolloutStorage:
             error_bounds=self.error_bounds,
             metadata=metadata,
         )
+        document["sequence"] = self._next_number()
         with _as_rollout_errors():
             if self._writer is None:
                 self._writer = _RolloutWriter(**self._options)
@@ -164,12 +174,22 @@ class RolloutStorage:
         self.flush()
         return sorted(_stored(self.folder))
 
+    def latest(self) -> int | None:
+        """Return the iteration of the rollout that was saved last, or None.
+
+        Its sequence number counts, not the iteration or the clock. Damaged files are passed over.
+        """
+        self.flush()
+        ordered = _oldest_first(_stored(self.folder))
+        return ordered[-1][0] if ordered else None
+
     def size(self, iteration: int | None = None) -> int:
         """Return the bytes on disk of one rollout, or of all."""
         if iteration is not None:
             return self._existing(iteration).stat().st_size
         self.flush()
-        return sum(path.stat().st_size for path in _stored(self.folder).values())
+        paths = _stored(self.folder).values()
+        return sum(path.stat().st_size for path in paths if os.path.isfile(path))
 
     def delete(self, iteration: int) -> None:
         """Remove a rollout.
@@ -225,19 +245,31 @@ class RolloutStorage:
         """Return the file of a rollout, once what was saved is there."""
         path = self.path(iteration)
         self.flush()
-        if not path.is_file():
+        if not os.path.isfile(path):
+            if (kind := irregular_kind(path)) is not None:
+                raise RolloutError(f"{path}: found {kind}, expected the file of a rollout")
             known = sorted(_stored(self.folder))
             shown = ", ".join(map(str, known[:3] + known[-3:] if len(known) > 6 else known)) or "none"
             raise RolloutError(f"{self.folder}: no rollout of iteration {iteration}; there are {shown}")
         return path
 
+    def _next_number(self) -> int:
+        """Return the sequence number of the next file; the first call reads the folder's indexes."""
+        if self._numbers is None:
+            stored = _stored(self.folder)
+            ages = _ages(stored)
+            numbers = [number for number, _, _ in ages]
+            unreadable = len(ages) < len(stored)
+            self._numbers = SequenceNumbers(self.folder, numbers, unreadable=unreadable)
+        return self._numbers.take()
+
     def _prune(self, written: Written) -> None:
         """Remove the oldest files; in the background thread."""
         self._reader = None  # its file may have been replaced, or is removed now
-        if self.keep_last_n is None:
+        stored = _stored(self.folder)
+        if self.keep_last_n is None or len(stored) <= self.keep_last_n:
             return
-        paths = sorted(_stored(self.folder).values(), key=lambda path: (path.stat().st_mtime_ns, path.name))
-        for path in paths[: -self.keep_last_n]:
+        for _, path in _oldest_first(stored)[: -self.keep_last_n]:
             with suppress(FileNotFoundError):  # the user was quicker
                 path.unlink()
         sync_folder(self.folder)
@@ -277,11 +309,31 @@ def _checked_iteration(iteration: Any) -> int:
 
 
 def _stored(folder: Path) -> dict[int, Path]:
-    """Return the files of rollouts in a folder by iteration."""
-    if not folder.is_dir():
+    """Return what is named like a rollout in a folder, by iteration."""
+    if not os.path.isdir(folder):
         return {}
     found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return {int(match[1]): path for match, path in found if match is not None}
+
+
+def _ages(stored: Mapping[int, Path]) -> builtins.list[tuple[int, float, int]]:
+    """Return what orders the rollouts with a readable index: sequence number, time, iteration.
+
+    Those of an older navrl have no number, and count as 0.
+    """
+    ages = []
+    for iteration, path in stored.items():
+        with suppress(ContainerError, FileNotFoundError):
+            document = read_index(path).document
+            created = document.get("created")
+            told = created if isinstance(created, float) else 0.0
+            ages.append((sequence_of(document) or 0, told, iteration))
+    return ages
+
+
+def _oldest_first(stored: Mapping[int, Path]) -> builtins.list[tuple[int, Path]]:
+    """Return iteration and path of the rollouts with a readable index, as they were saved."""
+    return [(iteration, stored[iteration]) for _, _, iteration in sorted(_ages(stored))]
 
 
 @contextmanager

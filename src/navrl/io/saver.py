@@ -150,6 +150,7 @@ class AsyncCheckpointSaver:
         compress: bool = True,
         metadata: Mapping[str, Any] | None = None,
         *,
+        sequence: int | None = None,
         after: Callable[[Written], None] | None = None,
     ) -> None:
         """Take a snapshot of a state and return; a background thread writes it.
@@ -159,6 +160,7 @@ class AsyncCheckpointSaver:
             path: the file; its folder is created. An earlier file of that name stays until the new one is whole.
             compress: store with the saver's codec; otherwise as the bytes are.
             metadata: JSON values that can be read without reading the file, such as metrics.
+            sequence: orders the files of a folder; stored in the index. `CheckpointDirectory` sets it.
             after: called in the background thread when the file is on the disk; what it raises counts as a failed save.
 
         Raises:
@@ -166,7 +168,8 @@ class AsyncCheckpointSaver:
             UnsupportedStateError: the state holds an object that cannot be stored. Should it be in the state of a registered
                 optimiser, the save fails as one does whose file cannot be written.
         """
-        self._take(checkpoint, path, lambda: checkpoint_document(metadata), self.codec if compress else "raw", after)
+        codec = self.codec if compress else "raw"
+        self._take(checkpoint, path, lambda: checkpoint_document(metadata, sequence), codec, after)
 
     def _take(
         self, state: Any, path: str | os.PathLike[str], document: Callable[[], dict[str, Any]], codec: str,

@@ -66,15 +66,14 @@ class ObjectFiles:
             return self._place(source, file)
 
     def _place(self, source: Path, file: BufferedReader) -> tuple[Stored, bool]:
-        from navrl.io.files import AtomicFile, sync_folder  # here: it loads torch, which nobody needs to look at a list
+        from navrl.io.files import AtomicFile, make_folder  # here: it loads torch, which nobody needs to look at a list
 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         stored, target = Stored(digest, file.tell()), self.path(digest)
         if self.fault(stored) is None:
             return stored, False
         if not target.parent.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.folder)
+            make_folder(target.parent)
         file.seek(0)
         copied = hashlib.sha256()
         with AtomicFile(target) as copy:
