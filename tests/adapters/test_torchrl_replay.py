@@ -104,6 +104,15 @@ def test_a_plain_buffer_adds_and_gives_single_frames():
     assert buffer.sample().shape == (8,)
 
 
+def test_a_list_of_frames_is_added_as_a_batch_is():
+    data = mixed(6)
+    buffer = ReplayBuffer(storage=CompressedStorage(CAPACITY, compilable=True), batch_size=8)
+    buffer.extend([data[row] for row in range(6)])
+    assert buffer[:].batch_size == (6, 5)
+    assert torch.equal(buffer[:]["x"], data["x"])
+    assert buffer[2]["plan"] == data[2]["plan"]
+
+
 def test_frames_and_keys_can_be_rewritten_anywhere():
     ours, theirs = (
         TensorDictReplayBuffer(storage=storage, batch_size=8)
@@ -241,6 +250,8 @@ def test_what_is_no_tensordict_of_tensors_is_refused():
     storage = CompressedStorage(10)
     with pytest.raises(ReplayError, match="TensorDicts"):
         storage.set(0, torch.zeros(3))
+    with pytest.raises(ReplayError, match="TensorDicts, found tuple"):
+        storage.set(range(2), [(torch.zeros(3), {}), (torch.zeros(3), {})])
     with pytest.raises(ReplayError, match="'/'"):
         storage.set(0, TensorDict({"a/b": torch.zeros(3)}))
     with pytest.raises(ReplayError, match="one"):

@@ -116,10 +116,10 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
         Raises:
             ReplayError: they are no TensorDict, or not like the first frames; nothing was stored.
         """
-        if isinstance(data, list):
-            data = torch.stack(data)
+        if isinstance(data, list) and all(isinstance(row, TensorDictBase) for row in data):
+            data = TensorDict.lazy_stack(data)
         if not isinstance(data, TensorDictBase):
-            found = type(data).__name__
+            found = type(data[0] if isinstance(data, list) else data).__name__
             hint = "use a LazyTensorStorage for it"
             raise ReplayError(f"a CompressedStorage holds TensorDicts, found {found}; {hint}")
         indices = self._indices(cursor)
