@@ -119,7 +119,6 @@ def test_the_mistyped_one_of_many_overrides_is_named():
         ("env_dyn.vel_range=fast", ("vel_range", "fast")),
         ("sim.dt=[0.1]", ("dt",)),
         ("seed=first", ("seed", "first")),
-        ("env.num_envs=null", ("num_envs",)),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_with_its_key(override, pieces):
@@ -269,7 +268,7 @@ def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
         ("device=xla", "expected cpu, cuda or cuda:0"),
         ("device=cpu:1", "expected cpu, cuda or cuda:0"),
         ("device=cuda:-1", "expected cpu, cuda or cuda:0"),
-        ("max_frame_num=1e6", "max_frame_num is 1000000.0; expected a whole number, such as 40000000"),
+        ("max_frame_num=1.5", "max_frame_num is 1.5; expected a whole number, such as 40000000"),
         ("env.same_map=perhaps", "env.same_map is 'perhaps'; expected true or false, such as False"),
         ("curriculum.final_collision=a", "expected a number or null"),
         ("algo.actor=3", r"algo\.actor is 3; expected its settings one by one, such as algo\.actor\.learning_rate="),

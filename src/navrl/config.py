@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from navrl.conf.overrides import GROUPS, check_overrides
 from navrl.errors import ConfigError, shown
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.network import NetworkSettings
@@ -121,7 +122,7 @@ class Config(NavigationSettings):
             group.check()
         limits = {
             "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),
-            "save_interval": (1, 1 << 31), "keep_last_n": (1, 1 << 31), "save_compression_level": (0, 22),
+            "save_interval": (1, 1 << 31), "keep_last_n": (1, 1 << 31), "save_compression_level": (0, 16),
             "async_checkpoint_queue_size": (1, 64), "rollout_save_interval": (0, 1 << 31), "rollout_keep_last_n": (0, 1 << 31),
         }  # fmt: skip
         for name, (low, high) in limits.items():
@@ -204,8 +205,21 @@ def _tracking_of(config: Config) -> TrackingSettings:
     return TrackingSettings(names, config.wandb, config.mlflow, config.tracker_patience, config.tracker_deadline)
 
 
+def our_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with our names for settings that have others too; see `navrl.conf.spellings`."""
+    from omegaconf import OmegaConf
+
+    from navrl.conf.spellings import with_our_spelling
+
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides are {shown(overrides)}; expected a list, such as ['seed=1']")
+    return with_our_spelling(overrides, OmegaConf.structured(Config))
+
+
 def load_config(overrides: Sequence[str] = ()) -> Config:
     """Return the configuration after overrides such as `env.num_envs=256` or `env=navrl_exact`.
+
+    The later of two overrides of one setting wins.
 
     Raises:
         ConfigError: an override is malformed, names no setting (the nearest one is named), or has an impossible value.
@@ -216,9 +230,8 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from navrl.conf.overrides import check_overrides
-
     schema = OmegaConf.structured(Config)
+    overrides = our_overrides(overrides)
     check_overrides(overrides, schema)
     ConfigStore.instance().store(name="schema", node=schema)
     with initialize_config_module("navrl.conf", version_base="1.3"):
@@ -245,10 +258,14 @@ def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
 
 
 def _with_parts(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the parts that a preset brings along, unless others were chosen."""
-    chosen = {override.split("=", 1)[0] for override in overrides}
-    parts = [part for override in overrides for part in PARTS.get(override, ())]
-    return [*(part for part in parts if part.split("=", 1)[0] not in chosen), *overrides]
+    """Return the overrides with the parts that a preset brings along, unless others were chosen.
+
+    Of several choices for one group, which Hydra refuses, the last is left.
+    """
+    chosen = {override.split("=", 1)[0]: override for override in overrides}
+    kept = [one for one in overrides if one.split("=", 1)[0] not in GROUPS or chosen[one.split("=", 1)[0]] is one]
+    parts = [part for override in kept for part in PARTS.get(override, ())]
+    return [*(part for part in parts if part.split("=", 1)[0] not in chosen), *kept]
 
 
 def as_yaml(config: Config) -> str:

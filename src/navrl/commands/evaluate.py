@@ -128,10 +128,11 @@ def _noted(path: Path, problems: list[str]) -> Iterator[None]:
 
 def _configuration(arguments: argparse.Namespace) -> tuple[Config, set[str]]:
     """Return the configuration, and the keys that the user typed."""
-    from navrl.config import load_config
+    from navrl.config import load_config, our_overrides
 
     options = {"episodes": arguments.episodes, "worlds": arguments.worlds}
-    overrides = [*arguments.overrides, *(f"flight.{name}={value}" for name, value in options.items() if value is not None)]
+    typed = [*arguments.overrides, *(f"flight.{name}={value}" for name, value in options.items() if value is not None)]
+    overrides = our_overrides(typed)
     if arguments.no_animation:
         overrides.append("flight.animation=false")
     return load_config(overrides), {override.split("=", 1)[0] for override in overrides}

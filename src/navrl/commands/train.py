@@ -37,6 +37,7 @@ examples:
   navrl train resume_checkpoint=runs/mine/checkpoints/latest
   navrl train resume_checkpoint=policy:stable          from a checkpoint in the registry (navrl models)
   navrl train network=vit algo.actor.learning_rate=5e-4
+  navrl train --config-path cfg --config-name mine     settings of cfg/mine.yaml, overrides on top
   navrl train --cfg job                                print every setting and its value
 """
 
@@ -54,6 +55,10 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
     parser.add_argument("--cfg", nargs="?", const="job", metavar="job", help="print the configuration and stop")
+    parser.add_argument("--config-path", metavar="DIR", help="folder of a configuration file of your own (default: here)")
+    parser.add_argument(
+        "--config-name", metavar="NAME", help="its name without .yaml (default: config); overrides go on top of it"
+    )
     parser.set_defaults(run=run)
 
 
@@ -77,11 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> int:
     from rich.console import Console
 
-    from navrl.config import as_dict, as_yaml, load_config
+    from navrl.config import as_dict, as_yaml, load_config, our_overrides
     from navrl.tracking.recorder import Tracking, check_trackers
     from navrl.train.publish import Publisher
 
-    typed = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
+    typed = our_overrides(_typed(arguments))
     preset = "preset=sac" if "algo=sac" in typed else "preset=quick"
     overrides = typed if any(key.startswith("preset=") for key in typed) else [preset, *typed]
     config = load_config(overrides)
@@ -107,6 +112,16 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
     for problem in problems:
         console.print(f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
     return 1 if problems else stop.exit_code
+
+
+def _typed(arguments: argparse.Namespace) -> list[str]:
+    """Return all overrides: those of the user's configuration file first."""
+    from navrl.conf.user_file import file_overrides
+
+    words = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
+    if arguments.config_path is None and arguments.config_name is None:
+        return words
+    return [*file_overrides(arguments.config_path or ".", arguments.config_name or "config"), *words]
 
 
 @dataclass

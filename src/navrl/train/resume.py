@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from navrl.conf.overrides import GROUPS
-from navrl.config import Config, as_dict, from_dict, load_config
+from navrl.config import Config, as_dict, from_dict, load_config, our_overrides
 from navrl.errors import CheckpointError, ConfigError, NavrlError, RegistryError
 from navrl.io.checkpoint import find_checkpoint, load_checkpoint, verify_checkpoint
 from navrl.io.directory import CheckpointDirectory, list_entries
@@ -210,6 +210,7 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     Raises:
         ConfigError: something was typed that would make it another run; all such keys are named.
     """
+    overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
     before, now = _flat(saved), _flat(as_dict(typed))
     plain = _flat(as_dict(load_config([])))
