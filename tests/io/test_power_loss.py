@@ -17,7 +17,8 @@ from navrl.errors import CheckpointError, ContainerError
 from navrl.io import CheckpointDirectory, load_checkpoint, save_checkpoint
 from navrl.io.files import TEMPORARY_PATTERN, AtomicFile
 from navrl.io.rollouts import RolloutStorage
-from power_loss import record, write_tree
+from power_loss import write_tree
+from power_loss_shim import record
 from power_loss_trace import STRACE, record_with_strace
 
 ROUNDS = int(os.environ.get("NAVRL_TORTURE", "1"))

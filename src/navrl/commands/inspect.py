@@ -48,13 +48,15 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     path = find_checkpoint(path)
     index = read_index(path)
     document = index.document
-    kind = escape(str(document.get("kind")))
+    kind = escape(f"{document.get('kind')!s:.60}")
     console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}")
     if isinstance(document.get("created"), float):
         console.print(f"created {format_date(document['created'])}")
     if isinstance(document.get("base"), dict):
-        console.print(f"holds differences to {document['base'].get('file')}", markup=False)
-    console.print(f"metadata {json.dumps(document.get('metadata'))}", markup=False, soft_wrap=True)
+        base = shortened(str(document["base"].get("file")))
+        console.print(f"holds differences to {base}", markup=False)
+    metadata = json.dumps(document.get("metadata"))
+    console.print(f"metadata {shortened(metadata)}", markup=False, soft_wrap=True)
     table = Table("tensor", "type", "shape", "codec", *_right("bytes", "stored", "ratio"))
     for entry in index.arrays:
         ratio = f"{entry.stored_bytes / entry.size:.3f}" if entry.size else ""
@@ -119,7 +121,16 @@ def _bytes(count: float) -> str:
 
 
 def _metric(name: str, value: Any) -> str:
-    return f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value!r}"
+    try:
+        return f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value!r:.60}"
+    except OverflowError:  # a whole number beyond all floats
+        return f"{name} {value!r:.60}"
+
+
+def shortened(text: str) -> str:
+    """Return a text, or its beginning if it is longer than anybody reads."""
+    most = 10_000
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} letters)"
 
 
 def format_date(seconds: float) -> str:

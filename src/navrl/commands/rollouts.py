@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def _storage(folder: Path) -> Any:
     from navrl.io.files import check_is_folder
     from navrl.io.rollouts import RolloutStorage
 
-    check_is_folder(folder)
+    if os.path.lexists(folder):
+        check_is_folder(folder)
     storages = [RolloutStorage(place) for place in (folder / "rollouts", folder / "checkpoints", folder)]
     storage = next((storage for storage in storages if storage.list()), None)
     if storage is None:
@@ -103,6 +105,8 @@ def _show(arguments: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Column, Table
 
+    from navrl.commands.inspect import shortened
+
     storage = _storage(arguments.folder)
     iteration = arguments.iteration
     if iteration is None:
@@ -114,7 +118,7 @@ def _show(arguments: argparse.Namespace) -> int:
     for name, value in info.metadata.items():
         if isinstance(value, dict):  # the settings of the task: too long to be read here
             continue
-        console.print(f"  {name}: {value}", markup=False)
+        console.print(f"  {name:.100}: {shortened(str(value))}", markup=False)
     table = Table(
         "key", "type", "shape", "codec", "error", *(Column(name, justify="right") for name in ("bytes", "stored", "ratio"))
     )

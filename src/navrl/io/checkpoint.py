@@ -236,7 +236,8 @@ def checkpoint_tree(container: Container) -> Any:
     """Return the tree of a checkpoint's state."""
     document = container.index.document
     if document.get("kind") != KIND or "state" not in document:
-        raise ContainerError(f"{container.index.path}: holds {document.get('kind')!r}, not a checkpoint")
+        kind = f"{document.get('kind')!r:.60}"
+        raise ContainerError(f"{container.index.path}: holds {kind}, not a checkpoint")
     return document["state"]
 
 

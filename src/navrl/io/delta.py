@@ -11,6 +11,7 @@ missing or another is an error that names it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -208,8 +209,8 @@ def verify_bases(index: Index, workers: int | None) -> None:
 
 def _open_base(index: Index, base: Base) -> Container:
     path = index.path.parent / base.file
-    if not path.is_file():
-        raise ContainerError(f"{index.path}: builds on {base.file}, which is missing")
+    if not os.path.isfile(path):
+        raise ContainerError(f"{index.path}: builds on {base.file:.255}, which is missing")
     container = Container(path)
     if container.index.checksum != base.checksum:
         container.close()

@@ -32,6 +32,7 @@ __all__ = [
     "make_folder",
     "point_alias",
     "remove_stale_files",
+    "sync_file",
     "sync_folder",
     "sync_tree",
 ]
@@ -266,11 +267,16 @@ def _sync(path: str | os.PathLike[str], flags: int) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Flush a file that something else has written."""
+    _sync(path, os.O_RDONLY)
+
+
 def sync_tree(folder: str | os.PathLike[str]) -> None:
     """Flush every file and folder below a folder, and the folder itself."""
     for place, _, files in os.walk(folder):
         for name in files:
-            _sync(os.path.join(place, name), os.O_RDONLY)
+            sync_file(os.path.join(place, name))
         sync_folder(place)
 
 
@@ -304,10 +310,12 @@ _KINDS = (
 
 def check_is_folder(folder: str | os.PathLike[str]) -> None:
     """Raise `CheckpointError`, which says what is there, unless the path is a folder."""
-    if not os.path.isdir(folder):
-        there = os.path.isfile(folder)
-        kind = irregular_kind(folder) or ("a file" if there else "nothing")
-        raise CheckpointError(f"{os.fspath(folder)}: found {kind}, expected a folder")
+    if os.path.isdir(folder):
+        return
+    if not os.path.lexists(folder):
+        raise CheckpointError(f"{os.fspath(folder)}: no such folder")
+    kind = irregular_kind(folder) or "a file"
+    raise CheckpointError(f"{os.fspath(folder)}: found {kind}, expected a folder")
 
 
 def irregular_kind(path: str | os.PathLike[str]) -> str | None:

@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -200,8 +200,10 @@ def _parse(path: Path, text: bytes, file_size: int, checksum: int) -> Index:
         expected = offset + len(text) + FOOTER.size
         if expected != file_size:
             raise ContainerError(f"the chunks add up to a file of {expected} bytes, it has {file_size}")
+    except KeyError as error:
+        raise ContainerError(f"{path}: invalid index: {error} is missing") from error
     except (ContainerError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ContainerError(f"{path}: invalid index: {type(error).__name__}: {error}") from error
+        raise ContainerError(f"{path}: invalid index: {error!s:.300}") from error
     return Index(path, tuple(entries), document, file_size, checksum)
 
 
@@ -212,62 +214,67 @@ def _refuse_constant(name: str) -> None:
 def _parse_array(fields: dict[str, Any], offset: int) -> ArrayEntry:
     name = fields["name"]
     if type(name) is not str:
-        raise ContainerError(f"an array's name is {name!r}, expected a string")
-    stored = _integers(fields["stored"], f"{name}: stored", least=1)
+        raise ContainerError(f"an array's name is {name!r:.60}, expected a string")
+    shown = f"array {name!r:.100}"
+    stored = _integers(fields["stored"], f"{shown}: stored", least=1)
     entry = ArrayEntry(
         name=name,
-        element=_one_of(ITEM_BYTES, fields["element"], f"{name}: element type"),
-        shape=tuple(_integers(fields["shape"], f"{name}: shape", least=0)),
-        codec=_one_of(CODECS, fields["codec"], f"{name}: codec"),
-        chunk_bytes=_integers([fields["chunk_bytes"]], f"{name}: chunk_bytes", least=16)[0],
+        element=_one_of(ITEM_BYTES, fields["element"], f"{shown}: element type"),
+        shape=tuple(_integers(fields["shape"], f"{shown}: shape", least=0)),
+        codec=_one_of(CODECS, fields["codec"], f"{shown}: codec"),
+        chunk_bytes=_integers([fields["chunk_bytes"]], f"{shown}: chunk_bytes", least=16)[0],
         stored=tuple(stored),
-        checksums=_parse_checksums(name, fields["checksums"]),
+        checksums=_parse_checksums(shown, fields["checksums"]),
         offsets=tuple(itertools.accumulate(stored[:-1], initial=offset)),
-        part_rows=_integers([fields["part_rows"]], f"{name}: part_rows", least=1)[0] if _stores_rows(fields) else 0,
     )
-    _check_sizes(entry)
-    return entry
+    _check_sizes(entry, shown)
+    if not isinstance(CODECS[entry.codec], RowCodec):
+        return entry
+    return replace(entry, part_rows=_part_rows(entry, fields["part_rows"], shown))
 
 
-def _stores_rows(fields: dict[str, Any]) -> bool:
-    return isinstance(CODECS.get(fields["codec"]), RowCodec)
+def _part_rows(entry: ArrayEntry, value: Any, shown: str) -> int:
+    """Return how many rows are coded together; 0 for an array without elements, which has no rows."""
+    (part_rows,) = _integers([value], f"{shown}: part_rows", least=1)
+    if not entry.size:
+        return 0
+    row_bytes = math.prod(entry.shape[2:]) * ITEM_BYTES[entry.element]
+    if len(entry.shape) < 2 or entry.chunk_bytes % row_bytes:
+        raise ContainerError(f"{shown}: shape {list(entry.shape)} has no rows that fill chunks of {entry.chunk_bytes} bytes")
+    return min(part_rows, entry.chunk_bytes // row_bytes)
 
 
-def _check_sizes(entry: ArrayEntry) -> None:
+def _check_sizes(entry: ArrayEntry, shown: str) -> None:
     """Refuse an array that claims more than its chunks can hold."""
     if len(entry.shape) > MAX_DIMENSIONS or math.prod(max(1, n) for n in entry.shape) > MAX_ARRAY_BYTES // 16:
-        raise ContainerError(f"{entry.name}: impossible shape {list(entry.shape)[:8]}")
+        raise ContainerError(f"{shown}: impossible shape {list(entry.shape)[:8]}")
     if entry.chunk_bytes > MAX_CHUNK_BYTES or entry.chunk_bytes % 16:
-        raise ContainerError(f"{entry.name}: chunks of {entry.chunk_bytes} bytes")
-    if entry.part_rows and (
-        len(entry.shape) < 2 or entry.chunk_bytes % math.prod([*entry.shape[2:], ITEM_BYTES[entry.element]])
-    ):
-        raise ContainerError(
-            f"{entry.name}: shape {list(entry.shape)} has no rows that fill chunks of {entry.chunk_bytes} bytes"
-        )
+        raise ContainerError(f"{shown}: chunks of {entry.chunk_bytes} bytes")
     size = entry.size
     chunks = -(-size // entry.chunk_bytes)
     if len(entry.stored) != chunks or len(entry.checksums) != chunks:
-        raise ContainerError(f"{entry.name}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}")
+        raise ContainerError(f"{shown}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}")
     sizes = [entry.chunk_bytes] * (chunks - 1) + [size - (chunks - 1) * entry.chunk_bytes] if chunks else []
     for stored, claimed in zip(entry.stored, sizes, strict=True):
         if claimed > MAX_EXPANSION * stored or (entry.codec == "raw" and claimed != stored):
-            raise ContainerError(f"{entry.name}: {stored} bytes stored that claim to be {claimed}")
+            raise ContainerError(f"{shown}: {stored} bytes stored that claim to be {claimed}")
 
 
 def _one_of(known: dict[str, Any], value: Any, what: str) -> str:
     if type(value) is not str or value not in known:
-        raise ContainerError(f"{what} is {value!r}; this navrl knows {', '.join(known)}")
+        raise ContainerError(f"{what} is {value!r:.60}; this navrl knows {', '.join(known)}")
     return value
 
 
 def _integers(values: Any, what: str, *, least: int) -> list[int]:
-    if type(values) is not list or any(type(value) is not int or value < least for value in values):
-        raise ContainerError(f"{what}: expected whole numbers of at least {least}")
+    if type(values) is not list or any(type(value) is not int or not least <= value <= MAX_ARRAY_BYTES for value in values):
+        raise ContainerError(f"{what}: expected whole numbers from {least} to 2^62")
     return values
 
 
-def _parse_checksums(name: str, texts: Any) -> tuple[int, ...]:
-    if any(type(text) is not str or len(text) != 16 for text in texts) or not _HEXADECIMAL.fullmatch("".join(texts)):
-        raise ContainerError(f"{name}: a checksum that is not 16 hexadecimal digits")
+def _parse_checksums(shown: str, texts: Any) -> tuple[int, ...]:
+    if type(texts) is not list or any(type(text) is not str or len(text) != 16 for text in texts):
+        raise ContainerError(f"{shown}: checksums: expected texts of 16 hexadecimal digits")
+    if not _HEXADECIMAL.fullmatch("".join(texts)):
+        raise ContainerError(f"{shown}: a checksum that is not 16 hexadecimal digits")
     return tuple([int(text, 16) for text in texts])

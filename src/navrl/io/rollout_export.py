@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -16,8 +17,8 @@ import numpy as np
 import torch
 
 from navrl.errors import ConfigError, MissingExtraError, RolloutError
-from navrl.io.files import sync_folder
-from navrl.io.rollout_file import array_names
+from navrl.io.files import make_folder, sync_file, sync_folder, sync_tree
+from navrl.io.rollout_file import RolloutInfo, array_names
 from navrl.io.rollouts import RolloutStorage
 
 __all__ = ["Experience", "export_minari", "export_parquet", "read_experience"]
@@ -79,7 +80,8 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
     Raises:
         RolloutError: it has no observation, action or reward.
     """
-    turn = storage.info(iteration).time_first
+    info = storage.info(iteration)
+    turn = info.time_first
     data = _numpy(storage.load(iteration))
     found = {
         role: next((part for name in names if (part := _at(data, name)) is not None), None) for role, names in _NAMES.items()
@@ -88,6 +90,9 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
         if found[role] is None:
             known = ", ".join(name for name, _ in array_names(data))
             raise RolloutError(f"rollout {iteration} has no {role}: none of {', '.join(_NAMES[role])} among {known}")
+
+    for role, part in found.items():
+        _check_part(info, role, part)
 
     def steps(role: str) -> Any:
         part = found[role]
@@ -110,6 +115,21 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
         steps("next_observation"),
         found["last_observation"],
     )
+
+
+def _check_part(info: RolloutInfo, role: str, part: Any) -> None:
+    """Raise `RolloutError` unless every array of a part has the environments and steps of the rollout."""
+    lead: tuple[int, ...] = (info.steps, info.envs) if info.time_first else (info.envs, info.steps)
+    if role == "last_observation":
+        lead = (info.envs,)
+    nested = role.endswith(("observation", "action"))
+    arrays = dict(array_names(part)) if nested and isinstance(part, dict) else {"": part}
+    for name, array in arrays.items() if part is not None else ():
+        fits = isinstance(array, np.ndarray) and array.shape[: len(lead)] == lead
+        if not fits or not (nested or array.size == math.prod(lead)):
+            where = f"{role}/{name}" if name else role
+            found = list(array.shape) if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+            raise RolloutError(f"{info.path}: {where} is {found}, expected an array that begins with {list(lead)}")
 
 
 def export_minari(
@@ -182,7 +202,7 @@ def export_parquet(
     except ImportError as error:
         raise MissingExtraError("Parquet files need pyarrow: pip install 'navrl[rollouts]'") from error
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     writer = None
     try:
@@ -194,6 +214,7 @@ def export_parquet(
             writer.write_table(table, row_group_size=_ROW_GROUP)
         if writer is not None:
             writer.close()
+        sync_file(scratch)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -219,6 +240,8 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
         if array.dtype.kind == "c":
             raise ConfigError(f"{name} is {array.dtype}; Parquet has no complex numbers")
         shapes[name] = list(array.shape[2:])
+        if 0 in shapes[name]:
+            continue  # nothing in it, and Parquet has no lists of no elements
         flat = pyarrow.array(np.ascontiguousarray(array).reshape(-1))
         arrays[name] = flat if array.ndim == 2 else pyarrow.FixedSizeListArray.from_arrays(flat, int(np.prod(array.shape[2:])))
     table = pyarrow.table(arrays)
@@ -307,11 +330,12 @@ def _whole_folder(path: Path) -> Iterator[Path]:
     """Give a folder to fill that gets its name when it is complete."""
     if path.exists():
         raise ConfigError(f"{path} is there already; name another dataset, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     scratch.mkdir()
     try:
         yield scratch
+        sync_tree(scratch)
         scratch.rename(path)
         sync_folder(path.parent)
     finally:

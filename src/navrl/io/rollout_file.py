@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from navrl.errors import ConfigError, ContainerError, RolloutError, nearest_name
-from navrl.io.codecs import CODECS, Bytes
+from navrl.io.codecs import CODECS, MAX_EXPANSION, Bytes
 from navrl.io.container import ArraySource
 from navrl.io.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.index import Index
@@ -32,6 +32,7 @@ Key = str | tuple[str, ...]
 _ROW_CODECS = ("time-delta-zstd", "rows-zstd")  # tried on a sample of every array
 _SAMPLE_BYTES = 1 << 16
 MAX_ROWS = 1 << 28  # environments times steps
+_FREE_ROWS = 1 << 20  # of which so many need no bytes in the file: arrays may be empty
 
 
 @dataclass(frozen=True)
@@ -303,8 +304,8 @@ def stored_layout(index: Index) -> StoredLayout:
     try:
         nested = said.get("tensordicts")
         batches = None if nested is None else {tuple(map(str, path)): int(dimensions) for path, dimensions in nested}
-    except (TypeError, ValueError) as error:
-        raise ContainerError(f"{index.path}: what it says about its TensorDicts cannot be read: {error}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ContainerError(f"{index.path}: 'tensordicts' of its TensorDicts cannot be read: {error!s:.200}") from error
     return StoredLayout(axes, frozenset(said["rows"]), batches)
 
 
@@ -313,16 +314,58 @@ def _said(index: Index) -> dict[str, Any]:
     document = index.document
     said = document.get("rollout")
     if document.get("kind") != KIND or type(said) is not dict or "state" not in document:
-        raise ContainerError(f"{index.path}: holds {document.get('kind')!r}, not a rollout")
-    kinds = {"iteration": int, "envs": int, "steps": int, "time_first": bool, "rows": list, "error_bounds": dict}
-    if any(type(said.get(name)) is not kind for name, kind in kinds.items()) or type(document.get("created")) is not float:
-        raise ContainerError(f"{index.path}: what it says about its rollout is incomplete; it was not written by navrl")
-    lead = (said["envs"], said["steps"])
-    if min(lead) < 0 or said["envs"] * said["steps"] > MAX_ROWS:
-        raise ContainerError(f"{index.path}: claims {lead} environments and steps; expected at most {MAX_ROWS} in all")
-    for number in said["rows"]:
-        if type(number) is not int or not 0 <= number < len(index.arrays) or index.arrays[number].shape[:2] != lead:
-            raise ContainerError(
-                f"{index.path}: array {number!r} does not have the {lead} environments and steps that it claims"
-            )
+        raise ContainerError(f"{index.path}: holds {document.get('kind')!r:.60}, not a rollout")
+    for place, names in ((said, _KINDS), (document, {"created": float})):
+        for name, kind in names.items():
+            if type(place.get(name)) is not kind:
+                raise ContainerError(
+                    f"{index.path}: {name!r} is {place.get(name)!r:.60}, expected {_WORDS[kind]}; its "
+                    "index is incomplete, or was not written by navrl"
+                )
+    _check_values(index, said)
+    _check_axes(index, said)
     return said
+
+
+_KINDS = {
+    "iteration": int,
+    "envs": int,
+    "steps": int,
+    "time_first": bool,
+    "rows": list,
+    "error_bounds": dict,
+}
+_WORDS = {
+    int: "a whole number",
+    float: "a number with a fraction",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def _check_values(index: Index, said: dict[str, Any]) -> None:
+    """Refuse values that nobody could show."""
+    for name, bound in said["error_bounds"].items():
+        if type(bound) is not float or not 0 < bound < math.inf:
+            raise ContainerError(f"{index.path}: 'error_bounds' of {name!r:.60} is {bound!r:.60}, expected a positive number")
+    metadata = index.document.get("metadata", {})
+    if type(metadata) is not dict:
+        raise ContainerError(f"{index.path}: 'metadata' is {metadata!r:.60}, expected an object")
+
+
+def _check_axes(index: Index, said: dict[str, Any]) -> None:
+    """Refuse environments and steps that the arrays do not have, or that the file is too small for."""
+    lead = (said["envs"], said["steps"])
+    justified = min(MAX_ROWS, _FREE_ROWS + MAX_EXPANSION * index.file_size)
+    if min(lead) < 0 or max(1, lead[0]) * max(1, lead[1]) > justified:
+        raise ContainerError(
+            f"{index.path}: claims 'envs' {lead[0]!r:.30} and 'steps' {lead[1]!r:.30}; expected at most {justified} in all"
+        )
+    for number in said["rows"]:
+        known = type(number) is int and 0 <= number < len(index.arrays)
+        if not known or index.arrays[number].shape[:2] != lead:
+            raise ContainerError(
+                f"{index.path}: 'rows' names array {number!r:.30}, which does not have the {lead} "
+                "environments and steps that it claims"
+            )

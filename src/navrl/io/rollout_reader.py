@@ -39,6 +39,8 @@ class RolloutReader:
         self._tree = self._container.index.document["state"]
         self.is_still = self._container.is_still
         with _naming(path):
+            if type(self._tree) is not dict or "dict" not in self._tree:
+                raise ContainerError("invalid state tree: a rollout is a dict of arrays")
             self._numbers = sorted(array_numbers(self._tree))
 
     @property
@@ -57,7 +59,7 @@ class RolloutReader:
         axes, arrays = self._layout.axes, self._container.index.arrays
         if axes.time_first:
             frames = frames % axes.envs * axes.steps + frames // axes.envs
-        reading = _Reading(self._container, axes, self._by_rows, torch.device(device), None, None)
+        reading = _Reading(self._container, axes, self._by_rows, usable_device(device), None, None)
         reading.selection = replace(reading.selection, frames=frames, everything=False)
         with _naming(self.path):
             tree = _with_arrays(self._tree, {number for number in self._numbers if arrays[number].name in self._by_rows})
@@ -68,13 +70,15 @@ class RolloutReader:
 
     def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
         """Return the rollout or a part of it; see `RolloutStorage.load`."""
-        reading = _Reading(self._container, self._layout.axes, self._by_rows, usable_device(device), envs, steps)
+        axes, place = self._layout.axes, usable_device(device)
         with _naming(self.path):
+            reading = _Reading(self._container, axes, self._by_rows, place, envs, steps)
             tree = self._tree if keys is None else _chosen(self._tree, keys)
             reading.read(self._numbers if keys is None else sorted(array_numbers(tree)))
             state = unpack_state(tree, reading.tensor, reading.array)
-        batches = self._layout.batch_dimensions
-        return state if batches is None else _tensordict(state, (), batches, len(reading.selection.dropped))
+            batches = self._layout.batch_dimensions
+            dropped = len(reading.selection.dropped)
+            return state if batches is None else _tensordict(state, (), batches, dropped)
 
 
 @contextmanager
@@ -82,10 +86,10 @@ def _naming(path: Path) -> Iterator[None]:
     """Name the file in errors of what knows no files."""
     try:
         yield
-    except ContainerError as error:
+    except (ContainerError, RolloutError) as error:
         if str(error).startswith(str(path)):
             raise
-        raise ContainerError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class _Reading:
         """Read these arrays, as far as they were asked for."""
         arrays = self._container.index.arrays
         if any(number >= len(arrays) for number in numbers):
-            raise ContainerError(f"invalid state tree: it names array {max(numbers)} of {len(arrays)}")
+            raise ContainerError(f"invalid state tree: it names array {max(numbers)!r:.30} of {len(arrays)}")
         entries = {number: arrays[number] for number in numbers}
         partly = {number for number, entry in entries.items() if entry.rows and self._is_cut(entry)}
         whole = [number for number in numbers if number not in partly]
@@ -260,4 +264,7 @@ def _tensordict(state: Any, path: tuple[str, ...], batches: Mapping[tuple[str, .
     while shapes and all(len(shape) > common and shape[common] == shapes[0][common] for shape in shapes):
         common += 1
     batch = shapes[0][: min(common, max(0, batches.get(path, 0) - dropped))] if shapes else ()
-    return TensorDict(values, batch_size=batch)
+    try:
+        return TensorDict(values, batch_size=batch)
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ContainerError(f"'tensordicts' do not fit the arrays: {error!s:.200}") from error

@@ -11,6 +11,7 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -68,22 +69,27 @@ def _identity(value: Any) -> Any:
     return value.data_ptr(), value.dtype, value.shape, value.stride(), value.device, value.is_conj(), value.is_neg()
 
 
-def _tagged(tree: Any, place: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _tagged(tree: Any, place: str, depth: int = 0) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the nodes of a tree that stand for arrays, with their places."""
+    if depth > MAX_DEPTH + 2:
+        raise ContainerError("invalid state tree: nested too deep")
     if type(tree) is list:
         for number, node in enumerate(tree):
-            yield from _tagged(node, _join(place, number))
+            yield from _tagged(node, _join(place, number), depth + 1)
     elif type(tree) is dict:
         tag, content = next(iter(tree.items()), ("nothing", ()))
         if tag in ("dict", "ordered"):
             for key, value in content:
-                yield from _tagged(key, _join(place, "key"))
-                yield from _tagged(value, _join(place, key))
-            yield from _tagged({"dict": tree.get("attributes", [])}, place) if tag == "ordered" else ()
+                yield from _tagged(key, _join(place, "key"), depth + 1)
+                yield from _tagged(value, _join(place, key), depth + 1)
+            if tag == "ordered":
+                yield from _tagged({"dict": tree.get("attributes", [])}, place, depth)
         elif tag in _ARRAY_TAGS:
             yield tree, place
-        elif tag == "tuple" or tag in FOREIGN_TAGS:
-            yield from _tagged(content, place)
+        elif tag == "tuple":
+            yield from _tagged(content, place, depth)
+        elif tag in FOREIGN_TAGS:
+            yield from _tagged(content, place, depth + 1)
 
 
 def _join(place: str, key: Any) -> str:
@@ -250,12 +256,8 @@ def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int
         "scalar": lambda number: arrays(number)[()],
         "bytes": cache(lambda number: arrays(number).tobytes()),  # one copy, however often the tree names it
     }
-    try:
+    with _reading_tree():
         return _unpack(tree, builders, 0)
-    except (ValueError, TypeError, LookupError, OverflowError) as error:
-        if isinstance(error, ContainerError):
-            raise
-        raise ContainerError(f"invalid state tree: {type(error).__name__}: {error}") from error
 
 
 def _unpack(tree: Any, arrays: Mapping[str, Callable[[int], Any]], depth: int) -> Any:
@@ -290,38 +292,46 @@ def _unpack(tree: Any, arrays: Mapping[str, Callable[[int], Any]], depth: int) -
     if tag in FOREIGN_TAGS:
         return restore(tag, inner(content), tree)
     if tag not in builders:
-        raise ContainerError(f"invalid state tree: unknown tag {tag!r}")
+        raise ContainerError(f"invalid state tree: unknown tag {tag!r:.60}")
     return builders[tag](content)
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ContainerError(f"invalid state tree: {value!r} is no number of an array")
+        raise ContainerError(f"invalid state tree: {value!r:.60} is no number of an array")
     return value
 
 
 def _attribute(name: Any) -> str:
     """Let only data attributes through, such as torch's `_metadata`: nothing a file says may replace a method."""
     if type(name) is not str or hasattr(OrderedDict, name) or not name.isidentifier():
-        raise ContainerError(f"invalid state tree: attribute {name!r}")
+        raise ContainerError(f"invalid state tree: attribute {name!r:.60}")
     return name
 
 
 def widened_arrays(tree: Any) -> dict[int, str]:
     """Return the arrays that a tree says were rounded, and the element types to widen them to again."""
-    try:
+    with _reading_tree():
         nodes = (node for node, _ in _tagged(tree, "") if "widen" in node and "tensor" in node)
-        return {_whole(node["tensor"]): str(node["widen"]) for node in nodes}
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise ContainerError(f"invalid state tree: {error}") from error
+        return {_whole(node["tensor"]): f"{node['widen']!s:.60}" for node in nodes}
 
 
 def array_numbers(tree: Any) -> set[int]:
     """Return the numbers of the arrays that a tree names."""
-    try:
+    with _reading_tree():
         return {_whole(next(iter(node.values()))) for node, _ in _tagged(tree, "")}
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise ContainerError(f"invalid state tree: {error}") from error
+
+
+@contextmanager
+def _reading_tree() -> Iterator[None]:
+    """Turn what goes wrong with a tree that `pack_state` did not make into `ContainerError`."""
+    try:
+        yield
+    except ContainerError:
+        raise
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        told = f"{type(error).__name__}: {error!s:.200}"
+        raise ContainerError(f"invalid state tree: {told}") from error
 
 
 def check_json(value: Any, what: str) -> Any:
