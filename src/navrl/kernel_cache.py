@@ -81,7 +81,7 @@ def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], A
     """Return a decorator that compiles a function to one with an `address` for C, and keeps the result on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        callback = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
+        callback: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
         callback._cache = _KernelCache(function)
         callback.compile()
         return callback
