@@ -161,8 +161,10 @@ class SAC:
     def weights(self) -> dict[str, Tensor]:
         """Return all weights by name; live tensors."""
         parts: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic, "target": self.target}
-        named = {f"{part}.{name}": value for part, module in parts.items() for name, value in module.named_parameters()}
-        return named | {"log_temperature": self.log_temperature}
+        named: dict[str, Tensor] = {"log_temperature": self.log_temperature}
+        for part, module in parts.items():
+            named |= {f"{part}.{name}": value for name, value in module.named_parameters()}
+        return named
 
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
