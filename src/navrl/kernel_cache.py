@@ -81,7 +81,7 @@ def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], A
     """Return a decorator that compiles a function to one with an `address` for C, and keeps the result on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        callback = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
+        callback: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
         callback._cache = _KernelCache(function)
         callback.compile()
         return callback
@@ -224,8 +224,8 @@ def _prune(root: Path) -> None:
 
     A process that still uses one has its kernels in memory; what it needs later it compiles.
     """
-    others = [path for path in root.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name) and path.name != key()]
     with contextlib.suppress(OSError):  # another process prunes as well
+        others = [path for path in root.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name) and path.name != key()]
         by_use = sorted(((path.stat().st_mtime, path) for path in others), reverse=True)
         for used, path in by_use[KEPT:]:
             if time.time() - used > UNUSED:
@@ -274,12 +274,13 @@ class _KernelCache(_Cache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function, unless the sources have changed since this process began."""
-        if data.library.has_dynamic_globals or _sources() != _sources_at_start():
+        if data.library.has_dynamic_globals:
             return
         try:
-            _write(storage() / self._file(sig), dumps(data._reduce()))
+            if _sources() == _sources_at_start():
+                _write(storage() / self._file(sig), dumps(data._reduce()))
         except OSError as error:
-            warnings.warn(f"kernel {self._name} cannot be kept in {storage()}: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"kernel {self._name} cannot be kept on disk: {error}", RuntimeWarning, stacklevel=2)
 
     def _file(self, sig: Any) -> str:
         return f"{self._name}-{hashlib.sha256(str(sig).encode()).hexdigest()[:16]}.nbc"

@@ -285,6 +285,8 @@ IMPOSSIBLE_STATES = {
     "a negative seed": (lambda s: edited(s, seed=-1), "seed"),
     "a word for the time": (lambda s: edited(s, time="noon"), "time"),
     "worlds that are not there": (lambda s: edited(s, counters=s["counters"] + 100), "counters"),
+    "a state that is no number": (lambda s: edited(s, state=s["state"] * torch.nan), "state holds NaN or infinite"),
+    "goals without end": (lambda s: edited(s, goals=s["goals"] + torch.inf), "goals holds NaN or infinite"),
     "delays that are not there": (lambda s: edited(s, counters=s["counters"] - 100), "counters"),
 }  # fmt: skip
 

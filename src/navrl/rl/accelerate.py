@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from navrl.rl.finite import check_finite
 from navrl.rl.network import NavigationNetwork
 
 
@@ -42,7 +43,12 @@ class PlainNetwork:
 
 
 def accelerate(network: nn.Module) -> AppliedNetwork:
-    """Return a network in its fastest form: compiled kernels where they apply, PyTorch elsewhere."""
+    """Return a network in its fastest form: compiled kernels where they apply, PyTorch elsewhere.
+
+    Raises:
+        ConfigError: a parameter is not finite; the message names it.
+    """
+    check_finite(dict(network.named_parameters()), "network")
     if type(network) is NavigationNetwork and not network.scale.is_cuda:
         from navrl.rl.fused import FusedNetwork, supports
 

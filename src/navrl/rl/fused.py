@@ -4,7 +4,8 @@
     heads = fused.forward(rows)          # no gradients: collection
     heads = fused(rows, index)           # of rows[index]; heads.backward(...) fills the gradients of network's parameters
 
-The parameters stay those of the network; they are read anew at every call.
+The parameters stay those of the network; they are read anew at every call. While one of them is not finite, all heads and
+gradients are NaN; a row that is not finite has heads of NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from navrl.errors import StateError
 from navrl.rl import fused_layout as at
 from navrl.rl.fused_backward import backward
+from navrl.rl.fused_check import all_finite, spoil_bad_rows
 from navrl.rl.fused_forward import forward
 from navrl.rl.fused_pack import maps, pack, unpack
 from navrl.rl.network import NavigationNetwork, RowLayout
@@ -49,6 +51,7 @@ class _Pass:
         self.weights = aligned_zeros((at.WEIGHTS,))
         self.activations = aligned_zeros((self.capacity * at.ACTIVATIONS,))
         self.samples = 0
+        self.finite = True  # parameters and rows
 
 
 def _whole(samples: int) -> int:
@@ -66,6 +69,7 @@ class FusedNetwork:
         self.network = network
         self.threads = threads or torch.get_num_threads()
         self._parameters = list(network.parameters())
+        self._sizes = np.array([parameter.numel() for parameter in self._parameters])
         self._workers = ThreadPoolExecutor(self.threads - 1, "navrl-network") if self.threads > 1 else None
         self._weights = aligned_zeros((at.WEIGHTS,))
         self._blocks = [aligned_zeros((at.BLOCK * at.ACTIVATIONS,)) for _ in range(self.threads)]
@@ -76,8 +80,10 @@ class FusedNetwork:
     def forward(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the heads, (N, 7), of all rows, or of those that `index` lists; without gradients."""
         self._check(rows, index)
-        self._pack(self._weights)
-        return self._run(rows.detach(), index, self._weights, None)
+        if not self._pack(self._weights):
+            return self._nothing(rows, index)
+        heads, _ = self._run(rows.detach(), index, self._weights, None)
+        return heads
 
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the heads, (N, 7), through which gradients reach the network's parameters; none reach the rows."""
@@ -100,11 +106,20 @@ class FusedNetwork:
         if low < 0 or high >= len(rows):
             raise StateError(f"index goes from {int(low)} to {int(high)}; the rows are 0 to {len(rows) - 1}")
 
-    def _pack(self, weights: Any) -> None:
+    def _pack(self, weights: Any) -> bool:
+        """Bring the parameters into the order the kernels read them in; False, and nothing done, if one is not finite."""
         addresses = np.array([parameter.data_ptr() for parameter in self._parameters], np.int64)
+        if not all_finite(addresses, self._sizes):
+            return False
         pack(addresses, self.network.scale.data_ptr(), maps()[0].ctypes.data, weights.ctypes.data)
+        return True
 
-    def _run(self, rows: Tensor, index: Tensor | None, weights: Any, kept: _Pass | None) -> Tensor:
+    def _nothing(self, rows: Tensor, index: Tensor | None) -> Tensor:
+        """Return the heads that a network with bad parameters has."""
+        return torch.full((len(rows) if index is None else len(index), at.HEADS), torch.nan)
+
+    def _run(self, rows: Tensor, index: Tensor | None, weights: Any, kept: _Pass | None) -> tuple[Tensor, bool]:
+        """Return the heads, and whether all rows were finite."""
         index = None if index is None else index.contiguous()
         samples = len(rows) if index is None else len(index)
         heads = torch.empty(samples, at.HEADS)
@@ -119,7 +134,10 @@ class FusedNetwork:
             )  # fmt: skip
 
         self._split(samples, part)
-        return heads
+        spoiled = spoil_bad_rows(
+            rows.data_ptr(), rows.stride(0), listed, _LAYOUT.used, samples, heads.data_ptr(), at.HEADS
+        )  # fmt: skip
+        return heads, spoiled == 0
 
     def _split(self, samples: int, part: Callable[[int, int, int], None]) -> int:
         """Call `part(thread, begin, end)` for a slice of the samples in each thread; return how many had any."""
@@ -142,12 +160,18 @@ class FusedNetwork:
         if kept is None or kept.capacity < samples:
             kept = _Pass(samples)
         kept.samples = samples
-        self._pack(kept.weights)
-        return self._run(rows, index, kept.weights, kept), kept
+        kept.finite = self._pack(kept.weights)
+        if not kept.finite:
+            return self._nothing(rows, index), kept
+        heads, kept.finite = self._run(rows, index, kept.weights, kept)
+        return heads, kept
 
     def _finish(self, kept: _Pass, heads: Tensor) -> list[Tensor]:
         """Return the gradients of all parameters."""
         heads = heads.contiguous()
+        if not kept.finite or not all_finite(np.array([heads.data_ptr()]), np.array([heads.numel()])):
+            self._spare = kept
+            return [torch.full_like(parameter, torch.nan) for parameter in self._parameters]
 
         def part(thread: int, begin: int, end: int) -> None:
             backward(

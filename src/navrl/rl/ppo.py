@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from navrl.rl import beta
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.advantage import advantages
 from navrl.rl.collect import Rollout
+from navrl.rl.finite import describe_bad
 from navrl.rl.normaliser import ValueNormaliser
 
 MEASURED = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
@@ -23,7 +24,7 @@ SKIPS_ALLOWED = 50  # updates in a row that were not finite, before training giv
 
 
 class DivergedError(NavrlError, ArithmeticError):
-    """The losses are not finite any more; the parameters are those of the last good update."""
+    """Losses, gradients or parameters are not finite any more; the message says which."""
 
 
 @dataclass
@@ -90,6 +91,13 @@ class PPOSettings:
                 value = getattr(value, name)
             if not low <= value <= high:
                 raise ConfigError(f"algo.{key} is {value!r}; expected {low:g} to {high:g}")
+
+
+def refuse_bad_parameters(parameters: Mapping[str, Tensor], advice: str) -> None:
+    """Raise a DivergedError that names the parameters that an update has made NaN or infinite, if there are any."""
+    found = describe_bad(parameters)
+    if found:
+        raise DivergedError(f"an update has diverged: {found}. Earlier checkpoints are good; lower {advice}, and train anew")
 
 
 def _alone(tensor: Tensor) -> None:
@@ -164,10 +172,16 @@ class PPO:
                     break
             if stop:
                 break
+        self.check_parameters()
         learnt_from = max(updates, 1)
         report |= dict(zip(MEASURED, (sums / learnt_from).tolist(), strict=True))
         report |= {"gradient_norm": norms / learnt_from, "learning_rate": self._rates[0] * rates}
         return report | {"updates": updates, "skipped": skipped}
+
+    def check_parameters(self) -> None:
+        """Raise a DivergedError that names a parameter that is not finite, if there is one; every update ends with this."""
+        parameters = dict(self.network.named_parameters())
+        refuse_bad_parameters(parameters, "algo.*.learning_rate or raise algo.adam_epsilon")
 
     def _nothing_learnt(self, rates: float) -> dict[str, float]:
         """Return the report of a batch that was not finite: nothing has changed."""
@@ -273,6 +287,7 @@ class PPO:
     def _skip(self) -> None:
         self._skipped += 1
         if self._skipped >= SKIPS_ALLOWED:
+            self.check_parameters()
             raise DivergedError(
                 f"gradients or rewards were not finite {self._skipped} times in a row; the parameters are those of the last "
                 "good update. Lower algo.*.learning_rate or algo.max_grad_norm, or look for NaN in the rewards"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from navrl.errors import ConfigError
 from navrl.rl import gaussian
 from navrl.rl.accelerate import AppliedNetwork
-from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError
+from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError, refuse_bad_parameters
 
 
 @dataclass
@@ -151,6 +151,21 @@ class SAC:
         torch._foreach_lerp_(self._followers, self._followed, settings.tau)
         return report | {"learning_rate": settings.actor_rate * rate, "temperature": float(self.log_temperature.detach().exp())}
 
+    def check_parameters(self) -> None:
+        """Raise a DivergedError that names a parameter of actor, critics or temperature that is not finite, if there is one.
+
+        Call it now and then, at least before a state is saved: looking takes a good part of the time of an update.
+        """
+        refuse_bad_parameters(self.weights(), "sac.*_rate")
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all weights by name; live tensors."""
+        parts: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic, "target": self.target}
+        named: dict[str, Tensor] = {"log_temperature": self.log_temperature}
+        for part, module in parts.items():
+            named |= {f"{part}.{name}": value for name, value in module.named_parameters()}
+        return named
+
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return what the critics should say, (N,): the reward, and the lesser opinion on what comes next."""
@@ -196,6 +211,7 @@ class SAC:
             return norm
         self._skipped[id(optimizer)] += 1
         if self._skipped[id(optimizer)] >= SKIPS_ALLOWED:
+            self.check_parameters()
             names = ("actor", "critics", "temperature")
             name = names[[each is optimizer for each in self.optimizers].index(True)]
             raise DivergedError(

@@ -255,12 +255,14 @@ class NavigationEnv:
                     raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
 
     def _check_saved_values(self, state: Mapping[str, Any]) -> None:
-        """Refuse what the kernel would follow out of its arrays."""
+        """Refuse what the kernel would follow out of its arrays, and NaN, which it is compiled not to expect."""
         for name, array in self._saved().items():
             value = state[name]
             if not isinstance(value, Tensor) or tuple(value.shape) != array.shape or value.cpu().numpy().dtype != array.dtype:
                 found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
                 raise StateError(f"{name} is {found} in the state; expected {array.dtype} {array.shape}")
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise StateError(f"{name} holds NaN or infinite values in the state; expected finite numbers")
         limits = {"half": 1, "time": 2**62, "seed": 2**63 - 1, "started": 1}
         for name, limit in limits.items():
             value = state[name]

@@ -27,6 +27,7 @@ SIDE = round(2 * GROUND / PIXEL)  # cells of a world
 MARGIN = 0.3  # m above and below the drone that it must not touch
 FLOATING, TALL = 1.0, 5.0  # m, heights of moving boxes and moving cylinders
 SEEN = 255
+NOTHING = 1e6  # m, the bottom of an empty cell; not infinite, which fast-math assumes away
 
 
 class LocalGrids:
@@ -77,7 +78,7 @@ def _heights(world: World) -> NDArray[np.float32]:
 
     What is thinner than a cell touches at least one.
     """
-    bottoms, tops = np.full((SIDE, SIDE), np.inf, np.float32), np.zeros((SIDE, SIDE), np.float32)
+    bottoms, tops = np.full((SIDE, SIDE), NOTHING, np.float32), np.zeros((SIDE, SIDE), np.float32)
     centres, half = (np.arange(SIDE) + 0.5) * PIXEL - GROUND, PIXEL / 2
     for x0, x1, y0, y1, bottom, top in world.boxes:
         wide, long = max(0.0, half - (x1 - x0) / 2), max(0.0, half - (y1 - y0) / 2)

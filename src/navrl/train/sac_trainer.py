@@ -14,10 +14,12 @@ from navrl.evaluate import Flights
 from navrl.io.replay import FrameStore
 from navrl.rl.accelerate import accelerate
 from navrl.rl.experience import TransitionCollector, Transitions, look_ahead
+from navrl.rl.finite import check_finite
 from navrl.rl.network import DISTANCE, RowLayout, build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.sim.env import NavigationEnv
+from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
 from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
 from navrl.train.team import Team
@@ -61,6 +63,7 @@ class SACTrainer:
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self._owed = 0.0  # updates
+        self.guard = Guard()
         self._interim = InterimEvaluation(config, team)
 
     @property
@@ -92,6 +95,18 @@ class SACTrainer:
         """Remember a batch, and update the policy from what is remembered; return what happened."""
         self.replay.extend(self._frames(batch))
         self.iteration += 1
+        with self.guard.iteration(self.iteration):
+            reports = self._update()
+            self.sac.check_parameters()
+        report = dict.fromkeys(UNKNOWN, float("nan"))
+        for name in LEARNT:
+            values = [each[name] for each in reports if name in each]
+            report[name] = sum(values) / len(values) if values else float("nan")
+        report |= {"updates": float(len(reports)), "remembered": float(len(self.replay))}
+        return report | episode_means(batch.episodes, self.team)
+
+    def _update(self) -> list[dict[str, float]]:
+        """Update the policy as often as the batch pays for, once enough is remembered; return what happened."""
         reports = []
         if len(self.replay) >= max(self.settings.batch_size, min(self.settings.warmup, self.settings.capacity)):
             self._owed += self.frames_per_iteration * self.settings.replay_ratio / self.settings.batch_size
@@ -99,12 +114,7 @@ class SACTrainer:
             while self._owed >= 1:
                 self._owed -= 1
                 reports.append(self.sac.update(self._sample(), progress))
-        report = dict.fromkeys(UNKNOWN, float("nan"))
-        for name in LEARNT:
-            values = [each[name] for each in reports if name in each]
-            report[name] = sum(values) / len(values) if values else float("nan")
-        report |= {"updates": float(len(reports)), "remembered": float(len(self.replay))}
-        return report | episode_means(batch.episodes, self.team)
+        return reports
 
     def evaluate(self) -> dict[str, Flights]:
         """Fly unseen worlds with the squashed mean action; return all flights by condition."""
@@ -163,7 +173,12 @@ class SACTrainer:
         }
 
     def shared_state(self) -> dict[str, Any]:
-        """Return the policy and its critics; live tensors."""
+        """Return the policy and its critics; live tensors.
+
+        Raises:
+            DivergedError: the last update has made a parameter NaN or infinite.
+        """
+        self.guard.refuse_diverged()
         return {
             "iteration": self.iteration,
             "network": self.network.state_dict(),
@@ -176,6 +191,9 @@ class SACTrainer:
         ranks = state.get("ranks")
         if not isinstance(ranks, list) or len(ranks) != 1 or not all(name in state for name in PARTS):
             raise StateError("the checkpoint holds no state of algo=sac; expected one that `navrl train algo=sac` wrote")
+        sac = state["sac"]
+        critics = named(critic=sac["critic"], target=sac["target"]) | {"log_temperature": sac["log_temperature"]}
+        check_finite(named(network=state["network"]) | critics, checkpoint_name(state))
         own = ranks[0]
         self.env.load_state_dict(own["env"])
         self._actions.set_state(own["actions"])

@@ -14,10 +14,12 @@ from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
 from navrl.rl.accelerate import accelerate
 from navrl.rl.collect import Collector, Rollout
+from navrl.rl.finite import check_finite
 from navrl.rl.network import RowLayout, build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
+from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
 from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
 from navrl.train.team import Team
@@ -46,6 +48,7 @@ class Trainer:
         self.collector = self._collector()
         self.iteration = 0
         self.best: dict[str, float] | None = None
+        self.guard = Guard()
         self._interim = InterimEvaluation(config, team)
 
     @property
@@ -75,7 +78,8 @@ class Trainer:
 
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Update the policy from a batch of everybody's, and return what happened, the same in every process."""
-        report = self.ppo.update(batch, self.iteration / self.iterations)
+        with self.guard.iteration(self.iteration + 1):
+            report = self.ppo.update(batch, self.iteration / self.iterations)
         self.iteration += 1
         return report | episode_means(batch.episodes, self.team)
 
@@ -94,7 +98,12 @@ class Trainer:
         }
 
     def shared_state(self) -> dict[str, Any]:
-        """Return what all processes have in common; live tensors."""
+        """Return what all processes have in common; live tensors.
+
+        Raises:
+            DivergedError: the last update has made a parameter NaN or infinite.
+        """
+        self.guard.refuse_diverged()
         return {
             "iteration": self.iteration,
             "network": self.network.state_dict(),
@@ -111,6 +120,7 @@ class Trainer:
         if len(ranks) != self.team.size:
             raise ConfigError(f"the checkpoint was written by {len(ranks)} processes, this team has {self.team.size}: "
                               f"resume with processes={len(ranks)}")  # fmt: skip
+        check_finite(named(network=state["network"], normaliser=state["normaliser"]), checkpoint_name(state))
         own = ranks[self.team.rank]
         self.env.load_state_dict(own["env"])
         self.generator.set_state(own["actions"])
