@@ -175,6 +175,12 @@ def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb
     path, simulator = json.loads(done.stdout.splitlines()[-1])
     assert not simulator
     assert downloads() == before + 2  # the third was kept
+    best = next(artifact for artifact in emulator.artifacts.values() if "best" in artifact["aliases"])
+    assert best["description"].startswith("best_model of step 2\n")
+    assert "| mean_reward | 3.0 |" in best["description"]
+    known = json.loads(best["metadata"])
+    assert (known["total_parameters"], known["metrics"]) == (500, {"mean_reward": 3.0})
+    assert known["file_size"] > 2000
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens
     with pytest.warns(RuntimeWarning, match="last asked for"):

@@ -139,8 +139,8 @@ class Emulator:
         return {
             **{key: artifact[key] for key in ("id", "state", "digest", "versionIndex", "metadata")},
             "__typename": "Artifact", "artifactSequence": collection, "artifactType": {"name": artifact["type"]},
-            "description": None, "ttlDurationSeconds": -2, "ttlIsInherited": False, "tags": [], "historyStep": None,
-            "size": 1, "digestAlgorithm": "MANIFEST_MD5", "commitHash": artifact["id"], "fileCount": 1,
+            "description": artifact["description"], "ttlDurationSeconds": -2, "ttlIsInherited": False, "tags": [],
+            "historyStep": None, "size": 1, "digestAlgorithm": "MANIFEST_MD5", "commitHash": artifact["id"], "fileCount": 1,
             "createdAt": NOW, "updatedAt": NOW, "currentManifest": manifest,
             "aliases": [{"__typename": "ArtifactAlias", "id": f"{artifact['id']}-{alias}", "alias": alias,
                          "artifactCollection": collection} for alias in sorted(artifact["aliases"])],
@@ -189,7 +189,7 @@ class Emulator:
         self.artifacts[identity] = {
             "id": identity, "collection": names[0], "project": values["projectName"], "type": values["artifactTypeName"],
             "digest": values["digest"], "metadata": values.get("metadata"), "wanted": wanted, "aliases": set(), "files": {},
-            "state": "PENDING", "versionIndex": None,
+            "state": "PENDING", "versionIndex": None, "description": values.get("description"),
         }  # fmt: skip
         return {"artifact": self._artifact(self.artifacts[identity])}
 

@@ -42,6 +42,7 @@ def push(registry: Registry, reference: str, mirror: Mirror, kind: str) -> str:
     metadata = {
         "file": file, "registry": version.label, "kind": version.kind, "stage": version.stage, "notes": version.notes,
         "metrics": version.metrics, "tags": version.tags, "lineage": version.lineage,
+        "total_parameters": version.lineage.get("parameters", 0), "description": registry.card(version),
     }  # fmt: skip
     with _told(kind, f"upload {version.label}"):
         label = mirror.upload(version.path, version.name, aliases=version.aliases, metadata=metadata)

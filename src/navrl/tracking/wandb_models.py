@@ -82,13 +82,14 @@ def upload_model_file_to_wandb(
     parameters: int = 0,
     name: str = "model",
 ) -> str:
-    """Queue a model file as it is, and return the reference that it will have; the file may be removed at once.
+    """Queue a model file of navrl as it is, and return the reference that it will have; the file may be removed at once.
 
     Raises:
         RegistryError: the alias or the name is illegal.
     """
     tracking, size = _tracking(), Path(file).stat().st_size
-    tracking.artifact(file, name, [model_alias], _metadata(step, model_type, eval_metrics, parameters))
+    metadata = _metadata(step, model_type, eval_metrics, parameters) | {"kind": "model"}
+    tracking.artifact(file, name, [model_alias], metadata)
     tracking.log(step, {"model/total_parameters": parameters, "model/file_size_mb": size / 1e6})
     return f"{name}:{model_alias}"
 

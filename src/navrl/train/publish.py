@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from navrl.errors import RegistryError
+from navrl.registry.card import model_card
 from navrl.registry.store import Registry
 from navrl.registry.upload_policy import UploadPolicy, decide, is_better, metric_value
 from navrl.tracking.recorder import Tracking
@@ -209,9 +210,13 @@ class Publisher:
         self._labels[model.origin] = version.label
         known = {
             **model.metrics,
+            "metrics": model.metrics,
             "iteration": model.iteration,
             "condition": model.condition,
             "registered": version.label,
+            "kind": version.kind,
+            "total_parameters": version.lineage.get("parameters", 0),
+            "description": model_card(version),
             "file": model.origin.name,
         }
         others = [alias for alias in aliases if alias != "latest"]

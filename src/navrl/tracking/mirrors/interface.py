@@ -75,9 +75,13 @@ class Mirror(Protocol):
 
 
 def described(file: Path, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metadata of an upload, with what is needed to recognise and verify the file."""
+    """Return the metadata of an upload, with what is needed to recognise and verify the file, and its size in bytes.
+
+    Its `description`, a model card as Markdown, is shown where a tracker has a place for it.
+    """
     given = dict(metadata or {})
-    return {**given, "sha256": digest_of(file), "file": legal_file_name(str(given.get("file") or file.name))}
+    name = legal_file_name(str(given.get("file") or file.name))
+    return {**given, "sha256": digest_of(file), "file": name, "file_size": file.stat().st_size}
 
 
 def legal_file_name(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from navrl.registry.names import check_alias, check_name, parse_reference
@@ -27,6 +29,8 @@ RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata
 _PARAMETERS_AT_ONCE = 100  # what MLflow takes
 _LONGEST_PARAMETER = 500
 _LONGEST_NAME = 200
+_LONGEST_DESCRIPTION = 5000
+_READABLE = {"+": "and", "%": "percent"}  # what stands for characters that MLflow refuses; "_" for others
 
 
 class MlflowMirror:
@@ -103,14 +107,22 @@ class MlflowMirror:
         place = f"models/{name}/{known['sha256']}"
         with named_file(file, known["file"]) as named:
             self._client.log_artifact(run.info.run_id, str(named), place)
+            if known.get("kind") == "model":
+                described_model = named.with_name("MLmodel")
+                _flavour(place, known, run.info.run_id).save(str(described_model))
+                self._client.log_artifact(run.info.run_id, str(described_model), place)
         try:
             self._client.create_registered_model(name)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        tags = {DIGEST_TAG: known["sha256"], METADATA_TAG: json.dumps(known)}
+        told = {key: value for key, value in known.items() if key != "description"}
+        tags = {DIGEST_TAG: known["sha256"], METADATA_TAG: json.dumps(told)}
         source = f"{run.info.artifact_uri}/{place}"
-        return self._client.create_model_version(name, source, run.info.run_id, tags, await_creation_for=0)
+        text = str(known.get("description", ""))[:_LONGEST_DESCRIPTION]
+        return self._client.create_model_version(
+            name, source, run.info.run_id, tags, description=text or None, await_creation_for=0
+        )
 
     def download(self, reference: str, folder: Path) -> Path:
         """Fetch `name:alias` or `name:v3`, verified."""
@@ -180,12 +192,22 @@ def from_mlflow(alias: str) -> str:
     return re.sub(r"-([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), alias[2:])
 
 
+def _flavour(place: str, known: Mapping[str, Any], run: str) -> Model:
+    """Return what makes a folder with a model file a model of MLflow, that `mlflow.pyfunc.load_model` loads."""
+    model = Model(artifact_path=place, run_id=run, metadata={"sha256": known["sha256"]})
+    loader = "navrl.adapters.mlflow_model"
+    return model.add_flavor(
+        "python_function", loader_module=loader, data=known["file"], python_version=platform.python_version()
+    )
+
+
 def _metric(key: str) -> str:
-    """Return a metric's name as MLflow takes it: `350 static + 80 moving` has a character that it does not.
+    """Return a metric's name as MLflow takes it: `350 static + 80 moving` becomes `350 static and 80 moving`.
 
     A name that it refused would hold up all that follows.
     """
-    parts = (part.strip(".") for part in re.sub(r"[^\w\-. :/]", "_", key)[:_LONGEST_NAME].split("/"))
+    legal = re.sub(r"[^\w\-. :/]", lambda found: _READABLE.get(found[0], "_"), key)
+    parts = (part.strip(".") for part in legal[:_LONGEST_NAME].split("/"))
     return "/".join(part for part in parts if part) or "_"
 
 

@@ -79,7 +79,7 @@ class WandbMirror:
         """Keep a file as a version of an artifact and wait until W&B has it."""
         check_name(name)
         known = described(file, metadata)
-        artifact = wandb.Artifact(name, KIND, metadata=known)
+        artifact = wandb.Artifact(name, KIND, description=known.pop("description", None), metadata=known)
         artifact.add_file(str(file), name=known["file"], policy="immutable", skip_cache=True)
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
         seconds = TIMEOUT + math.ceil(file.stat().st_size / SLOWEST)

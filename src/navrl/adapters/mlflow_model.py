@@ -1,0 +1,48 @@
+"""Loads a model file of navrl for MLflow: `mlflow.pyfunc.load_model("models:/navigation@best").predict(observations)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from navrl.errors import ActionError
+from navrl.model import load_model
+from navrl.rl.policy import NetworkPilot
+
+__all__ = ["NavigationModel"]
+
+PARTS = ("lidar", "dynamic_obstacle", "state")
+
+
+class NavigationModel:
+    """A policy as MLflow calls it."""
+
+    def __init__(self, path: Path) -> None:
+        network, self.task, self.card = load_model(path)
+        self._pilot = NetworkPilot(network, self.task.env.action_limit)
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> np.ndarray:
+        """Return velocity commands in the goal frame, (N, 3), in m/s, for N observations.
+
+        `model_input` has `lidar`, `dynamic_obstacle` and `state`: arrays by name, or columns of a DataFrame whose
+        cells are the parts of one observation.
+
+        Raises:
+            ActionError: a part is missing, or its shape is not the one that the policy was trained on.
+        """
+        missing = [name for name in PARTS if name not in model_input]
+        if missing:
+            raise ActionError(f"the input has no {missing[0]!r}; expected {', '.join(PARTS)}, each with a row for a drone")
+        arrays = (np.asarray(list(model_input[name]), dtype=np.float32) for name in PARTS)
+        observation = {name: torch.from_numpy(array) for name, array in zip(PARTS, arrays, strict=True)}
+        with torch.no_grad():
+            return self._pilot(observation).numpy()
+
+
+def _load_pyfunc(path: str) -> NavigationModel:
+    """Return the model in a file; MLflow calls this by its name."""
+    return NavigationModel(Path(path))
