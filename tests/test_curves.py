@@ -38,3 +38,18 @@ def test_a_mistake_exits_2(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("navrl: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("[" * 100_000, ", line 1: found "),
+        ('{"kind": "eval", "iteration": 7}', ": the evaluation of iteration 7 lacks"),
+        ('{"kind": "eval", "iteration": 7, "conditions": [1]}', ": the evaluation of iteration 7 lacks"),
+    ],
+    ids=["nested", "empty", "list"],
+)
+def test_damaged_metrics_are_told_in_a_sentence(tmp_path, capsys, line, told):
+    (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"kind": "eval", "iteration": 8}}\n')
+    assert main(["curves", str(tmp_path)]) == 2
+    assert f"metrics.jsonl{told}" in capsys.readouterr().err

@@ -111,7 +111,9 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
             problems += _finish(config, folder, publisher, console)
     for problem in problems:
         console.print(f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
-    return 1 if problems else stop.exit_code
+    if problems:
+        return 1
+    return 0 if ending.finished else stop.exit_code
 
 
 def _typed(arguments: argparse.Namespace) -> list[str]:

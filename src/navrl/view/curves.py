@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from navrl.errors import ConfigError
+from navrl.errors import ConfigError, ContainerError
 from navrl.monitor import MetricsLog
 from navrl.view.topdown import make_figure
 
@@ -22,12 +22,24 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
         raise ConfigError(f"{metrics} has no evaluation yet; expected the metrics.jsonl of a run with eval_interval > 0")
     curve = []
     for record in records:
-        static, *moving = [condition["outcomes"]["success_100"]["share"] for condition in record["conditions"].values()]
-        curve.append({
-            "frames": record["frames"], "minutes": record.get("seconds", float("nan")) / 60,
-            "static": 100 * static, "moving": 100 * (moving or [float("nan")])[0], "among": [*record["conditions"]],
-        })  # fmt: skip
+        try:
+            curve.append(_point(record))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            told = f"{metrics}: the evaluation of iteration {record['iteration']} lacks numbers that a curve needs"
+            raise ContainerError(f"{told} ({type(error).__name__}: {str(error)[:80]}); remove its line") from error
     return curve
+
+
+def _point(record: dict[str, Any]) -> dict[str, Any]:
+    shares = [condition["outcomes"]["success_100"]["share"] for condition in record["conditions"].values()]
+    static, *moving = shares
+    return {
+        "frames": record["frames"],
+        "minutes": record.get("seconds", float("nan")) / 60,
+        "static": 100 * static,
+        "moving": 100 * (moving or [float("nan")])[0],
+        "among": [*record["conditions"]],
+    }
 
 
 def save_curves(metrics: Sequence[Path], path: Path) -> None:
