@@ -12,7 +12,7 @@ from torch import nn
 
 from navrl.errors import ConfigError, StateError
 from navrl.io.checkpoint import load_checkpoint
-from navrl.model import model_state, save_model
+from navrl.model import check_weights, is_original, model_state, save_model
 from navrl.rl.network import FEATURES, STATE, NetworkSettings, RowLayout, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings
 from navrl.tracking.wandb_models import fetch_model_from_wandb, upload_model_file_to_wandb
@@ -57,11 +57,12 @@ class NavRLModel:
         state = load_checkpoint(path)
         if not isinstance(state, dict):
             raise StateError(f"{path} holds a {type(state).__name__}; expected weights by name")
-        weights, rest = _weights_of(state)
-        own = self.network.state_dict()
-        wrong = sorted(set(own) ^ set(weights)) or [key for key in own if own[key].shape != weights[key].shape]
-        if wrong:
-            raise StateError(f"{path} does not fit this network: {wrong[0]} differs ({len(wrong)} in all); check cfg.network")
+        try:
+            weights, rest = _weights_of(state)
+            own = self.network.state_dict()
+            check_weights(own, weights, f"{path} does not fit this network (cfg.network)")
+        except ConfigError as error:
+            raise StateError(str(error)) from error
         self.network.load_state_dict(weights)
         return rest
 
@@ -129,8 +130,8 @@ def _leaves(spec: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _weights_of(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the weights in a file of any of the kinds that hold them, and the rest."""
-    if any(isinstance(key, str) and key.startswith("feature_extractor.module.") for key in state):
-        return from_upstream(state)
+    if is_original(state):
+        return from_upstream({key: state[key] for key in state if isinstance(key, str)})
     for key in ("parameters", "network"):
         if isinstance(state.get(key), dict) and any(isinstance(value, torch.Tensor) for value in state[key].values()):
             return state[key], {name: value for name, value in state.items() if name != key}

@@ -117,7 +117,7 @@ def _check_value(override: str, key: str, schema: DictConfig, trial: DictConfig)
 def _expected(schema: DictConfig, key: str) -> str:
     example = OmegaConf.select(schema, key)
     if isinstance(example, DictConfig):
-        return f"its settings one by one, such as {key}.{next(iter(example))}=..."
+        return f"its settings one by one, such as {key}.{next(iter(example))!s}=..."
     if example is None:
         return "a number or null"
     plain = OmegaConf.to_object(example) if OmegaConf.is_config(example) else example

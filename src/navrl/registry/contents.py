@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from navrl.errors import ContainerError, RegistryError
 
@@ -44,16 +47,21 @@ def read_contents(path: Path, shown: str) -> Contents:
         if index.document.get("base"):
             raise RegistryError(f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` makes it whole")
         verify_checkpoint(path, workers=1)
-        return _told(_state(index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
+        told = _told(_state(index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
+        json.dumps(told.config)
     except ContainerError as error:
         raise RegistryError(f"{shown} is damaged: {str(error).replace(str(path), shown)}") from error
+    except (TypeError, ValueError) as error:
+        raise RegistryError(f"{shown}: its settings hold more than plain values: {str(error)[:200]}") from error
+    return told
 
 
 def _state(tree: Any) -> Any:
     """Return the state around the tensors of a checkpoint, with nothing where they are."""
     from navrl.io.state import unpack_state
 
-    return unpack_state(tree, lambda number: None, lambda number: None)
+    nothing = np.zeros((), np.uint8)  # scalars and bytes are made from it
+    return unpack_state(tree, lambda number: None, lambda number: nothing)
 
 
 def _told(state: Any, parameters: int) -> Contents:
@@ -70,7 +78,8 @@ def _told(state: Any, parameters: int) -> Contents:
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: values[key] for key in ("iteration", "frames", "seed") if isinstance(values.get(key), int)}
+    found = {key: values.get(key) for key in ("iteration", "frames", "seed")}
+    return {key: value for key, value in found.items() if isinstance(value, int) and abs(value) < 1 << 63}
 
 
 def _metrics(evaluation: Any) -> dict[str, float]:

@@ -132,6 +132,8 @@ class NavigationSettings:
         """Return the defaults with the values of a nested mapping; an unknown key is an error."""
         settings = cls()
         for group, values in mapping.items():
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"{str(group)[:60]} is {shown(values)}; expected settings by name")
             for key, value in values.items():
                 settings.set(f"{group}.{key}", value)
         return settings
@@ -140,7 +142,7 @@ class NavigationSettings:
         """Set one value by its dotted key."""
         known = self.keys()
         if key not in known:
-            raise ConfigError(f"unknown setting {key!r}.{nearest_name(key, known)}")
+            raise ConfigError(f"unknown setting {shown(key)}.{nearest_name(key, known)}")
         group, name = key.split(".")
         setattr(getattr(self, group), name, value)
 
