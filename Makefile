@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 NAME   ?= simulator
 
-.PHONY: help setup train test test-fast lint bench clean
+.PHONY: help setup train test test-fast torture lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,6 +20,9 @@ test: $(VENV)/.dev lint  ## lint, types and every test, in two processes (ARGS="
 
 test-fast: $(VENV)/.dev  ## the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+torture: $(VENV)/.dev  ## kills, full disks, power loss, clocks, damaged files for about an hour (ARGS="--rounds 2 --only kill,disk")
+	$(BIN)/python tests/torture.py $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

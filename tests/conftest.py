@@ -11,6 +11,8 @@ import tempfile
 import pytest
 from hypothesis import settings
 
+from injected import injected  # noqa: F401  a fixture
+
 settings.register_profile("navrl", deadline=None)  # a busy machine is not a failure
 settings.load_profile("navrl")
 

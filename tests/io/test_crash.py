@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from injected import ROUNDS
 from navrl.errors import CheckpointError
 from navrl.io import CheckpointDirectory, load_checkpoint
 from navrl.io.directory import list_aliases, list_entries
@@ -51,10 +52,11 @@ ENDLESS = """
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_at_random_moments_always_goes_on_from_whole_files(tmp_path):
+def test_a_training_that_is_killed_at_random_moments_always_goes_on_from_whole_files(tmp_path, injected):
     generator = random.Random(0)
     reached = 0
-    for _ in range(8):
+    for _ in range(8 * ROUNDS):
+        injected.add()
         process = start(ENDLESS, tmp_path)
         assert process.stdout.readline() == "ready\n"
         time.sleep(generator.uniform(0.0, 0.25))
@@ -129,7 +131,7 @@ def prepare(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to stop a process at each system call")
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_cleans_up(tmp_path, scenario):
+def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_cleans_up(tmp_path, scenario, injected):
     template = tmp_path / "template"
     prepare(template)
     program = textwrap.dedent(TRACED).format(action=SCENARIOS[scenario])
@@ -148,6 +150,7 @@ def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_clea
                 assert list(folder.glob(TEMPORARY_PATTERN)) == []
                 shutil.rmtree(folder)
         process.stdin.close()
+    injected.add(kills)
     assert kills >= {"save": 10, "overwrite": 10, "prune": 3, "alias": 4}[scenario]
 
 

@@ -55,7 +55,7 @@ def state():
 
 
 @pytest.mark.parametrize("codec", ["planes-zstd", "raw", "lz4"])
-def test_no_mutated_file_loads_as_something_else(tmp_path, state, codec):
+def test_no_mutated_file_loads_as_something_else(tmp_path, state, codec, injected):
     path = tmp_path / "x.pt"
     save_checkpoint(state, path, codec=codec)
     good = path.read_bytes()
@@ -72,10 +72,11 @@ def test_no_mutated_file_loads_as_something_else(tmp_path, state, codec):
         else:
             assert_same(loaded, state)
             assert bad == good
+    injected.add(MUTATIONS // 3)
     assert refused > MUTATIONS // 3 * 0.9
 
 
-def test_no_mutated_index_with_a_valid_checksum_crashes(tmp_path, state):
+def test_no_mutated_index_with_a_valid_checksum_crashes(tmp_path, state, injected):
     """What malice can do: the checksum is made to fit. It may load something else, but only ever that or an error."""
     path = tmp_path / "x.pt"
     save_checkpoint(state, path)
@@ -90,6 +91,7 @@ def test_no_mutated_index_with_a_valid_checksum_crashes(tmp_path, state):
             outcomes.add("loaded")
         except (ContainerError, CheckpointError):
             outcomes.add("refused")
+    injected.add(MUTATIONS // 3)
     assert outcomes == {"loaded", "refused"}
 
 

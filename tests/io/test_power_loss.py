@@ -13,6 +13,7 @@ import pytest
 import torch
 from io_states import assert_same
 
+from injected import ROUNDS
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io import CheckpointDirectory, load_checkpoint, save_checkpoint
 from navrl.io.files import TEMPORARY_PATTERN, AtomicFile
@@ -21,7 +22,6 @@ from power_loss import write_tree
 from power_loss_shim import record
 from power_loss_trace import STRACE, record_with_strace
 
-ROUNDS = int(os.environ.get("NAVRL_TORTURE", "1"))
 STEPS = (1, 2, 3)
 
 
@@ -40,22 +40,23 @@ def disk(tmp_path):
     return tmp_path / "disk"
 
 
-def each_crash(recording, folder, monkeypatch):
+def each_crash(recording, folder, monkeypatch, injected):
     """Yield the last mark and a folder with what is left, for every crash; flushes are skipped."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     numbers = itertools.count()
     for mark, tree in recording.crashes(randomly=ROUNDS, seed=ROUNDS):
         yield mark, write_tree(tree, folder / f"crash{next(numbers)}")
-    assert next(numbers) > 10
+    injected.add(next(numbers))
+    assert injected.faults > 10
 
 
-def test_a_file_that_is_replaced_is_the_old_one_or_the_new(disk, tmp_path, monkeypatch):
+def test_a_file_that_is_replaced_is_the_old_one_or_the_new(disk, tmp_path, monkeypatch, injected):
     path = disk / "x.pt"
     save_checkpoint(state_of(1), path)
     with record(disk) as recording:
         save_checkpoint(state_of(2), path)
         recording.mark(2)
-    for mark, folder in each_crash(recording, tmp_path, monkeypatch):
+    for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
         found = load_checkpoint(folder / "x.pt")
         assert found["step"] >= (mark or 0)
         assert_same(found, state_of(found["step"]))
@@ -89,18 +90,18 @@ def check_directory(mark, folder):
 
 
 @pytest.mark.parametrize("options", [{"keep_last_n": 1}, {"keep_last_n": 1, "delta_chain": 2}, {}], ids=str)
-def test_a_run_goes_on_from_the_last_checkpoint_that_was_reported_durable(disk, tmp_path, monkeypatch, options):
+def test_a_run_goes_on_from_the_last_checkpoint_that_was_reported_durable(disk, tmp_path, monkeypatch, injected, options):
     recording = save_steps(disk, **options)
-    for mark, folder in each_crash(recording, tmp_path, monkeypatch):
+    for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
         check_directory(mark, folder)
 
 
-def test_rollouts_that_were_reported_durable_are_there(disk, tmp_path, monkeypatch):
+def test_rollouts_that_were_reported_durable_are_there(disk, tmp_path, monkeypatch, injected):
     with record(disk) as recording, RolloutStorage(disk / "rollouts", keep_last_n=2, workers=1) as storage:
         for iteration in STEPS:
             storage.save(batch_of(iteration), iteration, wait=True)
             recording.mark(iteration)
-    for mark, folder in each_crash(recording, tmp_path, monkeypatch):
+    for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
         storage = RolloutStorage(folder / "rollouts")
         for iteration in storage.list():
             assert_same(storage.load(iteration), batch_of(iteration))
@@ -127,10 +128,10 @@ with CheckpointDirectory(folder, keep_last_n=1) as run:
 
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to see what the other process does")
-def test_files_that_a_process_of_their_own_writes_are_as_durable(disk, tmp_path, monkeypatch):
+def test_files_that_a_process_of_their_own_writes_are_as_durable(disk, tmp_path, monkeypatch, injected):
     command = [sys.executable, "-c", BY_A_PROCESS, str(disk / "runs" / "a")]
     recording = record_with_strace(command, disk)
-    for mark, folder in each_crash(recording, tmp_path, monkeypatch):
+    for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
         check_directory(mark, folder)
 
 
@@ -162,7 +163,7 @@ def in_place(file, check=lambda: None):
 
 
 @pytest.mark.parametrize("commit", [without_flushing_the_file, without_flushing_the_folder, in_place])
-def test_a_writer_that_leaves_a_step_out_is_caught(disk, tmp_path, monkeypatch, commit):
+def test_a_writer_that_leaves_a_step_out_is_caught(disk, tmp_path, monkeypatch, injected, commit):
     with monkeypatch.context() as patched:
         patched.setattr(AtomicFile, "commit", commit)
         with record(disk) as recording:
@@ -170,7 +171,7 @@ def test_a_writer_that_leaves_a_step_out_is_caught(disk, tmp_path, monkeypatch, 
                 save_checkpoint(state_of(step), disk / "x.pt")
                 recording.mark(step)
     failures = 0
-    for mark, folder in each_crash(recording, tmp_path, monkeypatch):
+    for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
         try:
             failures += load_checkpoint(folder / "x.pt")["step"] < (mark or 0)
         except (ContainerError, CheckpointError):
@@ -178,12 +179,12 @@ def test_a_writer_that_leaves_a_step_out_is_caught(disk, tmp_path, monkeypatch, 
     assert failures
 
 
-def test_a_run_that_prunes_too_early_is_caught(disk, tmp_path, monkeypatch):
+def test_a_run_that_prunes_too_early_is_caught(disk, tmp_path, monkeypatch, injected):
     with monkeypatch.context() as patched:
         patched.setattr("navrl.io.files.sync_folder", lambda folder: None)
         patched.setattr("navrl.io.directory.sync_folder", lambda folder: None)
         recording = save_steps(disk, keep_last_n=1)
-    crashes = each_crash(recording, tmp_path, monkeypatch)
+    crashes = each_crash(recording, tmp_path, monkeypatch, injected)
     with pytest.raises((AssertionError, CheckpointError)):
         any(check_directory(mark, folder) for mark, folder in crashes)
 

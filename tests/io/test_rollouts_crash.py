@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from injected import ROUNDS
 from navrl.io.files import TEMPORARY_PATTERN
 from navrl.io.rollouts import RolloutStorage
 
@@ -38,11 +39,12 @@ ENDLESS = """
 """
 
 
-def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path):
+def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path, injected):
     generator, seen = random.Random(0), 0
     command = [sys.executable, "-c", textwrap.dedent(ENDLESS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        for number in range(8):
+        for number in range(8 * ROUNDS):
+            injected.add()
             folder = tmp_path / str(number % 2)  # each is gone on with, over what a killed one left
             print(folder, file=server.stdin, flush=True)
             child = int(server.stdout.readline())

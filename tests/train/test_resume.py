@@ -28,6 +28,7 @@ from training_runs import (
     same,
 )
 
+from injected import ROUNDS
 from navrl.io.checkpoint import load_checkpoint
 from navrl.registry import Registry
 
@@ -40,8 +41,8 @@ def test_a_run_from_the_shell_ends_like_one_of_the_warm_server(whole, tmp_path):
     assert_ends_alike(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_a_run_killed_again_and_again_ends_as_if_never_stopped(server, whole, tmp_path, number):
+@pytest.mark.parametrize("number", range(4 * ROUNDS))
+def test_a_run_killed_again_and_again_ends_as_if_never_stopped(server, whole, tmp_path, number, injected):
     """Five kill -9 at random moments each: twenty in all. A kill too late for the run begins it anew."""
     moments, kills, attempt = random.Random(number), 0, 0
     run = server.start(tmp_path / "run0")
@@ -51,6 +52,7 @@ def test_a_run_killed_again_and_again_ends_as_if_never_stopped(server, whole, tm
         run.kill()
         if run.code == -signal.SIGKILL:
             kills += 1
+            injected.add()
             run = server.start(run.folder, "resume=auto")
         else:
             assert_ends_alike(run.folder, whole)
