@@ -308,10 +308,7 @@ class Registry:
             return [d for d in self._files.digests() if not rows.uses(d) and not rows.was_deleted(d)]
 
     def repair(self) -> Repair:
-        """Make database and journal whole again, adopt the files that nothing is known about, and return what was done.
-
-        See `navrl.registry.repair`. Nothing is deleted: a damaged database is kept under another name.
-        """
+        """Make database and journal whole again, adopt unknown files, delete nothing, and return what was done."""
         with explained(self.root):
             return repair(self, self._database, self._files)
 
