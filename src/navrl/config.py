@@ -87,6 +87,7 @@ class Config(NavigationSettings):
     on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop, or continue
     rollout_save_interval: int = 0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
     rollout_keep_last_n: int = 10  # batches; 0: all
+    use_pipelined_collector: bool = False  # fly the next batch while learning, with the weights of before the update
     compress_lidar: bool = False  # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
@@ -148,6 +149,8 @@ class Config(NavigationSettings):
             )
         if self.algorithm == "sac" and self.processes > 1:
             raise ConfigError(f"processes is {self.processes}; algo=sac trains in one process, with as many threads as cores")
+        if self.algorithm == "sac" and self.use_pipelined_collector:
+            raise ConfigError("use_pipelined_collector is true; algo=sac does not collect ahead: leave it out, or use algo=ppo")
         if self.algorithm == "sac" and self.sac.warmup >= self.max_frame_num:
             raise ConfigError(f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, {self.max_frame_num}")
 

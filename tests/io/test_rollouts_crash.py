@@ -69,7 +69,7 @@ def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path
 def test_the_code_on_the_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "rollouts.md").read_text(), re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict = {}
     for block in blocks:
         exec(block, names)

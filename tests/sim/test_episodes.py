@@ -86,6 +86,32 @@ def test_the_goal_radius_is_that_of_the_settings():
     assert statistics(step)["at_goal"] == 1
 
 
+def trips(**overrides):
+    """Return the distances from start to target of many drones, and what they see."""
+    state = make(env__num_envs=8192, **overrides).reset()["state"]
+    return state[:, 3:5].norm(dim=1), state
+
+
+def test_no_random_trip_is_shorter_than_the_settings_say_and_longer_ones_stay_as_they_are():
+    any_length, before = trips(env__min_trip_length=0.0)
+    assert (any_length < 0.5).any()  # at its goal from the beginning
+    for shortest in (2.0, 40.0):
+        distance, state = trips(env__min_trip_length=shortest)
+        assert distance.min() >= shortest - 1e-4
+        kept = any_length >= shortest + 1e-4
+        assert torch.equal(state[kept], before[kept])
+
+
+def test_nobody_begins_at_the_goal_unless_in_the_originals_task():
+    assert trips()[0].min() >= 2.0 - 1e-4
+    assert load_config(["env=navrl_exact"]).env.min_trip_length == 0
+
+
+def test_the_trip_from_a_given_start_has_its_least_length_too(tmp_path):
+    env = make_in(tmp_path, "starts: [[20, 20, 1.5]]", env__num_envs=4096, env__min_trip_length=10.0)
+    assert env.reset()["state"][:, 3:5].norm(dim=1).min() >= 10.0 - 1e-4
+
+
 def test_in_the_originals_task_the_goal_ends_nothing():
     config = load_config(["env=navrl_exact", "env.num_envs=8", "env.num_obstacles=0", "env_dyn.num_obstacles=0",
                           "env.max_episode_length=3", "drone.model_name=first_order", "drone.time_constant=0.001"])  # fmt: skip

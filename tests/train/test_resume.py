@@ -63,6 +63,15 @@ def test_a_run_killed_again_and_again_ends_as_if_never_stopped(server, whole, tm
     assert len(json.loads((run.folder / "run.json").read_text())["resumed"]) <= 5
 
 
+def test_a_run_that_collects_ahead_and_is_killed_ends_as_if_never_stopped(server, tmp_path):
+    server.train(tmp_path / "whole", "use_pipelined_collector=true")
+    run = server.start(tmp_path / "run", "use_pipelined_collector=true")
+    run.wait_for(7)
+    run.kill()
+    server.train(run.folder, "resume=auto")
+    assert_ends_alike(run.folder, tmp_path / "whole")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_stops_with_its_code_and_the_run_goes_on_from_there(server, whole, tmp_path, number):
     folder = tmp_path / "run"

@@ -79,6 +79,10 @@ class Collector:
         )
         self._rollout.rows[steps] = rows
 
+    def go_on_from(self, batch: Rollout) -> None:
+        """Begin the next batch where another collector's batch, of the same environment, ended."""
+        self._rollout.rows[self.steps] = batch.rows[-1]
+
     @torch.no_grad()
     def collect(self, value_mean: float, value_spread: float) -> Rollout:
         """Return the next batch; `value_mean` and `value_spread` turn the critic's output into units of the reward."""

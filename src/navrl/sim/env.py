@@ -250,7 +250,7 @@ class NavigationEnv:
             raise StateError(f"settings of the state are a {type(settings).__name__}; expected a mapping")
         for group, values in self.settings.as_dict().items():
             for key, ours in values.items():
-                theirs = settings.get(group, {}).get(key)
+                theirs = settings.get(group, {}).get(key, ours)  # states of older versions lack new keys
                 if (group, key) != ("sim", "num_threads") and theirs != ours:
                     raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
 

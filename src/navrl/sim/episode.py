@@ -40,6 +40,7 @@ from navrl.simd import WIDTH, inner
 
 EDGE = 24.0  # m: starts and targets lie on the square with this half side
 LOWEST, HIGHEST = 0.5, 2.5  # m
+REDRAW, REDRAWS = 64, 32  # the first number of further draws of a target, and how many there are at most
 EVAL_WIDTH, EVAL_HEIGHT = 32.0, 2.0  # m, of the original's evaluation layout
 
 
@@ -51,6 +52,18 @@ def _edge_point(seed, drone, episode, first):  # type: ignore[no-untyped-def]
     height = float32(LOWEST) + float32(HIGHEST - LOWEST) * uniform(seed, RESET, drone, episode, first + 2)
     edge = float32(EDGE) if side % 2 == 0 else float32(-EDGE)
     return (along, edge, height) if side < 2 else (edge, along, height)
+
+
+@inner
+def _far_edge_point(seed, drone, episode, sx, sy, sz, shortest):  # type: ignore[no-untyped-def]
+    """Return a target on a random edge that is not too near the start."""
+    tx, ty, tz = _edge_point(seed, drone, episode, 3)
+    for attempt in range(REDRAWS):
+        dx, dy, dz = tx - sx, ty - sy, tz - sz
+        if dx * dx + dy * dy + dz * dz >= shortest * shortest:
+            break
+        tx, ty, tz = _edge_point(seed, drone, episode, REDRAW + 3 * attempt)
+    return tx, ty, tz
 
 
 @inner
@@ -83,15 +96,16 @@ def new_episode(drones, worlds, drone, parameters):  # type: ignore[no-untyped-d
     ranges = worlds.point_ranges
     first_start, starts = ranges[4 * world], ranges[4 * world + 1]
     first_goal, goals = ranges[4 * world + 2], ranges[4 * world + 3]
+    count = float32(parameters.num_envs)
     sx, sy, sz = _edge_point(seed, drone, episode, 0)
-    tx, ty, tz = _edge_point(seed, drone, episode, 3)
     if parameters.eval_layout:
-        count = float32(parameters.num_envs)
         sx, sy, sz = (float32(drone) / count - float32(0.5)) * float32(EVAL_WIDTH), float32(EDGE), float32(EVAL_HEIGHT)
-        across = float32(drone) / max(count - float32(1), float32(1)) - float32(0.5)
-        tx, ty, tz = across * float32(EVAL_WIDTH), float32(-EDGE), float32(EVAL_HEIGHT)
     if starts > 0:
         sx, sy, sz = _given_point(worlds.points, first_start, starts, uniform(seed, RESET, drone, episode, 0))
+    tx, ty, tz = _far_edge_point(seed, drone, episode, sx, sy, sz, parameters.shortest_trip)
+    if parameters.eval_layout:
+        across = float32(drone) / max(count - float32(1), float32(1)) - float32(0.5)
+        tx, ty, tz = across * float32(EVAL_WIDTH), float32(-EDGE), float32(EVAL_HEIGHT)
     if goals > 0:
         tx, ty, tz = _given_point(worlds.points, first_goal, goals, uniform(seed, RESET, drone, episode, 3))
     begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters)

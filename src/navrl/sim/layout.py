@@ -52,6 +52,7 @@ PARAMETERS = np.dtype(
             "weight_progress", "weight_alive", "weight_static", "weight_dynamic", "weight_smoothness", "weight_height",
             "reward_goal", "reward_collision", "log_reference", "log_reach", "noise", "dropout",
             "mass_variation", "thrust_variation", "wind", "slowest", "fastest", "range_x", "range_y", "range_down", "range_up",
+            "shortest_trip",
         )
     ]
     + [

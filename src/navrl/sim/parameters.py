@@ -33,7 +33,7 @@ def make_parameters(settings: NavigationSettings, seed: int, auto_reset: bool, s
         "mass_variation": drone.mass_variation, "thrust_variation": drone.thrust_variation, "wind": drone.wind,
         "slowest": moving.vel_range[0], "fastest": moving.vel_range[1],
         "range_x": moving.local_range[0], "range_y": moving.local_range[1],
-        "range_down": down, "range_up": 2 * moving.local_range[2] - down,
+        "range_down": down, "range_up": 2 * moving.local_range[2] - down, "shortest_trip": env.min_trip_length,
         "seed": seed, "num_envs": env.num_envs, "max_steps": env.max_episode_length, "action_repeat": env.action_repeat,
         "world_frame": env.action_frame == "world", "goal_ends": env.goal_ends_episode, "sphere": env.collision == "sphere",
         "first_order": drone.model_name == "first_order", "observed": env.num_observed, "delay": drone.delay,

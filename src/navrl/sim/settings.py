@@ -41,6 +41,7 @@ class TaskSettings:
     action_limit: float = 2.0  # m/s on each axis; the bound of the action space
     goal_ends_episode: bool = True
     goal_radius: float = 0.5  # m
+    min_trip_length: float = 2.0  # m from a random start to its random target; 0: any, as in the original
     collision: str = "rays"  # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
     collision_radius: float = 0.3  # m
     num_observed: int = 5  # nearest moving obstacles in the observation
@@ -220,6 +221,7 @@ _RULES: list[_Rule] = [
     _one_of("env.action_frame", FRAMES),
     _between("env.action_limit", 0.01, 50.0),
     _between("env.goal_radius", 0.01, 10.0),
+    _between("env.min_trip_length", 0.0, 40.0),
     _one_of("env.collision", COLLISIONS),
     _between("env.collision_radius", 0.01, 2.0),
     _between("env.num_observed", 1, 32),

@@ -12,13 +12,14 @@ from torch import Tensor
 from navrl.config import Config
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
-from navrl.rl.accelerate import accelerate
+from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.finite import check_finite
 from navrl.rl.network import RowLayout, build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
+from navrl.train.ahead import CollectingAhead
 from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
 from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
@@ -45,7 +46,9 @@ class Trainer:
         order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
         self.ppo = PPO(self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size)
         self.env.reset()
-        self.collector = self._collector()
+        self.collector = self._collector(self.applied)
+        self._ahead = CollectingAhead(self.network, self._collector) if config.use_pipelined_collector else None
+        self._began: dict[str, Any] | None = None  # from what the batch that is ahead was begun
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self.guard = Guard()
@@ -72,16 +75,34 @@ class Trainer:
         return self.iteration * self.frames_per_iteration
 
     def collect(self) -> Rollout:
-        """Fly the next batch with the present policy."""
-        self.env.set_collision_penalty(collision_penalty(self.config, self.iteration / self.iterations))
-        return self.collector.collect(*self.ppo.normaliser.statistics())
+        """Fly the next batch with the present policy, or return the one that was flown while it learnt."""
+        if self._ahead is None:
+            self._set_penalty(self.iteration)
+            return self.collector.collect(*self.ppo.normaliser.statistics())
+        if not self._ahead.pending:
+            self._begin_ahead(self._ahead, self.iteration)
+        self._began = None
+        return self._ahead.take()
 
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Update the policy from a batch of everybody's, and return what happened, the same in every process."""
+        if self._ahead is not None and self.iteration + 1 < self.iterations:
+            self._begin_ahead(self._ahead, self.iteration + 1)
         with self.guard.iteration(self.iteration + 1):
             report = self.ppo.update(batch, self.iteration / self.iterations)
+        if self._ahead is not None:
+            self._ahead.wait()  # nothing is under way when the policy is evaluated or saved
         self.iteration += 1
         return report | episode_means(batch.episodes, self.team)
+
+    def _begin_ahead(self, ahead: CollectingAhead, iteration: int) -> None:
+        """Begin to fly the batch of an iteration with the present policy, in the background."""
+        self._set_penalty(iteration)
+        self._began = self._flying()
+        ahead.begin(self.ppo.normaliser.statistics())
+
+    def _set_penalty(self, iteration: int) -> None:
+        self.env.set_collision_penalty(collision_penalty(self.config, iteration / self.iterations))
 
     def evaluate(self) -> dict[str, Flights]:
         """Fly unseen worlds with the mean action; the leader gets all flights by condition."""
@@ -91,11 +112,11 @@ class Trainer:
 
     def own_state(self) -> dict[str, Any]:
         """Return what only this process knows: its drones and its random numbers."""
-        return {
-            "env": self.env.state_dict(),
-            "actions": self.generator.get_state(),
-            "order": self.ppo.generator.get_state(),
-        }
+        return (self._began or self._flying()) | {"order": self.ppo.generator.get_state()}
+
+    def _flying(self) -> dict[str, Any]:
+        """Return what a batch begins from, beside the weights."""
+        return {"env": self.env.state_dict(), "actions": self.generator.get_state()}
 
     def shared_state(self) -> dict[str, Any]:
         """Return what all processes have in common; live tensors.
@@ -104,7 +125,8 @@ class Trainer:
             DivergedError: the last update has made a parameter NaN or infinite.
         """
         self.guard.refuse_diverged()
-        return {
+        ahead = {} if self._ahead is None else {"ahead": self._ahead.state_dict()}
+        return ahead | {
             "iteration": self.iteration,
             "network": self.network.state_dict(),
             "optimizer": self.ppo.optimizer.state_dict(),
@@ -130,13 +152,17 @@ class Trainer:
         self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.ppo.normaliser.load_state_dict(state["normaliser"])
         self.iteration, self.best = state["iteration"], state["best"]
-        self.collector = self._collector()
+        self.collector = self._collector(self.applied)
+        if self._ahead is not None:
+            self._set_penalty(self.iteration)
+            self._began = self._flying() if state.get("ahead") else None
+            self._ahead.load_state_dict(state.get("ahead"))
 
-    def _collector(self) -> Collector:
+    def _collector(self, applied: AppliedNetwork) -> Collector:
         limit = self.task.env.action_limit
 
         def scale(unit: Tensor) -> Tensor:
             return to_velocity(unit, limit)
 
         steps = self.config.algo.training_frame_num
-        return Collector(self.env, self.env.observe_packed(), self.applied, steps, scale, self.generator)
+        return Collector(self.env, self.env.observe_packed(), applied, steps, scale, self.generator)
