@@ -67,7 +67,9 @@ def _sync(spool: Any, tracker: str, arguments: argparse.Namespace) -> int:
 
     journal = Journal(spool, tracker).read()
     total, before = len(spool.records), len(journal.missing(spool.records))
-    options = next((record["options"] for record in reversed(spool.records) if record["kind"] == "run"), {})
+    options: dict[str, dict[str, str]] = next(
+        (record["options"] for record in reversed(spool.records) if record["kind"] == "run"), {}
+    )
     if before and not arguments.dry_run:
         try:
             check_secret(options.get(tracker, {}).get("uri", ""))
