@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from navrl.errors import ContainerError, RegistryError
 
 __all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "read_contents"]
@@ -58,6 +56,8 @@ def read_contents(path: Path, shown: str) -> Contents:
 
 def _state(tree: Any) -> Any:
     """Return the state around the tensors of a checkpoint, with nothing where they are."""
+    import numpy as np
+
     from navrl.io.state import unpack_state
 
     nothing = np.zeros((), np.uint8)  # scalars and bytes are made from it
