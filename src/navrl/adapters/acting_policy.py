@@ -19,7 +19,7 @@ _WHAT_TO_PASS = (
 
 
 def acting_policy(base: Any, policy: nn.Module | Literal["auto"] | None, push_weights: bool) -> nn.Module | None:
-    """Return the policy to freeze for each batch of a collector, or None if nothing is to be frozen.
+    """Return the policy to freeze for each batch of a collector; None if there is none.
 
     Raises:
         ConfigError: the policy cannot be found or cannot be frozen; the message says what to pass.
@@ -39,7 +39,7 @@ def acting_policy(base: Any, policy: nn.Module | Literal["auto"] | None, push_we
 
 
 def acts_with_a_copy(base: Any) -> bool:
-    """Return whether a TorchRL collector acts with a copy of the policy it was given, as on another device."""
+    """Return whether a TorchRL collector acts with a copy of its policy, as on another device."""
     original, acting = getattr(base, "_orig_policy", None), getattr(base, "policy", None)
     if not isinstance(original, nn.Module) or not isinstance(acting, nn.Module):
         return False
@@ -47,7 +47,7 @@ def acts_with_a_copy(base: Any) -> bool:
 
 
 def _policy_of(base: Any) -> nn.Module | None:
-    """Return the module that a collector acts with; None for a policy that draws actions without weights."""
+    """Return the module that a collector acts with; None for random actions."""
     policy = getattr(base, "policy", None)
     if isinstance(policy, nn.Module) and next(itertools.chain(policy.parameters(), policy.buffers()), None) is not None:
         return policy

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from navrl.adapters.collector_options import refuse_options
 from navrl.adapters.forwarding import FrameRate
-from navrl.errors import CollectorError, ConfigError, MissingExtraError, StateError, nearest_name
+from navrl.errors import CollectorError, ConfigError, MissingExtraError, StateError
 from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -35,45 +36,42 @@ except ImportError as error:
 __all__ = ["NavigationCollector"]
 
 _FLAGS = ("done", "terminated", "truncated")
-_INSTEAD = {  # of options of TorchRL's collector
-    "max_frames_per_traj": "set env.max_episode_length in the settings of the simulator",
-    "create_env_fn": "pass the simulator or its settings as the first argument",
-    "create_env_kwargs": "pass the simulator or its settings as the first argument",
-    "env_device": "the simulator flies on the CPU; `device` is where the policy acts",
-    "policy_device": "the simulator flies on the CPU; `device` is where the policy acts",
-    "policy_factory": "call it, and pass the policy",
-    "compile_policy": "pass torch.compile(policy)",
-    "reset_when_done": "drones always begin anew where an episode ended",
-}
 
 
 class NavigationCollector(BaseCollector):  # type: ignore[misc]
     """Flies all drones of a simulator with a policy and yields batches of `frames_per_batch` frames, (N, T).
 
-    A batch has the keys, shapes and contents that TorchRL's `Collector` gives around `TorchRLNavigationEnv`: observations,
-    what the policy wrote, `"next"`, `("collector", "traj_ids")`. It goes where such a batch goes: losses, GAE, replay
-    buffers. `("next", "stats")` holds the statistics of the episodes that ended; see `navrl.adapters.torchrl.episodes`.
+    A batch has the keys, shapes and contents that TorchRL's `Collector` gives around
+    `TorchRLNavigationEnv`: observations, what the policy wrote, `"next"`, `("collector",
+    "traj_ids")`. It goes where such a batch goes: losses, GAE, replay buffers. `("next", "stats")`
+    holds the statistics of the episodes that ended; see `navrl.adapters.torchrl.episodes`.
 
-    With `return_same_td` every batch is the same TensorDict in the same memory, written anew: nothing is copied, and what
-    is to outlive the next batch has to be cloned. Otherwise every batch is a copy that nobody writes again.
+    With `return_same_td` every batch is the same TensorDict in the same memory, written anew:
+    nothing is copied, and what is to outlive the next batch has to be cloned. Otherwise every batch
+    is a copy that nobody writes again.
 
     Args:
         env: a simulator with `auto_reset`, or the settings of one.
-        policy: takes a TensorDict of (N,) and writes `"action"`, (N, 3) in m/s; random actions by default.
+        policy: takes a TensorDict of (N,) and writes `"action"`, (N, 3) in m/s; random actions by
+            default.
         frames_per_batch: rounded up to whole steps of all drones.
         total_frames: iteration ends after so many; -1 for never.
         seed: of a simulator that is made from settings.
-        device: where the policy acts and the batch is, by default the CPU; the simulator flies on the CPU.
+        device: where the policy acts and the batch is, by default the CPU; the simulator flies on
+            the CPU.
         storing_device: where batches are put, by default `device`.
         exploration_type: RANDOM for training, MEAN or DETERMINISTIC for evaluation.
-        split_trajs: whether batches are cut into trajectories, padded with zeros, (trajectories, longest).
+        split_trajs: whether batches are cut into trajectories, padded with zeros, (trajectories,
+            longest).
         postproc: makes of each batch what is handed out.
         reset_at_each_iter: whether all episodes begin anew with each batch.
         init_random_frames: so many frames at the beginning are flown with random actions.
-        replay_buffer: gets the batches; iterating then gives None for each, as with TorchRL's collector.
+        replay_buffer: gets the batches; iterating then gives None for each, as with TorchRL's
+            collector.
 
     Raises:
-        ConfigError: a setting is impossible, or an option of TorchRL's collector is not supported here.
+        ConfigError: a setting is impossible, or an option of TorchRL's collector is not supported
+            here.
     """
 
     total_frames: float
@@ -86,7 +84,7 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         reset_at_each_iter: bool = False, init_random_frames: int | None = None, replay_buffer: Any = None, **other: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        _refuse_options(other)
+        refuse_options(other, inspect.signature(NavigationCollector.__init__).parameters)
         self.env = env if isinstance(env, NavigationEnv) else NavigationEnv(env, seed=seed)
         if not self.env.auto_reset:
             raise ConfigError("the simulator was made with auto_reset=False; a collector needs one with auto_reset=True")
@@ -234,7 +232,7 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self._step.packed.copy_(self.env.observe_packed())
 
     def iterator(self) -> Iterator[TensorDictBase | None]:
-        """Yield batches until `total_frames` are collected; None for each where a replay buffer gets them."""
+        """Yield batches until `total_frames` are collected; None if a replay buffer gets them."""
         while self._frames < self.total_frames:
             self._iter += 1
             if self.pre_collect_hook is not None:
@@ -298,8 +296,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Begin everything anew with a seed; return TorchRL's next seed, for another collector.
 
-        As with TorchRL's collector, whose policy has seen the present observations already, one more step is flown. It
-        truncates the present episodes; those that follow depend on the seed alone.
+        As with TorchRL's collector, whose policy has seen the present observations already, one
+        more step is flown. It truncates the present episodes; those that follow depend on the seed
+        alone.
         """
         self._refuse_closed()
         self._next_seed = checked_seed(seed)
@@ -382,13 +381,6 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} steps, policy={self.policy})"
-
-
-def _refuse_options(options: Mapping[str, Any]) -> None:
-    for name in options:
-        known = [*inspect.signature(NavigationCollector.__init__).parameters][2:-1]
-        instead = f": {_INSTEAD[name]}" if name in _INSTEAD else f".{nearest_name(name, known)}"
-        raise ConfigError(f"NavigationCollector does not take {name}{instead}")
 
 
 def _refuse_weights_that_do_not_fit(policy: nn.Module, weights: Mapping[str, Any]) -> None:

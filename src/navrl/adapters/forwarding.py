@@ -1,4 +1,4 @@
-"""What a wrapper around a collector has in common with it: its attributes, and how fast it collects."""
+"""What wrappers around collectors share: the base collector's attributes and its frame rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FrameRate:
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
 
     def add(self, batch: Any, seconds: float) -> None:
-        """Count a batch, a TensorDict or a number of frames; what has no number of frames is not counted."""
+        """Count a batch: a TensorDict, or a number of frames."""
         frames = batch if isinstance(batch, int) else getattr(batch, "numel", lambda: 0)()
         self._recent.append((int(frames), seconds))
 
@@ -32,8 +32,8 @@ class FrameRate:
 class ForwardsToBase:
     """A collector around another: what it lacks itself is looked up in its `base_collector`.
 
-    That is every public name (`frames_per_batch`, `total_frames`, `policy`, `env`, `set_seed`, `pause`, ...) and the two
-    private ones that training scripts read, `_frames` and `_iter`.
+    That is every public name (`frames_per_batch`, `total_frames`, `policy`, `env`, `set_seed`,
+    `pause`, ...) and the two private ones that training scripts read, `_frames` and `_iter`.
     """
 
     base_collector: Any

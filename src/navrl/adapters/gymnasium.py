@@ -42,16 +42,17 @@ TaskSettings = NavigationSettings | Mapping[str, Any] | None
 class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
     """All drones of a simulator as one Gymnasium vector environment.
 
-    Observations are dictionaries of float32 arrays (`state`, `lidar`, `direction`, `dynamic_obstacle`), or with `flat`
-    one array that joins them in the order of PACKED_ORDER. Actions are velocity commands in m/s, (N, 3). What is
-    returned is never written again.
+    Observations are dictionaries of float32 arrays (`state`, `lidar`, `direction`,
+    `dynamic_obstacle`), or with `flat` one array that joins them in the order of PACKED_ORDER.
+    Actions are velocity commands in m/s, (N, 3). What is returned is never written again.
 
-    When episodes end, their statistics are in `info["flight"]`, with the mask `info["_flight"]`: every name of
-    `navrl.sim.layout.STATISTICS`, and `r` and `l` for return and length. In the mode SAME_STEP they are in
-    `info["final_info"]`, beside `info["final_obs"]`.
+    When episodes end, their statistics are in `info["flight"]`, with the mask `info["_flight"]`:
+    every name of `navrl.sim.layout.STATISTICS`, and `r` and `l` for return and length. In the mode
+    SAME_STEP they are in `info["final_info"]`, beside `info["final_obs"]`.
 
     Args:
-        settings: of the task; NavigationSettings, or a nested mapping such as `{"env": {"num_obstacles": 50}}`.
+        settings: of the task; NavigationSettings, or a nested mapping such as `{"env":
+            {"num_obstacles": 50}}`.
         seed: of everything random, until `reset(seed=...)`.
         autoreset_mode: Gymnasium's NEXT_STEP, SAME_STEP or DISABLED.
         flat: join the parts of an observation to one array.
@@ -157,9 +158,9 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
 class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
     """One drone as a Gymnasium environment: for checkers, demonstrations and code that knows nothing else.
 
-    Training is much faster with all drones in one `NavigationVectorEnv`. Without a seed, every copy flies differently
-    until `reset(seed=...)`. The statistics of an ended episode are in `info["flight"]`. The arguments are those of
-    `NavigationVectorEnv`.
+    Training is much faster with all drones in one `NavigationVectorEnv`. Without a seed, every copy
+    flies differently until `reset(seed=...)`. The statistics of an ended episode are in
+    `info["flight"]`. The arguments are those of `NavigationVectorEnv`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own declaration)
@@ -200,12 +201,12 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Make `gymnasium.make` and `gymnasium.make_vec` know ENVIRONMENT_ID; importing this module has done so."""
+    """Register ENVIRONMENT_ID with Gymnasium; importing this module has done so."""
     register_in(gymnasium.envs.registration)
 
 
 def make_recorded(settings: Mapping[str, Any], **options: Any) -> gymnasium.Env:
-    """Return the environment of a task, with a `spec` that Gymnasium makes the same environment from anywhere.
+    """Return the environment of a task; Gymnasium makes the same one from its `spec`.
 
     Raises:
         ConfigError: a setting is unknown or impossible.

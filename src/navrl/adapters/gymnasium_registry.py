@@ -1,8 +1,8 @@
-"""Gymnasium knows the environment by its id wherever navrl is imported, without navrl importing Gymnasium.
+"""The registration of the environment with Gymnasium, which navrl does not import.
 
-`gymnasium.make("navrl:navrl/Navigation-v0")` imports `navrl` and then looks the id up. Gymnasium has no
-other way to find out about a package, so importing navrl registers the id: at once if Gymnasium is
-loaded, else when it is.
+`gymnasium.make("navrl:navrl/Navigation-v0")` imports `navrl` and then looks the id up. Gymnasium
+has no other way to find out about a package, so importing navrl registers the id: at once if
+Gymnasium is loaded, else when it is.
 """
 
 from __future__ import annotations

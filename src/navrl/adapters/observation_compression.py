@@ -90,7 +90,8 @@ class CompressedLidarTransform(ObservationCompression):
 
     Args:
         compression_level: of the codec.
-        name: the last part of the keys to compress; `("next", "agents", "observation", "lidar")` ends with `lidar`.
+        name: the last part of the keys to compress; `("next", "agents", "observation", "lidar")`
+            ends with `lidar`.
         codec: as in ObservationCompression.
     """
 

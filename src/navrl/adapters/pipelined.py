@@ -30,33 +30,39 @@ _EXIT_SECONDS = 10.0  # how long a leaving interpreter waits for the batch that 
 class PipelinedDataCollector(ForwardsToBase):
     """The batches of a collector, collected ahead in a background thread.
 
-    Works around TorchRL's collectors, `NavigationCollector`, and anything else that can be iterated. The thread starts
-    with the first batch asked for. At most `prefetch_count` batches are ahead of the consumer, the one being collected
-    included, so a batch was collected by a policy at most that many iterations old.
+    Works around TorchRL's collectors, `NavigationCollector`, and anything else that can be
+    iterated. The thread starts with the first batch asked for. At most `prefetch_count` batches are
+    ahead of the consumer, the one being collected included, so a batch was collected by a policy at
+    most that many iterations old.
 
-    Every batch comes from one version of the weights. Whenever the consumer asks for a batch, the weights of the base
-    collector's policy are copied as they are then, between two updates. Before each batch the thread loads the latest of
-    these copies into a frozen twin, and acts with the twin until the batch is complete. So the log-probabilities of a
-    batch are those of the weights that acted, whatever training does meanwhile. The number of the version, 0 for the
-    weights at the first request, 1 for those at the second, is in the batch, `("collector", "policy_version")`, and in
-    `policy_version`.
+    Every batch comes from one version of the weights. Whenever the consumer asks for a batch, the
+    weights of the base collector's policy are copied as they are then, between two updates. Before
+    each batch the thread loads the latest of these copies into a frozen twin, and acts with the
+    twin until the batch is complete. So the log-probabilities of a batch are those of the weights
+    that acted, whatever training does meanwhile. The number of the version, 0 for the weights at
+    the first request, 1 for those at the second, is in the batch, `("collector",
+    "policy_version")`, and in `policy_version`.
 
-    Batches are copied before they wait, unless the collector says that it hands out new ones (`return_same_td` is False).
-    Attributes that this class lacks are those of the base collector.
+    Batches are copied before they wait, unless the collector says that it hands out new ones
+    (`return_same_td` is False). Attributes that this class lacks are those of the base collector.
 
     Args:
         base_collector: gives the batches, and is shut down with this.
         device: where batches are put.
         prefetch_count: the most batches that are ahead of the consumer.
-        policy: the policy that is trained while it acts. By default the base collector's own; where that cannot be found
-            (a generator, a plain function) the module whose weights it uses, or None if no weights change meanwhile.
-        push_weights: the collector has a copy of the policy of its own (in other processes, on another device), which is
-            given the weights with `update_policy_weights_` before each batch.
+        policy: the policy that is trained while it acts. By default the base collector's own; where
+            that cannot be found (a generator, a plain function) the module whose weights it uses,
+            or None if no weights change meanwhile.
+        push_weights: the collector has a copy of the policy of its own (in other processes, on
+            another device), which is given the weights with `update_policy_weights_` before each
+            batch.
         copy: whether batches are copied; found out by default.
 
     Raises:
-        ConfigError: the policy of the base collector cannot be found or cannot be frozen; the message says what to pass.
-        CollectorError: at the next request, with the original error as its cause, when collecting failed.
+        ConfigError: the policy of the base collector cannot be found or cannot be frozen; the
+            message says what to pass.
+        CollectorError: at the next request, with the original error as its cause, when collecting
+            failed.
     """
 
     return_same_td = False
@@ -143,12 +149,14 @@ class PipelinedDataCollector(ForwardsToBase):
             return int(self.base_collector.set_seed(seed, static_seed))
 
     def update_policy_weights_(self, *arguments: Any, **options: Any) -> None:
-        """Hand weights to the base collector; they act from the next batch that is begun after the next request.
+        """Hand weights to the base collector; batches begun after the next request act with them.
 
-        Without an argument there is nothing to do where the collector acts with the policy that is trained.
+        Without an argument there is nothing to do where the collector acts with the policy that is
+        trained.
 
         Raises:
-            ConfigError: weights were given although the collector was made with policy=, and acts with its weights.
+            ConfigError: weights were given although the collector was made with policy=, and acts
+                with its weights.
         """
         given = any(value is not None for value in (*arguments, *options.values()))
         if given and not self._takes_weights:
@@ -163,7 +171,7 @@ class PipelinedDataCollector(ForwardsToBase):
             self.base_collector.update_policy_weights_(*arguments, **options)  # the thread acts with the frozen twin
 
     def start(self) -> None:
-        """Start the base collector's own thread, which fills its replay buffer: instead of iterating over this one.
+        """Start the base collector's own thread, which fills its replay buffer.
 
         Raises:
             CollectorError: this one collects already.
@@ -296,7 +304,7 @@ class _Pipeline:
         return version
 
     def _refuse_other_weights(self) -> None:
-        """Raise a CollectorError if a batch was made without calling the frozen policy, so that nobody knows who acted."""
+        """Raise a CollectorError if a batch was made without calling the frozen policy."""
         if self.frozen is None or self.push_weights or self.frozen.acted or getattr(self.base, "init_random_frames", None):
             return
         raise CollectorError(

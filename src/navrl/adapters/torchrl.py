@@ -27,16 +27,17 @@ except ImportError as error:
 class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
     """All drones of a simulator as one TorchRL environment of batch size (N,).
 
-    Read `state`, `lidar`, `direction` and `dynamic_obstacle`; write `action`, velocity commands in m/s, (N, 3). Where
-    an episode has ended, the row of `("next", "stats")` holds its statistics, elsewhere zeros; `episodes(data)` gives
-    them by name. The simulator runs on the CPU; tensors go to and come from `device`. What is returned is never written
-    again by the environment.
+    Read `state`, `lidar`, `direction` and `dynamic_obstacle`; write `action`, velocity commands in
+    m/s, (N, 3). Where an episode has ended, the row of `("next", "stats")` holds its statistics,
+    elsewhere zeros; `episodes(data)` gives them by name. The simulator runs on the CPU; tensors go
+    to and come from `device`. What is returned is never written again by the environment.
 
-    Drones are reset where `"_reset"` holds, as TorchRL's collectors ask for. A drone that is not reset stays where its
-    episode ended.
+    Drones are reset where `"_reset"` holds, as TorchRL's collectors ask for. A drone that is not
+    reset stays where its episode ended.
 
-    `set_seed(seed)` is used by the next reset of all drones. If a step comes first, as in TorchRL's collectors, that step
-    truncates every episode, so that the reset which follows begins all of them from the seed.
+    `set_seed(seed)` is used by the next reset of all drones. If a step comes first, as in TorchRL's
+    collectors, that step truncates every episode, so that the reset which follows begins all of
+    them from the seed.
     """
 
     def __init__(

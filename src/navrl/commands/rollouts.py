@@ -170,7 +170,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _environment(storage: Any, iterations: list[int] | None) -> Any:
-    """Return the Gymnasium environment that rollouts were collected in, or None if they do not say."""
+    """Return the Gymnasium environment of the rollouts, or None if they do not say."""
     iteration = next(iter(iterations or storage.list()), None)
     task = None if iteration is None else storage.info(iteration).metadata.get("task")
     if task is None:

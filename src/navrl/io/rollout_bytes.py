@@ -1,4 +1,4 @@
-"""A rollout as bytes, to be kept in memory or sent to another machine: the contents of a rollout file."""
+"""Rollouts as bytes, to be kept in memory or sent: the contents of a rollout file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def compress_rollout(
 
     Raises:
         RolloutError: this is no rollout.
-        UnsupportedStateError: it holds an object that cannot be stored; the message names its place.
+        UnsupportedStateError: it holds an object that cannot be stored; the message names its
+            place.
     """
     level = zstd_level(compression_level)
     sources, document = _prepared(data, time_first, error_bounds, metadata)
@@ -88,10 +89,10 @@ def save_rollout_compressed(
     error_bounds: Mapping[Key, float] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a rollout to a file of its own and return its path; the file is whole and on the disk then.
+    """Write a rollout to a file of its own, whole and on the disk, and return its path.
 
-    The arguments are those of `compress_rollout`; `data` may be what that returned. The file is like
-    those of `RolloutStorage`, whatever its suffix, and `decompress_rollout` reads it.
+    The arguments are those of `compress_rollout`; `data` may be what that returned. The file is
+    like those of `RolloutStorage`, whatever its suffix, and `decompress_rollout` reads it.
     """
     path = Path(path)
     level = zstd_level(compression_level)
@@ -106,8 +107,8 @@ def save_rollout_compressed(
 def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
     """Return a rollout from its bytes, every one verified, or from the path of its file.
 
-    It is a TensorDict if one was compressed and tensordict is installed, else nested dicts. What is a
-    rollout already, compressed by a `CompressedDataCollector` or not at all, is given back whole.
+    It is a TensorDict if one was compressed and tensordict is installed, else nested dicts. What is
+    a rollout already, compressed by a `CompressedDataCollector` or not at all, is given back whole.
 
     Raises:
         ContainerError: the bytes are damaged, cut short, or those of something else.
@@ -126,8 +127,8 @@ def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "
 
     Args:
         data: as in `decompress_rollout`.
-        indices: frame numbers, counted over the environments and then over their steps, a mask, a slice
-            or a number.
+        indices: frame numbers, counted over the environments and then over their steps, a mask, a
+            slice or a number.
         device: where tensors go.
 
     Raises:

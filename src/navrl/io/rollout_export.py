@@ -143,10 +143,11 @@ def export_minari(
 ) -> Path:
     """Write rollouts as a Minari dataset, cut into episodes, and return its folder `ROOT/DATASET_ID/data`.
 
-    With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that began before its rollout
-    or goes on after it is there in part; its last step is then marked as truncated. A Minari episode ends with one more
-    observation: where the rollout does not have it, as where a new episode began at once, the last one is repeated.
-    Actions of navrl's training, which are in the unit cube, become the velocities in m/s that the environment takes.
+    With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that
+    began before its rollout or goes on after it is there in part; its last step is then marked as
+    truncated. A Minari episode ends with one more observation: where the rollout does not have it,
+    as where a new episode began at once, the last one is repeated. Actions of navrl's training,
+    which are in the unit cube, become the velocities in m/s that the environment takes.
 
     Args:
         storage: of the rollouts.
@@ -154,11 +155,12 @@ def export_minari(
         dataset_id: the name of the dataset.
         iterations: which rollouts; all by default.
         description: of the dataset.
-        environment: a Gymnasium environment of the task. The dataset gets its spaces, and its `spec`, so that
-            `dataset.recover_environment()` makes it again.
+        environment: a Gymnasium environment of the task. The dataset gets its spaces, and its
+            `spec`, so that `dataset.recover_environment()` makes it again.
 
     Raises:
-        ConfigError: the dataset is there already, its name is none, or the environment is of another task.
+        ConfigError: the dataset is there already, its name is none, or the environment is of
+            another task.
         MissingExtraError: minari or h5py is not installed.
     """
     try:
@@ -257,7 +259,7 @@ def _for_environment(storage: RolloutStorage, iteration: int) -> Experience:
 
 
 def _spaces(experience: Experience, metadata: Mapping[str, Any], environment: Any) -> tuple[Any, Any, Any]:
-    """Return the spaces of observations and actions, and the spec of the environment, if there is one."""
+    """Return the spaces of observations and actions, and the environment's spec or None."""
     from gymnasium.spaces import Box
 
     observed, acted = _space(experience.observation), _space(experience.action)

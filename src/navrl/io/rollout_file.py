@@ -181,7 +181,7 @@ def rollout_document(
     error_bounds: Mapping[Key, float],
     metadata: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return what the index of a rollout says; `rows` of its `rollout` and the `state` come when it is written."""
+    """Return what the index of a rollout says; `complete_document` adds the arrays."""
     arrays = dict(array_names(plain))
     axes = find_axes(arrays, time_first=time_first)
     said = {
@@ -193,7 +193,7 @@ def rollout_document(
 
 
 def complete_document(document: dict[str, Any], sources: Sequence[ArraySource], tree: Any) -> list[ArraySource]:
-    """Return the arrays of a rollout as they are to be stored, and say in its document which they are."""
+    """Return the arrays as they are to be stored, and add them to the document."""
     said = document["rollout"]
     axes = Axes(said["envs"], said["steps"], said["time_first"])
     stored, said["rows"] = row_sources(sources, axes, said["error_bounds"])

@@ -45,7 +45,7 @@ class RolloutReader:
 
     @property
     def dimensions(self) -> int:
-        """How many of the first axes of all arrays are those of the batch: 2, unless a TensorDict says otherwise."""
+        """How many axes the batch has: 2, unless a TensorDict says otherwise."""
         batches = self._layout.batch_dimensions
         return 2 if batches is None else batches.get((), 2)
 
@@ -55,7 +55,7 @@ class RolloutReader:
         return self._layout.axes.envs * self._layout.axes.steps
 
     def read_frames(self, frames: NDArray[np.int64], device: str | torch.device) -> Any:
-        """Return frames of the flattened rollout, one after another; arrays that have no frames are left out."""
+        """Return frames of the flattened rollout; arrays that have no frames are left out."""
         axes, arrays = self._layout.axes, self._container.index.arrays
         if axes.time_first:
             frames = frames % axes.envs * axes.steps + frames // axes.envs
@@ -231,7 +231,7 @@ def _with_arrays(tree: Any, numbers: set[int]) -> Any:
 
 
 def _number(node: Any) -> int | None:
-    """Return the number of the array that a node of a tree stands for; None if it stands for something else."""
+    """Return the number of the array that a node stands for, or None."""
     return next(iter(array_numbers(node)), None) if type(node) is dict else None
 
 

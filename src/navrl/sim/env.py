@@ -46,6 +46,8 @@ SAVED = (
     "state", "counters", "running", "history", "chances", "origins", "positions", "velocities", "goals", "tracks",
 )  # fmt: skip
 
+_ADDED = ("min_trip_length",)  # settings that states of earlier versions lack
+
 
 class NavigationEnv:
     """A batch of drones, each flying to its goal in a world of the pool.
@@ -250,7 +252,7 @@ class NavigationEnv:
             raise StateError(f"settings of the state are a {type(settings).__name__}; expected a mapping")
         for group, values in self.settings.as_dict().items():
             for key, ours in values.items():
-                theirs = settings.get(group, {}).get(key, ours)  # states of older versions lack new keys
+                theirs = settings.get(group, {}).get(key, ours if key in _ADDED else None)
                 if (group, key) != ("sim", "num_threads") and theirs != ours:
                     raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
 

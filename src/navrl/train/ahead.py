@@ -1,4 +1,4 @@
-"""Collecting the next batch while the policy learns from this one, with the weights from before the update."""
+"""Collects the next batch while the policy learns, with the weights from before the update."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CollectingAhead:
             self._batch.result()
 
     def take(self) -> Rollout:
-        """Return the batch that was begun, once; it is valid until the one after the next is begun."""
+        """Return the batch that was begun, once; valid until the one after the next is begun."""
         if self._batch is None:
             raise RuntimeError("no batch was begun")
         self._last, self._batch = self._batch.result(), None
@@ -73,7 +73,7 @@ class CollectingAhead:
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the weights that act in the batch that is pending; live tensors. None if there is no such batch."""
+        """Return the weights that act in the pending batch, live tensors; None if there is none."""
         if self._batch is None:
             return None
         return {"network": self._acting.state_dict(), "statistics": list(self._statistics)}

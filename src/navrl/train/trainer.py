@@ -75,7 +75,7 @@ class Trainer:
         return self.iteration * self.frames_per_iteration
 
     def collect(self) -> Rollout:
-        """Fly the next batch with the present policy, or return the one that was flown while it learnt."""
+        """Fly the next batch, or return the one that was flown while the policy learnt."""
         if self._ahead is None:
             self._set_penalty(self.iteration)
             return self.collector.collect(*self.ppo.normaliser.statistics())
