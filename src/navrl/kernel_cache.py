@@ -254,6 +254,7 @@ class _KernelCache(_Cache):  # type: ignore[misc]
                 "closure in one of kernel_cache.SOURCES"
             )
         self._name = f"{module}.{function.__qualname__}"
+        _sources_at_start()  # now: a package upgraded between import and first call must not lend its key to this code
 
     @property
     def cache_path(self) -> str:

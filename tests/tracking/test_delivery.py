@@ -7,9 +7,9 @@ import signal
 
 import pytest
 from faulty_proxy import FaultyProxy
+from trackers import processes_of, result_of, start_trainer, wait_for
 from trainer import model_of, settings_of
 
-from conftest import processes_of, result_of, start_trainer, wait_for
 from navrl.cli import main
 from navrl.tracking.recorder import Tracking
 from navrl.tracking.spool import Journal, Spool
@@ -119,7 +119,7 @@ def test_pictures_and_the_summary_reach_an_embedded_store(trackio_folder, tmp_pa
     assert main(["sync", str(folder)]) == 0
     client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
     run = client.get_run(run_of(client, folder))
-    assert run.data.metrics == {"eval/350 static _ 80 moving": 0.5}
+    assert run.data.metrics == {"eval/350 static and 80 moving": 0.5}
     assert run.data.params == {"env.num_envs": "4"}
     assert (run.data.tags["summary.best"], run.info.status) == ("3", "FINISHED")
     [picture] = client.list_artifacts(run.info.run_id, "media/eval/flights/000000005")

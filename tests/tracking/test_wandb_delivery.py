@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from trackers import processes_of, result_of, start_trainer, wait_for
 from trainer import model_of
 
-from conftest import processes_of, result_of, start_trainer, wait_for
 from navrl.cli import main
 from navrl.tracking.spool import Journal, Spool
 

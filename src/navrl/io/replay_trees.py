@@ -11,60 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from navrl.errors import ReplayIndexError
 from navrl.io.replay_codecs import Array
+from navrl.io.replay_tree_kernels import find, reduce, write
 from navrl.io.workers import check_count
 
 __all__ = ["MinTree", "SumTree"]
-
-_entry = njit(cache=True, nogil=True, error_model="numpy")
-
-
-@_entry
-def _write(nodes: Any, capacity: int, indices: Any, values: Any, smallest: bool) -> None:
-    """Write leaves one after the other, and every node above them; one value may stand for all."""
-    for i in range(len(indices)):
-        node = indices[i] + capacity
-        nodes[node] = values[i] if len(values) > 1 else values[0]
-        while node > 1:
-            one, other = nodes[node], nodes[node ^ 1]
-            nodes[node >> 1] = min(one, other) if smallest else one + other
-            node >>= 1
-
-
-@_entry
-def _reduce(nodes: Any, capacity: int, begin: int, end: int, smallest: bool) -> Any:
-    """Return the sum, or the minimum, of the leaves from `begin` up to `end`."""
-    found = nodes[0]  # no node uses it: it holds the neutral element
-    left, right = begin + capacity, end + capacity
-    while left < right:
-        if left & 1:
-            found = min(found, nodes[left]) if smallest else found + nodes[left]
-            left += 1
-        if right & 1:
-            right -= 1
-            found = min(found, nodes[right]) if smallest else found + nodes[right]
-        left >>= 1
-        right >>= 1
-    return found
-
-
-@_entry
-def _find(nodes: Any, capacity: int, size: int, masses: Any, found: Any) -> None:
-    """Fill in the first leaf for each mass, up to which the sum is not less than the mass."""
-    for i in range(len(masses)):
-        mass, node = masses[i], 1
-        if mass > nodes[1]:
-            found[i] = size
-            continue
-        while node < capacity:
-            node <<= 1
-            if mass > nodes[node]:
-                mass -= nodes[node]
-                node |= 1
-        found[i] = node ^ capacity
 
 
 class _SegmentTree:
@@ -97,13 +50,13 @@ class _SegmentTree:
         if len(values) not in (1, len(places)):
             found = f"{len(values)} values for {len(places)} indices"
             raise ReplayIndexError(f"{found}; expected one for each, or one for all")
-        _write(self._nodes, self._capacity, places, values, self.smallest)
+        write(self._nodes, self._capacity, places, values, self.smallest)
 
     def query(self, begin: int, end: int) -> float:
         """Return the sum, or the minimum, of the leaves from `begin` up to `end`, without `end`."""
         if begin <= 0 and end >= self._size:
             return float(self._nodes[1])
-        return float(_reduce(self._nodes, self._capacity, begin, end, self.smallest))
+        return float(reduce(self._nodes, self._capacity, begin, end, self.smallest))
 
     def _places(self, index: Any) -> Array:
         places = np.asarray(index, np.int64)
@@ -121,7 +74,7 @@ class SumTree(_SegmentTree):
         """Return the leaf at which the sum reaches each mass; `len(self)` where it never does."""
         masses = np.asarray(mass, self._element)
         found = np.empty(masses.size, np.int64)
-        _find(self._nodes, self._capacity, self._size, masses.reshape(-1), found)
+        find(self._nodes, self._capacity, self._size, masses.reshape(-1), found)
         places = found.reshape(masses.shape)
         if isinstance(mass, torch.Tensor):
             return torch.from_numpy(places)
