@@ -95,6 +95,21 @@ def test_an_edit_of_an_inner_function_takes_effect_with_nothing_cleaned_by_hand(
 
 
 @pytest.mark.slow
+def test_code_imported_before_an_upgrade_is_not_kept_for_the_new_sources(installation):
+    upgrade = f"""
+    import pathlib
+    source = pathlib.Path({str(installation.package / "sim" / "task.py")!r})
+    source.write_text(source.read_text().replace("LOWEST, HIGHEST = 0.2, 4.0", "LOWEST, HIGHEST = 0.2, 3.0"))
+"""
+    before, after = "    outcome = outcome_at(", upgrade + "    outcome = outcome_at("
+    program = ASK.replace(before, after)
+    assert program != ASK
+    done = subprocess.run([sys.executable, "-c", program], env=installation.environment, capture_output=True, text=True)
+    assert json.loads(done.stdout)["outcome"] == NOTHING  # the code that was imported,
+    assert installation.ask()["outcome"] == OUT_OF_BOUNDS  # and the upgraded one
+
+
+@pytest.mark.slow
 def test_a_read_only_package_compiles_once_into_the_cache_of_the_user(installation):
     installation.make_read_only()
     first, again = installation.ask(), installation.ask()
@@ -231,7 +246,8 @@ def test_a_cache_that_others_may_write_to_is_not_trusted(tmp_path, monkeypatch):
     root.mkdir(parents=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     find = kernel_cache._user_root.__wrapped__
-    root.chmod(0o777)
-    assert find() is None
+    for mode in (0o777, 0o775):
+        root.chmod(mode)
+        assert find() is None
     root.chmod(0o755)
     assert find() == root

@@ -169,7 +169,7 @@ def _user_root() -> Path | None:
         return root
     except (OSError, RuntimeError):
         return None
-    own = not hasattr(os, "geteuid") or (state.st_uid == os.geteuid() and not state.st_mode & 0o002)
+    own = not hasattr(os, "geteuid") or (state.st_uid == os.geteuid() and not state.st_mode & 0o022)
     return root if own else None  # kernels are pickles: loading one runs it
 
 

@@ -144,6 +144,7 @@ CRAFTED = [
     {"defaultdict": {"dict": []}, "factory": "eval"},
     {"defaultdict": 3, "factory": "int"},
     {"config": "text"},
+    {"config": {"dict": [["a", "${"]]}},
     {"tensordict": {"dict": [["x", {"tensor": 0}]]}, "batch_size": [7]},
     {"tensordict": {"dict": []}, "batch_size": "many"},
     {"tensordict": {"dict": []}},

@@ -101,3 +101,23 @@ def test_loading_leaves_the_allowed_names_of_torch_alone(tmp_path):
     load_checkpoint(tmp_path / "old.pt")
     with pytest.raises(pickle.UnpicklingError):
         torch.load(tmp_path / "old.pt", weights_only=True)
+
+
+def test_a_value_that_is_named_often_is_looked_at_once(tmp_path):
+    shared = [np.arange(3)]
+    for _ in range(60):  # doubles with each level, if it is followed every time
+        shared = [shared, shared]
+    torch.save({"shared": shared}, tmp_path / "old.pt")
+    back = load_checkpoint(tmp_path / "old.pt")["shared"]
+    while len(back) == 2:
+        assert back[0] is back[1]
+        back = back[0]
+    assert np.array_equal(back[0], np.arange(3))
+
+
+def test_a_list_that_holds_itself_comes_back_so(tmp_path):
+    ring = [np.float32(1)]
+    ring.append(ring)
+    torch.save({"ring": ring}, tmp_path / "old.pt")
+    back = load_checkpoint(tmp_path / "old.pt")["ring"]
+    assert back[1] is back

@@ -176,6 +176,25 @@ assert "tensordict" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_compressed_bytes_are_written_as_they_are(tmp_path):
+    sent = compress_rollout(rollout(), time_first=True, metadata={"iteration": 7})
+    save_rollout_compressed(sent, tmp_path / "x.lz4")
+    assert (tmp_path / "x.lz4").read_bytes() == bytes(sent)
+
+
+@pytest.mark.parametrize("option", [{"time_first": True}, {"metadata": {"a": 1}}, {"compression_level": 3}], ids=str)
+def test_options_for_bytes_that_are_compressed_already_are_refused(tmp_path, option):
+    with pytest.raises(ConfigError, match="give options to compress_rollout"):
+        save_rollout_compressed(compress_rollout(rollout()), tmp_path / "x.lz4", **option)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_bytes_are_not_written(tmp_path):
+    with pytest.raises(ContainerError):
+        save_rollout_compressed(bytes(compress_rollout(rollout()))[:-9], tmp_path / "x.lz4")
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---------------------------------------------------------------------- mistakes
 
 

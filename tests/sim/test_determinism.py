@@ -303,6 +303,16 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_nothing_changes(kind):
     assert same(env.state_dict(), before)
 
 
+def test_a_state_of_before_the_shortest_trip_fits_a_task_without_one_only():
+    def saved():
+        state = make(seed=1, env__min_trip_length=0.0).state_dict()
+        return edited(state, settings={**state["settings"], "env": without(state["settings"]["env"], "min_trip_length")})
+
+    make(seed=2, env__min_trip_length=0.0).load_state_dict(saved())
+    with pytest.raises(StateError, match=r"env\.min_trip_length = 0\.0, this environment has 2\.0"):
+        make(seed=2, env__min_trip_length=2.0).load_state_dict(saved())
+
+
 # Processes and threads
 
 

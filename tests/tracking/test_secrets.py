@@ -19,7 +19,7 @@ from navrl.config import load_config
 from navrl.errors import ConfigError, TrackingError
 from navrl.io.checkpoint import load_checkpoint
 from navrl.tracking.mirrors import open_mirror
-from navrl.tracking.secrets import PASSWORD, URI, USER, redact, redacted, sign_in
+from navrl.tracking.secrets import PASSWORD, URI, USER, check_address, redact, redacted, sign_in
 
 SECRET = "h0rse%40battery"  # "h0rse@battery", as addresses write it
 ADDRESS, HIDDEN = f"http://ada:{SECRET}@127.0.0.1:9", "http://ada:***@127.0.0.1:9"
@@ -44,6 +44,7 @@ def no_credentials(monkeypatch):
         ("mlflow.uri=https://ada:s@cret:x@host", "mlflow.uri=https://ada:***@host"),
         ("postgresql://ada:secret@db/mlflow", "postgresql://ada:***@db/mlflow"),
         ("https://gh_token@host/x", "https://***@host/x"),
+        ("https://host/box?se=2030&sig=AbC%3D", "https://host/box?se=2030&sig=***"),
         ("https://gh_token:@host/x", "https://***@host/x"),
         ("https://host/?a=1&api_key=secret#x", "https://host/?a=1&api_key=***#x"),
         ("https://host/#Access_Token=secret", "https://host/#Access_Token=***"),
@@ -75,6 +76,12 @@ def test_an_address_whose_password_cannot_be_told_is_refused_without_being_shown
     with pytest.raises(ConfigError, match=r"mlflow\.uri is no address.*percent-encoded") as caught:
         load_config([f"mlflow.uri='http://u:{password}@h'"])
     assert "ss@h" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["localhost:5000", "http://", "user:pass@host:5000", "http://host:0", "http://host:port"])
+def test_what_is_no_address_is_refused_in_a_sentence(uri):
+    with pytest.raises(ConfigError, match=r"mlflow\.uri is no address; expected scheme://"):
+        check_address("mlflow.uri", uri)
 
 
 @pytest.mark.parametrize("uri", ["", "sqlite:///a@b.db", "databricks", "http://localhost:5000", "postgresql://u:p@h/db"])

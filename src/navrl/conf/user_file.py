@@ -10,7 +10,7 @@ from typing import Any
 from navrl.conf.overrides import GROUPS, options_of
 from navrl.errors import ConfigError, nearest_name, shown
 
-MAXIMUM_BYTES = 1 << 20
+MAXIMUM_BYTES = 1 << 16
 MAXIMUM_SETTINGS = 10_000  # aliases in a small file can stand for millions
 _OURS = ("config", "schema", "_self_")  # what a file may build on without any effect: it always does
 _NUMBER = re.compile(r"[+-]?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?")

@@ -76,9 +76,13 @@ def _restore_config(content: Any, _: Mapping[str, Any]) -> Any:
         raise ValueError(f"a config holds {type(content).__name__}, expected a dict or a list")
     try:
         from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
     except ImportError:
         return content
-    return OmegaConf.create(content)
+    try:
+        return OmegaConf.create(content)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"a config that OmegaConf refuses: {str(error)[:200]}") from error
 
 
 def _restore_defaultdict(content: Any, node: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = ["UnsafePickleError", "load"]
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE_MAGIC = b"\x80"
+_allowing_numpy = threading.Lock()
 _LZ4_MAX_RATIO = 255  # no LZ4 frame holds more than so many times its own bytes
 
 
@@ -61,8 +63,7 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
             )
         if trusted:
             return torch.load(source, map_location=device, weights_only=False)
-        with torch.serialization.safe_globals(NUMPY_GLOBALS):
-            return with_arrays(torch.load(source, map_location=device, weights_only=True))
+        return _load_unpickled(source, device)
     except pickle.UnpicklingError as error:
         raise UnsafePickleError(
             f"{path}: holds more than tensors, NumPy arrays and plain values, or is damaged: {_reason(error)}. "
@@ -72,6 +73,22 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
         if isinstance(error, ContainerError | FileNotFoundError):
             raise
         raise ContainerError(f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}") from error
+
+
+def _load_unpickled(source: io.BytesIO | Path, device: str | torch.device) -> Any:
+    """Return what torch's weights-only unpickler reads, with NumPy arrays where it met their names.
+
+    The names are allowed in the whole process meanwhile, so only for files that need them.
+    """
+    try:
+        return torch.load(source, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        if not any(name in str(error) for _, name in NUMPY_GLOBALS):
+            raise
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    with _allowing_numpy, torch.serialization.safe_globals(NUMPY_GLOBALS):
+        return with_arrays(torch.load(source, map_location=device, weights_only=True))
 
 
 def _reason(error: pickle.UnpicklingError) -> str:

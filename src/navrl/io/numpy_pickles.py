@@ -84,16 +84,33 @@ NUMPY_GLOBALS: list[Any] = [
 
 
 def with_arrays(loaded: Any) -> Any:
-    """Return a loaded state with real arrays in the places of those that stood for them."""
+    """Return a loaded state with real arrays in the places of those that stood for them.
+
+    Raises:
+        UnpicklingError: the state is nested too deeply.
+    """
+    try:
+        return _with_arrays(loaded, {})
+    except RecursionError as error:
+        raise pickle.UnpicklingError("nested too deeply") from error
+
+
+def _with_arrays(loaded: Any, done: dict[int, Any]) -> Any:
+    """Replace each container once, however often the state names it, also one that holds itself."""
     if isinstance(loaded, _Array):
         return loaded.array
     if isinstance(loaded, _Dtype):
         return loaded.dtype
+    if not isinstance(loaded, dict | list | tuple):
+        return loaded
+    if id(loaded) in done:
+        return done[id(loaded)]
+    done[id(loaded)] = loaded
     if isinstance(loaded, dict):
         for key, value in loaded.items():
-            loaded[key] = with_arrays(value)
+            loaded[key] = _with_arrays(value, done)
     elif isinstance(loaded, list):
-        loaded[:] = [with_arrays(value) for value in loaded]
+        loaded[:] = [_with_arrays(value, done) for value in loaded]
     elif type(loaded) is tuple:
-        return tuple(with_arrays(value) for value in loaded)
-    return loaded
+        done[id(loaded)] = tuple(_with_arrays(value, done) for value in loaded)
+    return done[id(loaded)]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from navrl.errors import RolloutError
+from navrl.errors import ConfigError, RolloutError
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import ArraySource, Container, write_container
-from navrl.io.files import MemoryFile, descriptor_of
+from navrl.io.files import AtomicFile, MemoryFile, descriptor_of
 from navrl.io.index import MAGIC
 from navrl.io.rollout_file import Key, complete_document, plain_rollout, rollout_document
 from navrl.io.rollout_reader import RolloutReader
@@ -91,13 +91,21 @@ def save_rollout_compressed(
 ) -> Path:
     """Write a rollout to a file of its own, whole and on the disk, and return its path.
 
-    The arguments are those of `compress_rollout`; `data` may be what that returned. The file is
-    like those of `RolloutStorage`, whatever its suffix, and `decompress_rollout` reads it.
+    The arguments are those of `compress_rollout`. What that returned is verified and written as it
+    is, so that no other argument may be given with it. The file is like those of `RolloutStorage`,
+    whatever its suffix, and `decompress_rollout` reads it.
     """
     path = Path(path)
     level = zstd_level(compression_level)
     if isinstance(data, bytes | bytearray | memoryview):
-        data = decompress_rollout(data)
+        if time_first or error_bounds or metadata or compression_level != 9:
+            raise ConfigError("compressed rollouts are written as they are; give options to compress_rollout")
+        decompress_rollout(data)  # refuses what is damaged
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with AtomicFile(path) as file:
+            file.write([data])
+            file.commit()
+        return path
     sources, document = _prepared(data, time_first, error_bounds, metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_container(path, sources, document, codec=DEFAULT_CODEC, level=level)

@@ -32,7 +32,7 @@ from navrl.sim.layout import (
 )
 from navrl.sim.lidar import LidarTables, make_tables
 from navrl.sim.parameters import make_parameters
-from navrl.sim.settings import NavigationSettings
+from navrl.sim.settings import EARLIER, NavigationSettings
 from navrl.sim.step import Step, observation_layout
 from navrl.sim.task import NEAREST
 from navrl.sim.threads import start_threads
@@ -45,8 +45,6 @@ FARTHEST = 1e4  # m: no drone may be placed beyond it
 SAVED = (
     "state", "counters", "running", "history", "chances", "origins", "positions", "velocities", "goals", "tracks",
 )  # fmt: skip
-
-_ADDED = ("min_trip_length",)  # settings that states of earlier versions lack
 
 
 class NavigationEnv:
@@ -252,7 +250,7 @@ class NavigationEnv:
             raise StateError(f"settings of the state are a {type(settings).__name__}; expected a mapping")
         for group, values in self.settings.as_dict().items():
             for key, ours in values.items():
-                theirs = settings.get(group, {}).get(key, ours if key in _ADDED else None)
+                theirs = settings.get(group, {}).get(key, EARLIER.get(f"{group}.{key}"))
                 if (group, key) != ("sim", "num_threads") and theirs != ours:
                     raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
 

@@ -109,6 +109,10 @@ class SimulationSettings:
     num_threads: int = 0  # 0: as many as numba is given
 
 
+# What settings that were added later were before: a saved task without them had these values.
+EARLIER = {"env.min_trip_length": 0.0}
+
+
 @dataclass
 class NavigationSettings:
     """Everything that defines the navigation task. The defaults are the better task; see `conf/env/navrl_exact.yaml`."""

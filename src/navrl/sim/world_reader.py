@@ -22,6 +22,7 @@ MAXIMUM_DIRECTORY = 64 << 10  # bytes of a zip archive's list of files: a thousa
 _ARRAY_BYTES = 16 * MAXIMUM_PIXELS + (64 << 10)  # of the widest numbers, and a header
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+MAXIMUM_SCALAR = 1000  # characters; YAML takes time with the square of it to read 1:1:1:1 as a number
 _END_OF_ZIP, _END_OF_ZIP64 = b"PK\x05\x06", b"PK\x06\x07"
 _TOLD = 200  # characters of what a library says
 _Read = TypeVar("_Read")
@@ -60,6 +61,8 @@ def _check_events(path: Path, events: Any) -> None:
         place = f"line {event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
             raise WorldError(f"{path}: {place} has the alias *{shown(event.anchor)}; write the value itself there")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAXIMUM_SCALAR:
+            raise WorldError(f"{path}: {place} has a value of {len(event.value)} characters; expected a number or a word")
         if nodes > MAXIMUM_NODES:
             raise WorldError(f"{path}: more than {MAXIMUM_NODES} values; expected a smaller world")
         if depth > MAXIMUM_DEPTH:

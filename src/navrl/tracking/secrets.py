@@ -23,7 +23,7 @@ URI, USER, PASSWORD = (f"MLFLOW_TRACKING_{name}" for name in ("URI", "USERNAME",
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.\-]*://\S*", re.IGNORECASE)
 _USER = re.compile(r"(?P<scheme>^[^:]+://)(?P<user>[^/?#:@]*)(?P<password>:[^/?#]*)?@")
 _FIELD = re.compile(
-    r"(?P<name>[?&;#][^=&;#]*(?:token|key|secret|passw|pwd|auth|sign|credential)[^=&;#]*=)[^&;#]+",
+    r"(?P<name>[?&;#][^=&;#]*(?:token|key|secret|passw|pwd|auth|sig|credential)[^=&;#]*=)[^&;#]+",
     re.IGNORECASE,
 )
 
@@ -55,21 +55,26 @@ def redacted(value: Any) -> Any:
 
 
 def check_address(key: str, address: str) -> None:
-    """Raise a ConfigError for an address whose password could not be told from the rest of it."""
-    try:
-        parts = urlsplit(address)
-        clear = parts.port is None or parts.port > 0
-    except ValueError:  # the port is no number
-        clear = False
-    else:
-        rest = "" if parts.scheme in ("", "file", "sqlite") else address.partition(parts.netloc)[2]
-        clear = clear and "@" not in rest and not re.search(r"\s", address)
-    if not clear:
+    """Raise a ConfigError for what is no address, or one whose password cannot be told from the rest."""
+    if not _is_clear(address):
         raise ConfigError(
             f"{key} is no address; expected scheme://[user:password@]host[:port]/path, with "
             "/ ? # @ and spaces in a password percent-encoded, or the password in the environment "
             f"({PASSWORD})"
         )
+
+
+def _is_clear(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:  # the port is no number
+        return False
+    if re.search(r"\s", address) or port == 0:
+        return False
+    if not parts.netloc:  # a path, a word such as databricks, or a file
+        return parts.scheme in ("", "file", "sqlite")
+    return "@" not in address.partition(parts.netloc)[2]
 
 
 def has_secret(address: str) -> bool:

@@ -15,6 +15,7 @@ from navrl.io.checkpoint import find_checkpoint, load_checkpoint, verify_checkpo
 from navrl.io.directory import CheckpointDirectory, list_entries
 from navrl.model import KIND
 from navrl.registry.find import find_model
+from navrl.sim.settings import EARLIER
 from navrl.train.folder import default_name, is_finished, read_record, sequence_of
 
 # How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
@@ -212,7 +213,7 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     """
     overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
-    before, now = _flat(saved), _flat(as_dict(typed))
+    before, now = EARLIER | _flat(saved), _flat(as_dict(typed))
     plain = _flat(as_dict(load_config([])))
     words = [override.split("=", 1)[0] for override in overrides]
     groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]
