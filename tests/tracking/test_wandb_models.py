@@ -231,5 +231,5 @@ def test_specs_and_weights_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="extractor"):
         create_navrl_model({"network": {"extracter": "cnn"}})
     path = create_navrl_model().save_checkpoint(tmp_path / "model.pt", 1)
-    with pytest.raises(StateError, match="does not fit this network.*no parameter"):
+    with pytest.raises(StateError, match=r"does not fit this network.*no parameter"):
         create_navrl_model({"network": {"extractor": "vit"}}).load_checkpoint(path)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from navrl.errors import CheckpointError, ConfigError, ContainerError, MissingExtraError
+from navrl.errors import CheckpointError, ConfigError, ContainerError, missing_extra
 from navrl.io.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.files import AtomicFile
@@ -85,7 +85,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise MissingExtraError("safetensors is not installed; install it with: pip install 'navrl[safetensors]'") from error
+        raise missing_extra("safetensors files need safetensors", "safetensors") from error
     return safetensors
 
 
