@@ -303,7 +303,7 @@ def test_a_cuda_device_that_is_not_there_is_named_with_those_that_are(monkeypatc
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert load_config(["device=cuda:1"]).device == "cuda:1"
-    with pytest.raises(ConfigError, match="device is 'cuda:7'; expected cpu, or cuda:0 to cuda:1"):
+    with pytest.raises(ConfigError, match="device is 'cuda:7', but this machine has cuda:0 to cuda:1; use those or cpu"):
         load_config(["device=cuda:7"])
 
 

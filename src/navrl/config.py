@@ -10,6 +10,7 @@ from typing import Any
 
 from navrl.conf.overrides import GROUPS, check_overrides
 from navrl.errors import ConfigError, shown
+from navrl.io.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings
@@ -155,17 +156,9 @@ class Config(NavigationSettings):
             raise ConfigError(f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, {self.max_frame_num}")
 
     def _check_device(self) -> None:
-        if self.device == "cpu":
-            return
-        if not re.fullmatch(r"cuda(:\d{1,3})?", self.device):
+        if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
             raise ConfigError(f"device is {shown(self.device)}; expected cpu, cuda or cuda:0")
-        import torch
-
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not count:
-            raise ConfigError(f"device is {self.device!r}, but torch sees no CUDA device here; use device=cpu")
-        if int(self.device.partition(":")[2] or 0) >= count:
-            raise ConfigError(f"device is {self.device!r}; expected cpu, or cuda:0 to cuda:{count - 1}")
+        usable_device(self.device)
 
     def _check_worlds(self) -> None:
         """Keep the worlds that judge a policy apart from those that it learns in."""

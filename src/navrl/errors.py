@@ -76,6 +76,19 @@ class BenchmarkError(NavrlError, RuntimeError):
     """A benchmark cannot be found or run."""
 
 
+def missing_extra(what: str, extra: str, *packages: str) -> MissingExtraError:
+    """Return the error for a missing package, with the commands that install it.
+
+    Args:
+        what: what needs which package, such as `pictures need matplotlib`.
+        extra: the extra of pyproject.toml that brings it.
+        packages: further packages to name in the command.
+    """
+    more = "".join(f" {package}" for package in packages)
+    in_clone = f"in a clone of the repository: pip install -e '.[{extra}]'{more}"
+    return MissingExtraError(f"{what}: pip install 'navrl[{extra}]'{more} ({in_clone})")
+
+
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for a known name that `name` may be a slip of, or nothing.
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from navrl.errors import ConfigError, StateError
 from navrl.io.checkpoint import load_checkpoint
+from navrl.io.devices import usable_device
 from navrl.model import check_weights, is_original, model_state, save_model
 from navrl.rl.network import FEATURES, STATE, NetworkSettings, RowLayout, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings
@@ -91,7 +92,7 @@ def create_navrl_model(
         layout = _layout_of(obs_spec)
     if act_spec is not None and act_spec.shape[-1] != 3:
         raise ConfigError(f"act_spec has the shape {tuple(act_spec.shape)}; expected three velocities last")
-    place = torch.device(device)
+    place = usable_device(device)
     return NavRLModel(build_network(settings, layout).to(place), settings, task, place)
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from navrl import (
+    DictReplayBuffer,
+    RolloutStorage,
+    compress_rollout,
+    decompress_minibatch,
+    decompress_rollout,
+    load_checkpoint,
+    save_checkpoint,
+)
 from navrl.errors import ConfigError
-from navrl.io import RolloutStorage, load_checkpoint, save_checkpoint
 from navrl.io.devices import usable_device
 
 BAD = ["cuda:99", "mps:7", "gpu", 3.5]
@@ -31,3 +39,18 @@ def test_a_rollout_is_not_damaged_because_the_device_is_missing(tmp_path):
         storage.save({"x": torch.zeros(2, 3)}, 0)
         with pytest.raises(ConfigError, match="device is 'cuda:99'"):
             storage.load(0, device="cuda:99")
+
+
+def test_a_replay_buffer_names_a_missing_device_before_anything_is_added():
+    with pytest.raises(ConfigError, match="device is 'cuda:99'"):
+        DictReplayBuffer(10, ["observation"], "cuda:99")
+
+
+@pytest.mark.parametrize("compressed", [True, False], ids=["bytes", "a TensorDict"])
+def test_a_rollout_from_bytes_names_a_missing_device(compressed):
+    tensordict = pytest.importorskip("tensordict")
+    data = tensordict.TensorDict({"x": torch.zeros(2, 3)}, [2, 3])
+    given = compress_rollout(data) if compressed else data
+    for call in (decompress_rollout, lambda *arguments, **more: decompress_minibatch(*arguments, [0], **more)):
+        with pytest.raises(ConfigError, match="device is 'cuda:99'"):
+            call(given, device="cuda:99")

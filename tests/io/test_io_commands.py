@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lz4.frame
+import numpy as np
 import pytest
 import torch
 from io_states import TinyTraining, assert_same
@@ -141,3 +143,93 @@ def test_a_foreign_safetensors_file_becomes_a_flat_state(tmp_path):
     safetensors.save_file({"a.b": torch.ones(2)}, tmp_path / "a.safetensors")
     assert main(["convert", str(tmp_path / "a.safetensors"), str(tmp_path / "b.pt")]) == 0
     assert_same(load_checkpoint(tmp_path / "b.pt"), {"a.b": torch.ones(2)})
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run as `navrl train` leaves it: checkpoints in their own folder, and a model."""
+    with CheckpointDirectory(tmp_path / "a" / "checkpoints") as directory:
+        for step in (1, 2):
+            directory.save(step, {"weights": torch.full((5000,), float(step))})
+    save_checkpoint({"parameters": torch.ones(7)}, tmp_path / "a" / "model.pt")
+    return tmp_path / "a"
+
+
+def test_inspect_of_a_run_lists_its_checkpoints(trained, capsys):
+    assert main(["inspect", str(trained)]) == 0
+    assert f"{trained / 'checkpoints'}: 2 checkpoints" in capsys.readouterr().out
+
+
+def test_prune_takes_a_run_too(trained, capsys):
+    assert main(["checkpoints", "prune", str(trained), "--keep-last", "1"]) == 0
+    assert "1 checkpoints kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["latest", "checkpoint_000000001.pt"])
+def test_a_checkpoint_is_found_by_its_run_and_its_name(trained, name, capsys):
+    assert main(["inspect", str(trained / name), "--verify"]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert main(["convert", str(trained / name), str(trained / "out.pt")]) == 0
+    assert "weights" in load_checkpoint(trained / "out.pt")
+
+
+def test_convert_of_a_run_is_of_its_model(trained):
+    assert main(["convert", str(trained), str(trained / "out.pt")]) == 0
+    assert list(load_checkpoint(trained / "out.pt")) == ["parameters"]
+
+
+def test_a_name_of_the_registry_is_inspected_and_converted(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
+    assert main(["models", "register", "policy", str(trained / "checkpoints" / "latest")]) == 0
+    assert main(["inspect", "policy:latest"]) == 0
+    assert "weights" in capsys.readouterr().out
+    assert main(["convert", "policy:v1", str(tmp_path / "out.pt")]) == 0
+    assert main(["inspect", "policy:bst"]) == 2
+    assert "model 'policy' has no 'bst'" in capsys.readouterr().err
+
+
+def test_the_policy_in_the_package_is_inspected_by_its_name(capsys):
+    assert main(["inspect", "pretrained"]) == 0
+    assert "parameters/lidar.0.weight" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrap", [bytes, lz4.frame.compress], ids=["plain", "LZ4"])
+def test_inspect_shows_keys_types_and_shapes_of_a_torch_file(tmp_path, wrap, capsys):
+    torch.save({"model": {"bias": torch.ones(2, 3).half()}, "table": np.arange(5), "epoch": 3}, tmp_path / "a.pth")
+    (tmp_path / "a.pth").write_bytes(wrap((tmp_path / "a.pth").read_bytes()))
+    assert main(["inspect", str(tmp_path / "a.pth")]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["│", "model/bias", "│", "float16", "│", "2", "x", "3", "│", "12", "│"] in rows
+    assert ["│", "table", "│", "int64", "│", "5", "│", "40", "│"] in rows
+    assert ["'epoch':", "3"] in rows
+
+
+def test_inspect_runs_no_code_of_a_torch_file(tmp_path, capsys):
+    torch.save({"model": torch.nn.Linear(2, 3)}, tmp_path / "a.pt")
+    assert main(["inspect", str(tmp_path / "a.pt")]) == 2
+    assert "holds more than tensors" in capsys.readouterr().err
+
+
+def test_inspect_shows_a_safetensors_file(tmp_path, capsys):
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file({"a.b": torch.ones(2)}, tmp_path / "a.safetensors")
+    assert main(["inspect", str(tmp_path / "a.safetensors"), "--verify"]) == 0
+    out = capsys.readouterr().out
+    assert "a.b" in out
+    assert "no checksums" in out
+
+
+def test_a_target_with_the_suffix_pth_is_for_torch_load(trained):
+    assert main(["convert", str(trained / "latest"), str(trained / "out.pth")]) == 0
+    assert torch.load(trained / "out.pth", weights_only=True)["weights"].sum() == 10_000
+
+
+@pytest.mark.parametrize(("asked", "said"), [("", "a/checkpoints/latest"), ("checkpoints", "a/checkpoints/latest")])
+def test_a_folder_is_refused_with_the_checkpoint_to_name_instead(trained, asked, said):
+    with pytest.raises(CheckpointError, match=f"found a directory.*name one in it: .*{said}"):
+        load_checkpoint(trained / asked)
+
+
+def test_a_name_that_lacks_the_folder_of_the_checkpoints_is_told_with_it(trained):
+    with pytest.raises(CheckpointError, match=r"Did you mean .*a/checkpoints/latest\?"):
+        load_checkpoint(trained / "latest")

@@ -49,6 +49,20 @@ def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(
     assert kinds(offline.folder, "metrics")[0]["values"]["model/total_parameters"] == 1000
 
 
+def test_a_script_may_change_its_folder_after_an_upload(tmp_path):
+    program = (
+        "import os, torch, navrl\n"
+        "navrl.upload_model_to_wandb({'weight': torch.ones(3)}, 1)\n"
+        "os.mkdir('elsewhere'), os.chdir('elsewhere')\n"
+        "navrl.upload_model_to_wandb({'weight': torch.ones(3)}, 2)\n"
+    )
+    environment = os.environ | {"WANDB_MODE": "offline"}
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert len(kinds(tmp_path / "wandb" / "navrl-models", "artifact")) == 2
+
+
 def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
     weight, moment = torch.ones(10), torch.ones(5)
     slow = threading.Event()

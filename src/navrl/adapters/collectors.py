@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from navrl.adapters.collector_options import refuse_options
 from navrl.adapters.forwarding import FrameRate
-from navrl.errors import CollectorError, ConfigError, MissingExtraError, StateError
+from navrl.errors import CollectorError, ConfigError, StateError, missing_extra
+from navrl.io.devices import usable_device
 from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -28,10 +29,7 @@ try:
     from torchrl.data import Bounded
     from torchrl.envs.utils import ExplorationType, set_exploration_type
 except ImportError as error:
-    raise MissingExtraError(
-        f"navrl.adapters.collectors needs the packages torchrl and tensordict, of which something cannot be imported "
-        f"({error}); install them with: pip install 'navrl[torchrl]'"
-    ) from error
+    raise missing_extra(f"{__name__} needs torchrl and tensordict ({error})", "torchrl") from error
 
 __all__ = ["NavigationCollector"]
 
@@ -100,9 +98,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
                 stacklevel=2,
             )
         self.total_frames = float("inf") if total_frames < 0 else total_frames
-        self.device = torch.device("cpu" if device is None else device)
+        self.device = usable_device("cpu" if device is None else device)
         self._batch_device = None if device is None else self.device  # as TorchRL's, which has none unless it is given one
-        self.storing_device = None if storing_device is None else torch.device(storing_device)
+        self.storing_device = storing_device and usable_device(storing_device, "storing_device")
         limit = self.env.settings.env.action_limit
         self._random_policy = RandomPolicy(Bounded(-limit, limit, (number, 3), device=self.device))
         self.policy = self._random_policy if policy is None else policy

@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from navrl.adapters.forwarding import ForwardsToBase, FrameRate
-from navrl.errors import ConfigError, MissingExtraError
+from navrl.errors import ConfigError, missing_extra
 from navrl.io.compressed import ChunkCodec, CompressedRows
+from navrl.io.devices import usable_device
 
 try:
     from tensordict import TensorDict, TensorDictBase
 except ImportError as error:
-    raise MissingExtraError(
-        f"navrl.adapters.compressed needs the package tensordict, which cannot be imported ({error}); "
-        "install it with: pip install 'navrl[torchrl]'"
-    ) from error
+    raise missing_extra(f"{__name__} needs tensordict ({error})", "torchrl") from error
 
 __all__ = ["CompressedDataCollector", "CompressedTensorDict"]
 
@@ -229,8 +227,9 @@ class CompressedTensorDict:
 
     def to(self, device: torch.device | str) -> CompressedTensorDict:
         """Return one whose entries are on a device when they are read; what is compressed is shared."""
-        result = self._part({path: path for path in self._packed}, self._plain.to(device))
-        result._device = dict.fromkeys(result._device, torch.device(device))
+        place = usable_device(device)
+        result = self._part({path: path for path in self._packed}, self._plain.to(place))
+        result._device = dict.fromkeys(result._device, place)
         return result
 
     # ------------------------------------------------------------------ inside

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from navrl.adapters.gymnasium_registry import ENVIRONMENT_ID as ENVIRONMENT_ID
 from navrl.adapters.gymnasium_registry import register_in
-from navrl.errors import ActionError, ConfigError, MissingExtraError, nearest_name
+from navrl.errors import ActionError, ConfigError, missing_extra, nearest_name
 from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -25,10 +25,7 @@ try:
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
 except ImportError as error:
-    raise MissingExtraError(
-        f"navrl.adapters.gymnasium needs the package gymnasium, which cannot be imported ({error}); "
-        "install it with: pip install 'navrl[gymnasium]'"
-    ) from error
+    raise missing_extra(f"{__name__} needs gymnasium ({error})", "gymnasium") from error
 
 STATISTICS_KEY = "flight"  # not `episode`, which Gymnasium's RecordEpisodeStatistics writes
 PACKED_ORDER = ("lidar", "dynamic_obstacle", "state", "direction")  # of the parts in a flat observation

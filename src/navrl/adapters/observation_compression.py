@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from navrl.errors import ConfigError, MissingExtraError
+from navrl.errors import ConfigError, missing_extra
 from navrl.io.compressed import ChunkCodec, read_message, write_message
 
 try:
     from tensordict import TensorDict, TensorDictBase
     from torchrl.envs.transforms import Transform
 except ImportError as error:
-    raise MissingExtraError(
-        f"navrl.adapters.observation_compression needs the packages torchrl and tensordict, which cannot be imported "
-        f"({error}); install them with: pip install 'navrl[torchrl]'"
-    ) from error
+    raise missing_extra(f"{__name__} needs torchrl and tensordict ({error})", "torchrl") from error
 
 __all__ = ["CompressedLidarTransform", "ObservationCompression"]
 

@@ -21,6 +21,7 @@ from navrl.adapters.forwarding import ForwardsToBase, FrameRate
 from navrl.adapters.frozen import FrozenPolicy
 from navrl.adapters.thread_modes import own_modes
 from navrl.errors import CollectorError, ConfigError
+from navrl.io.devices import usable_device
 
 __all__ = ["PipelinedDataCollector"]
 
@@ -80,7 +81,8 @@ class PipelinedDataCollector(ForwardsToBase):
         self.policy_version: int | None = None  # of the batch that was handed out last
         self._takes_weights = not isinstance(policy, nn.Module)  # or the weights are those of `policy`
         copies = getattr(base_collector, "return_same_td", True) if copy is None else copy
-        target = None if device is None else torch.empty(0, device=device).device  # with its number: cuda:0, not cuda
+        # as tensors name it: cuda:0, not cuda
+        target = None if device is None else torch.empty(0, device=usable_device(device)).device
         self._pipeline = _Pipeline(base_collector, target, prefetch_count, copies, acting, push_weights)
         self._rate = self._pipeline.rate
         # The thread knows the pipeline, not this object, so that this one can be collected as garbage, which ends it.

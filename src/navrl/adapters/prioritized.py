@@ -16,12 +16,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torchrl._extension import EXTENSION_WARNING
-from torchrl.data.replay_buffers import samplers as torchrl_samplers
-from torchrl.data.replay_buffers.samplers import prioritized as torchrl_prioritized
 
-from navrl.errors import ConfigError
+from navrl.errors import ConfigError, missing_extra
 from navrl.io.replay_trees import MinTree, SumTree
+
+try:
+    from torchrl._extension import EXTENSION_WARNING
+    from torchrl.data.replay_buffers import samplers as torchrl_samplers
+    from torchrl.data.replay_buffers.samplers import prioritized as torchrl_prioritized
+except ImportError as error:
+    raise missing_extra(f"{__name__} needs torchrl and tensordict ({error})", "torchrl") from error
 
 __all__ = ["PrioritizedSampler", "PrioritizedSliceSampler"]
 

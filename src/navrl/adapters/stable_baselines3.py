@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.errors import ConfigError, MissingExtraError
+from navrl.errors import ConfigError, missing_extra
 from navrl.sim.env import NavigationEnv
 from navrl.sim.step import Step
 
@@ -15,10 +15,8 @@ try:
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 except ImportError as error:
-    raise MissingExtraError(
-        f"navrl.adapters.stable_baselines3 needs the package stable-baselines3, which cannot be imported ({error}); "
-        "install it with: pip install 'navrl[gymnasium]' stable-baselines3"
-    ) from error
+    what = f"{__name__} needs stable-baselines3 ({error})"
+    raise missing_extra(what, "gymnasium", "stable-baselines3") from error
 
 from navrl.adapters.gymnasium import (
     Observation,

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.errors import ActionError, ConfigError, MissingExtraError
+from navrl.errors import ActionError, ConfigError, missing_extra
+from navrl.io.devices import usable_device
 from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -18,10 +19,7 @@ try:
     from torchrl.data import Bounded, Categorical, Composite, Unbounded
     from torchrl.envs import EnvBase
 except ImportError as error:
-    raise MissingExtraError(
-        f"navrl.adapters.torchrl needs the packages torchrl and tensordict, which cannot be imported ({error}); "
-        "install them with: pip install 'navrl[torchrl]'"
-    ) from error
+    raise missing_extra(f"{__name__} needs torchrl and tensordict ({error})", "torchrl") from error
 
 
 class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
@@ -44,7 +42,7 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
         self, settings: NavigationSettings | None = None, *, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
         simulator = NavigationEnv(settings, seed=seed, auto_reset=False)
-        super().__init__(device=torch.device(device), batch_size=[simulator.num_envs])
+        super().__init__(device=usable_device(device), batch_size=[simulator.num_envs])
         self.simulator = simulator
         self._next_seed: int | None = None
         self._terminated = torch.zeros(simulator.num_envs, dtype=torch.bool)  # drones that wait for a reset, and why

@@ -14,15 +14,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
-from torchrl.data.replay_buffers.storages import LazyStackStorage, Storage
+
+from navrl.errors import ConfigError, ReplayError, StateError, missing_extra
+
+try:
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+    from torchrl.data.replay_buffers.storages import LazyStackStorage, Storage
+except ImportError as error:
+    raise missing_extra(f"{__name__} needs torchrl and tensordict ({error})", "torchrl") from error
 
 from navrl.adapters.prioritized import PrioritizedSampler, PrioritizedSliceSampler
 from navrl.adapters.replay_layout import Layout, joined, take_apart
 from navrl.adapters.replay_view import FramesView, places_of
-from navrl.errors import ConfigError, ReplayError, StateError
 from navrl.io import load_checkpoint, save_checkpoint
+from navrl.io.devices import usable_device
 from navrl.io.replay import FrameStore, Rounded
 from navrl.io.replay_codecs import Kind
 
@@ -78,7 +84,7 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
             )
         # TorchRL knows how to batch its own storages only; one of lazy stacks gives batches as they are, and so do we.
         Storage.__init__(self, max_size, compilable=compilable)
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         named = {joined(key): codec for key, codec in (codecs or {}).items()}
         self._new_store = partial(
             FrameStore,

@@ -23,7 +23,7 @@ def register(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    prune.add_argument("folder", type=Path, help="the folder of a CheckpointDirectory")
+    prune.add_argument("folder", type=Path, help="a run, or a folder of checkpoints")
     prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the N that were written last")
     prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="keep the best K by --metric")
     prune.add_argument("--metric", help="the metric that says which is best")
@@ -35,18 +35,20 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prune the folder and say what went."""
+    from navrl.commands.named_file import checkpoint_folder
     from navrl.io import Retention
     from navrl.io.directory import list_entries, prune
     from navrl.io.files import check_is_folder, remove_stale_files
 
-    check_is_folder(arguments.folder)
+    folder = checkpoint_folder(arguments.folder)
+    check_is_folder(folder)
     rules = Retention(arguments.keep_last, arguments.keep_best, arguments.metric, arguments.mode, arguments.keep_every)
-    removed = prune(arguments.folder, rules, dry_run=arguments.dry_run)
+    removed = prune(folder, rules, dry_run=arguments.dry_run)
     verb = "would remove" if arguments.dry_run else "removed"
     for entry in removed:
         print(f"{verb} {entry.path} ({entry.stored_bytes / 1e6:.1f} MB)")
-    for path in [] if arguments.dry_run else remove_stale_files(arguments.folder):
+    for path in [] if arguments.dry_run else remove_stale_files(folder):
         print(f"removed {path}, which a dead writer had left")
-    left = len(list_entries(arguments.folder)) - (len(removed) if arguments.dry_run else 0)
+    left = len(list_entries(folder)) - (len(removed) if arguments.dry_run else 0)
     print(f"{left} checkpoints kept")
     return 0

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 EPILOG = """examples:
-  navrl convert runs/a/latest policy.safetensors
-  navrl convert runs/a/latest old_school.pt --to torch
+  navrl convert runs/a policy.safetensors              the model of a run
+  navrl convert runs/a/latest plain.pth                for torch.load
+  navrl convert policy:best plain.pt --to torch        a model of the registry
   navrl convert somebody_elses.pt mine.pt              compressed and checksummed from now on
 """
 
@@ -22,9 +23,13 @@ def register(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", type=Path, help="a checkpoint of navrl or torch.save, or a safetensors file")
+    parser.add_argument(
+        "source",
+        help="a checkpoint of navrl or torch.save, a safetensors file, RUN for the model of a run, RUN/latest, or NAME:ALIAS",
+    )
     parser.add_argument("target", type=Path, help="the file to write")
-    parser.add_argument("--to", choices=("navrl", "safetensors", "torch"), help="the format (default: by the suffix)")
+    formats = "the format (default: by the suffix; .pth is torch)"
+    parser.add_argument("--to", choices=("navrl", "safetensors", "torch"), help=formats)
     parser.add_argument("--codec", default="planes-zstd", help="how a navrl file is stored (default: planes-zstd)")
     parser.add_argument("--trusted", action="store_true", help="let a pickle in SOURCE run the code that it names")
     parser.set_defaults(run=run)
@@ -32,10 +37,10 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert and say how large the two files are."""
-    from navrl.io import find_checkpoint
+    from navrl.commands.named_file import named_file
     from navrl.io.convert import convert_checkpoint
 
-    source = find_checkpoint(arguments.source)
+    source = named_file(arguments.source)
     target = convert_checkpoint(source, arguments.target, to=arguments.to, codec=arguments.codec, trusted=arguments.trusted)
     print(f"{source} ({source.stat().st_size / 1e6:.1f} MB) -> {target} ({target.stat().st_size / 1e6:.1f} MB)")
     return 0

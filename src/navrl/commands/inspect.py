@@ -1,4 +1,4 @@
-"""`navrl inspect FILE|FOLDER`: what is inside a checkpoint, or which checkpoints a folder holds; nothing is loaded."""
+"""`navrl inspect WHAT`: what a checkpoint or a model holds, or which checkpoints a run has."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ EPILOG = """examples:
   navrl inspect runs/a/latest             tensors, sizes, codec, ratio, metadata
   navrl inspect runs/a                    the checkpoints of a run with their metrics
   navrl inspect runs/a/latest --verify    read every byte and compare the checksums; exit 1 if one is wrong
+  navrl inspect policy:best               a model of the registry
+  navrl inspect theirs.pth                a torch.save file: loaded to look at, no code in it is run
 """
 
 
@@ -20,12 +22,13 @@ def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
         "inspect",
-        help="look into checkpoints without loading them",
-        description="Show what a checkpoint, or a folder of checkpoints, holds. Reads indexes only, unless --verify.",
+        help="look into checkpoints and models",
+        description="Show what a checkpoint, a model, or the checkpoints of a run hold. Of navrl's own "
+        "files only the index is read, unless --verify. Files of torch.save and safetensors are loaded.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", type=Path, help="a checkpoint, or a folder of checkpoints")
+    parser.add_argument("path", help="a checkpoint, a model, a run, a folder of checkpoints, or NAME:ALIAS")
     parser.add_argument("--verify", action="store_true", help="check every byte; exit 1 if anything is damaged")
     parser.set_defaults(run=run)
 
@@ -34,18 +37,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the file or the folder; return 1 if something is damaged."""
     from rich.console import Console
 
+    from navrl.commands.named_file import checkpoint_folder, named_file
+
     console = Console(width=None if Console().is_terminal else 150)
-    show = _show_folder if os.path.isdir(arguments.path) else _show_file
-    return show(console, arguments.path, arguments.verify)
+    if os.path.isdir(arguments.path):
+        return _show_folder(console, checkpoint_folder(Path(arguments.path)), arguments.verify)
+    path = named_file(arguments.path)
+    show = _show_file if _is_container(path) else _show_foreign
+    return show(console, path, arguments.verify)
+
+
+def _is_container(path: Path) -> bool:
+    from navrl.io.index import MAGIC, naming_file, open_to_read
+
+    with naming_file(path), open(open_to_read(path), "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _show_file(console: Any, path: Path, verify: bool) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from navrl.io import find_checkpoint, read_index
+    from navrl.io import read_index
 
-    path = find_checkpoint(path)
     index = read_index(path)
     document = index.document
     kind = escape(f"{document.get('kind')!s:.60}")
@@ -65,6 +79,36 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
         table.add_row(escape(entry.name), entry.element, shape, entry.codec, *sizes)
     console.print(table)
     return _verify(console, [path]) if verify else 0
+
+
+def _show_foreign(console: Any, path: Path, verify: bool) -> int:
+    """Show a file of torch.save or safetensors, loaded without running any code of it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from navrl.errors import shown
+    from navrl.io.convert import read_any_format
+    from navrl.io.state import pack_state
+
+    state, metadata = read_any_format(path)
+    kind = "safetensors" if path.suffix == ".safetensors" else "torch.save"
+    console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(path.stat().st_size)}")
+    if metadata:
+        console.print(f"metadata {shortened(json.dumps(metadata))}", markup=False, soft_wrap=True)
+    packed = pack_state(state)
+    table = Table("tensor", "type", "shape", *_right("bytes"))
+    for name, value in zip(packed.names(), packed.values, strict=True):
+        shape = " x ".join(map(str, value.shape)) or "single"
+        element = str(value.dtype).removeprefix("torch.")
+        table.add_row(escape(name), element, shape, f"{value.nbytes:,}")
+    console.print(table)
+    for key, value in state.items() if isinstance(state, dict) else ():
+        if isinstance(value, str | int | float | bool | None):
+            console.print(f"{shown(key)}: {shown(value)}", markup=False, soft_wrap=True)
+    if verify:
+        told = f"{path}: loads; {kind} files have no checksums"
+        console.print(told, markup=False, soft_wrap=True)
+    return 0
 
 
 def _show_folder(console: Any, folder: Path, verify: bool) -> int:

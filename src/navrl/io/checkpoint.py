@@ -103,10 +103,22 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         return newest
     for candidate in candidates:
         if (kind := irregular_kind(candidate)) is not None:
-            hint = f"; name one in it, such as {candidate / 'latest'}" if candidate.is_dir() else ""
-            raise NoCheckpointError(f"{candidate}: found {kind}, expected a checkpoint{hint}")
+            advice = _one_in(candidate)
+            raise NoCheckpointError(f"{candidate}: found {kind}, expected a checkpoint{advice}")
     tried = ", ".join(candidate.name for candidate in candidates)
-    raise NoCheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}")
+    meant = path.parent / "checkpoints" / path.name  # where a run keeps them
+    near = f". Did you mean {meant}?" if os.path.isfile(meant) else ""
+    raise NoCheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}{near}")
+
+
+def _one_in(folder: Path) -> str:
+    """Return what to type instead of a folder: one of its checkpoints, or of the run that it is."""
+    if not os.path.isdir(folder):
+        return ""
+    for name in ("latest", "checkpoints/latest", "model.pt"):
+        if os.path.isfile(folder / name):
+            return f"; name one in it: {folder / name}"
+    return "; name a file in it"
 
 
 def load_checkpoint(

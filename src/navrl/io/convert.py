@@ -10,17 +10,18 @@ from typing import Any, Literal
 
 import torch
 
-from navrl.errors import CheckpointError, ConfigError, ContainerError, MissingExtraError
+from navrl.errors import CheckpointError, ConfigError, ContainerError, missing_extra
 from navrl.io.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.files import AtomicFile
 from navrl.io.index import open_to_read, read_index
 from navrl.io.state import pack_state, unpack_state
 
-__all__ = ["FORMATS", "convert_checkpoint"]
+__all__ = ["FORMATS", "convert_checkpoint", "read_any_format"]
 
 Format = Literal["navrl", "safetensors", "torch"]
 FORMATS = ("navrl", "safetensors", "torch")
+_FORMAT_OF_SUFFIX: dict[str, Format] = {".safetensors": "safetensors", ".pth": "torch"}
 _TREE = "navrl.state"  # where a safetensors file keeps what is no tensor
 _METADATA = "navrl.metadata"  # and what was told to `save_checkpoint` beside the state
 
@@ -38,21 +39,17 @@ def convert_checkpoint(
     Args:
         source: a checkpoint of navrl, of `torch.save`, or a safetensors file; what it is, is found out.
         target: the file to write; it appears whole or not at all.
-        to: the format; None goes by the suffix: `.safetensors`, otherwise navrl.
+        to: the format; None goes by the suffix: `.safetensors`, `.pth` for torch, otherwise navrl.
         codec: for navrl files.
         trusted: allow a pickle to run the code that it names.
     """
     target = Path(target)
-    to = to or ("safetensors" if target.suffix == ".safetensors" else "navrl")
+    to = to or _FORMAT_OF_SUFFIX.get(target.suffix, "navrl")
     if to not in FORMATS:
         raise ConfigError(f"format {to!r} is unknown; there are {', '.join(FORMATS)}")
     if os.path.isdir(target):
         raise ConfigError(f"{target}: found a directory, expected the name of a file to write")
-    source = Path(source)
-    if source.suffix == ".safetensors":
-        state, metadata = _read_safetensors(source)
-    else:
-        state, metadata = load_checkpoint(source, trusted=trusted), _metadata(source)
+    state, metadata = read_any_format(source, trusted=trusted)
     if to == "navrl":
         save_checkpoint(state, target, codec=codec, metadata=metadata)
     else:
@@ -61,6 +58,19 @@ def convert_checkpoint(
             file.write([content])
             file.commit()
     return target
+
+
+def read_any_format(source: str | os.PathLike[str], *, trusted: bool = False) -> tuple[Any, dict[str, Any]]:
+    """Return the state of a file of navrl, `torch.save` or safetensors, and its metadata.
+
+    Raises:
+        CheckpointError: there is no such file, or it would run code and is not `trusted`.
+        ContainerError: the file is damaged, or of another format.
+    """
+    source = Path(source)
+    if source.suffix == ".safetensors":
+        return _read_safetensors(source)
+    return load_checkpoint(source, trusted=trusted), _metadata(source)
 
 
 def _metadata(source: Path) -> dict[str, Any]:
@@ -85,7 +95,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise MissingExtraError("safetensors is not installed; install it with: pip install 'navrl[safetensors]'") from error
+        raise missing_extra("safetensors files need safetensors", "safetensors") from error
     return safetensors
 
 

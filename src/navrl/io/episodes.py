@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError
+from navrl.io.devices import usable_device
 from navrl.io.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
 from navrl.io.threads import usable_cores
 from navrl.io.workers import Workers, check_count
@@ -150,7 +151,7 @@ class DictReplayBuffer:
             raise ConfigError(f"img_compressed={img_compressed!r}: expected False, 'frame' (or True), or 'episode'")
         if isinstance(keys, str):
             raise ConfigError(f"keys={keys!r}: expected a list of names, such as [{keys!r}]")
-        self.max_size, self.device = max_size, torch.device(device)
+        self.max_size, self.device = max_size, usable_device(device)
         self.keys = None if keys is None else tuple(keys)
         self.mode = MODES[img_compressed]
         self.kinds: Kinds = {}

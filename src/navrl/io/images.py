@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from navrl.errors import ConfigError, ContainerError, MissingExtraError, NavrlError, ReplayError
+from navrl.errors import ConfigError, ContainerError, NavrlError, ReplayError, missing_extra
 from navrl.io.codecs import CODECS, MAX_EXPANSION
 from navrl.io.codecs import find_codec as find_file_codec
 from navrl.io.element_types import ITEM_BYTES, NAME_OF_NUMPY_DTYPE, NUMPY_DTYPES
@@ -182,7 +182,7 @@ def _put_together(what: int, element: str, shape: tuple[int, ...], mode: str, ra
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingExtraError("PIL images need Pillow: pip install 'navrl[view]'") from error
+        raise missing_extra("PIL images need Pillow", "view") from error
     try:
         return Image.fromarray(array) if mode in ("1", "I;16") else _picture(Image, array, mode)
     except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ import torch
 from navrl.errors import ConfigError, RolloutError
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import ArraySource, Container, write_container
+from navrl.io.devices import usable_device
 from navrl.io.files import AtomicFile, MemoryFile, descriptor_of
 from navrl.io.index import MAGIC
 from navrl.io.rollout_file import Key, complete_document, plain_rollout, rollout_document
@@ -122,7 +123,7 @@ def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
         ContainerError: the bytes are damaged, cut short, or those of something else.
     """
     if _is_rollout(data):
-        return _whole(data).to(device)
+        return _whole(data).to(usable_device(device))
     return _reader(data).read(device, None, None, None)
 
 
@@ -144,7 +145,7 @@ def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "
         ContainerError: what was needed of the bytes is damaged.
     """
     if _is_rollout(data):
-        return _frames_of(data, indices).to(device)
+        return _frames_of(data, indices).to(usable_device(device))
     reader = _reader(data)
     if reader.dimensions != 2:
         return reader.read(device, None, None, None).reshape(-1)[indices]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from navrl.errors import ConfigError, MissingExtraError, RolloutError
+from navrl.errors import ConfigError, RolloutError, missing_extra
 from navrl.io.files import make_folder, sync_file, sync_folder, sync_tree
 from navrl.io.rollout_file import RolloutInfo, array_names
 from navrl.io.rollouts import RolloutStorage
@@ -168,7 +168,7 @@ def export_minari(
         from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
-        raise MissingExtraError("Minari datasets need minari and h5py: pip install 'navrl[rollouts]'") from error
+        raise missing_extra("Minari datasets need minari and h5py", "rollouts") from error
     if not _DATASET.fullmatch(dataset_id):
         raise ConfigError(f"dataset_id is {dataset_id!r}; expected a name such as navrl/rollouts-v0")
     root = Path(root).absolute()  # h5py and Minari resolve relative ones differently
@@ -202,7 +202,7 @@ def export_parquet(
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise MissingExtraError("Parquet files need pyarrow: pip install 'navrl[rollouts]'") from error
+        raise missing_extra("Parquet files need pyarrow", "rollouts") from error
     path = Path(path)
     make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

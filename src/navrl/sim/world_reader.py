@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.errors import MissingExtraError, WorldError, shown
+from navrl.errors import WorldError, missing_extra, shown
 
 MAXIMUM_PIXELS = 4_000_000  # of an image, or cells of an array
 MAXIMUM_NODES = 700_000  # of YAML: 20,000 of each kind of entry have 560,000
@@ -74,8 +74,7 @@ def read_png(path: Path) -> tuple[NDArray[np.float32], float]:
     try:
         from PIL import Image
     except ImportError as error:
-        told = f"{path}: reading PNG worlds needs Pillow: pip install 'navrl[view]'"
-        raise MissingExtraError(told) from error
+        raise missing_extra(f"{path}: PNG worlds need Pillow", "view") from error
 
     def read(file: IO[bytes]) -> tuple[NDArray[np.float32], float]:
         start = file.read(24)

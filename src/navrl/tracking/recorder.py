@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from navrl.errors import MissingExtraError, TrackingError
+from navrl.errors import TrackingError, missing_extra
 from navrl.monitor import plain_value
 from navrl.registry.names import check_alias, check_name
 from navrl.tracking.couriers import end_couriers, start_couriers
@@ -354,4 +354,5 @@ def check_trackers(settings: TrackingSettings) -> None:
     settings.check()
     for name in _live(settings):
         if importlib.util.find_spec(name) is None:
-            raise MissingExtraError(f"the tracker {name} is not installed: pip install 'navrl[{name}]', or leave it out")
+            what = f"the tracker {name} is not installed; leave it out, or install it"
+            raise missing_extra(what, name)

@@ -306,7 +306,8 @@ def _beside_the_script() -> Tracking:
     entity = getattr(run, "entity", None) or os.environ.get("WANDB_ENTITY", "")
     name = f"models of {run.name or run.id}" if run is not None else "models"
     settings = TrackingSettings(wandb=WandbSettings(_mode(), project, name, entity))
-    tracking = Tracking(settings, {"run": getattr(run, "id", None)}, _folder())
+    folder = _folder().absolute()  # the script may change its current folder
+    tracking = Tracking(settings, {"run": getattr(run, "id", None)}, folder)
     if settings.wandb.mode != "disabled":
         atexit.register(tracking.close)
     return tracking

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from navrl.errors import MissingExtraError
+from navrl.errors import missing_extra
 from navrl.evaluate import OUTCOMES, Flights
 from navrl.sim.env import NavigationEnv
 from navrl.sim.worldfile import World
@@ -30,7 +30,7 @@ def make_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError("pictures need matplotlib: pip install 'navrl[view]'") from error
+        raise missing_extra("pictures need matplotlib", "view") from error
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -154,7 +154,10 @@ def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
 
 def save_animation(env: NavigationEnv, flights: Flights, path: Path, *, frames: int = 120, rate: int = 15) -> None:
     """Write a GIF of the recorded flights among the moving obstacles of the first world."""
-    from PIL import Image
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise missing_extra("animations need Pillow", "view") from error
 
     figure = make_figure(6.4, 6.4)
     axes = figure.subplots()

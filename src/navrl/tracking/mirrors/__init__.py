@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from navrl.errors import ConfigError, MissingExtraError, nearest_name
+from navrl.errors import ConfigError, missing_extra, nearest_name
 from navrl.tracking.mirrors.interface import Mirror, RunInfo
 
 __all__ = ["Mirror", "RunInfo", "open_mirror"]
@@ -39,6 +39,6 @@ def open_mirror(kind: str, **options: Any) -> Mirror:
     try:
         module = importlib.import_module(f"navrl.tracking.mirrors.{kind}")
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"the mirror {kind} needs {error.name}: pip install 'navrl[{kind}]'") from error
+        raise missing_extra(f"the tracker {kind} needs {error.name}", kind) from error
     mirror: Mirror = getattr(module, _CLASSES[kind])(**options)
     return mirror

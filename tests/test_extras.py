@@ -1,0 +1,86 @@
+"""A missing optional package is told with commands that install it, from an index and from a clone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from navrl.errors import MissingExtraError, missing_extra
+from navrl.tracking.settings import TRACKERS
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "navrl"
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+OPTIONAL = ("torchrl", "tensordict", "gymnasium", "stable_baselines3", "matplotlib", "PIL", "safetensors",
+            "wandb", "mlflow", "trackio", "tensorboard", "h5py", "minari", "pyarrow", "mujoco")  # fmt: skip
+EVERY_NAME = """
+import json, sys
+for name in {blocked!r}:
+    sys.modules[name] = None  # importing it fails
+import navrl
+from navrl.errors import MissingExtraError
+told = {{}}
+for name in navrl.__all__:
+    try:
+        getattr(navrl, name)
+    except MissingExtraError as error:
+        told[name] = str(error)
+print(json.dumps(told))
+"""
+
+
+def calls_of(function):
+    """Yield file and call for every call of a function in the package."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
+                yield path, node
+
+
+def test_both_commands_are_told():
+    error = missing_extra("pictures need matplotlib", "view")
+    assert isinstance(error, ImportError)
+    told = "pictures need matplotlib: pip install 'navrl[view]' (in a clone of the repository: pip install -e '.[view]')"
+    assert str(error) == told
+
+
+def test_every_extra_that_is_named_exists():
+    calls = list(calls_of("missing_extra"))
+    named = {call.args[1].value for _, call in calls if isinstance(call.args[1], ast.Constant)}
+    assert len(calls) >= 15
+    assert named | set(TRACKERS) <= set(EXTRAS)
+
+
+def test_nothing_else_makes_up_a_command():
+    assert {path.name for path, _ in calls_of("MissingExtraError")} == {"errors.py"}
+    assert {path.name for path in SOURCE.rglob("*.py") if "pip install" in path.read_text()} == {"errors.py"}
+
+
+def test_without_any_extra_each_public_name_works_or_says_what_to_install():
+    program = EVERY_NAME.format(blocked=OPTIONAL)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all("pip install 'navrl[torchrl]'" in message for message in told.values())
+    assert set(told) == {
+        "CompressedDataCollector",
+        "CompressedLidarTransform",
+        "CompressedStorage",
+        "CompressedTensorDict",
+        "PrioritizedSampler",
+        "PrioritizedSliceSampler",
+    }
+
+
+def test_an_animation_without_pillow_says_what_to_install(monkeypatch, tmp_path):
+    from navrl.view.topdown import save_animation
+
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"animations need Pillow: pip install 'navrl\[view\]'"):
+        save_animation(None, None, tmp_path / "flights.gif")
