@@ -22,7 +22,7 @@ from navrl.errors import ConfigError, RegistryError, StateError, TrackingError
 from navrl.registry import Registry
 from navrl.tracking.recorder import Tracking
 from navrl.tracking.spool import Spool
-from navrl.tracking.wandb_models import download_model_from_wandb
+from navrl.tracking.wandb_models import _advice, download_model_from_wandb
 
 OFFLINE = {"wandb": {"mode": "offline", "project": "P"}}
 
@@ -247,3 +247,27 @@ def test_specs_and_weights_that_do_not_fit_are_refused(tmp_path):
     path = create_navrl_model().save_checkpoint(tmp_path / "model.pt", 1)
     with pytest.raises(StateError, match=r"does not fit this network.*no parameter"):
         create_navrl_model({"network": {"extractor": "vit"}}).load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("No API key configured. Use `wandb login` to log in.", "Sign in with `wandb login`"),
+        ("HTTP 403: permission denied", "Sign in with `wandb login`"),
+        ("wandb is offline", "WANDB_MODE=online"),
+        ("no answer in 30 s", "Try again when W&B can be reached"),
+    ],
+)
+def test_what_to_do_fits_the_reason_that_a_model_was_not_fetched(reason, advice):
+    assert advice in _advice(reason)
+
+
+def test_a_missing_key_is_told_as_such(tmp_path):
+    """In a process of its own: W&B's client remembers keys."""
+    program = "import navrl; navrl.download_model_from_wandb('user/project/model:best')"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
+    environment = kept | {"HOME": str(tmp_path), "WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "user/project/model:best: not fetched from W&B: " in done.stderr
+    assert "Sign in with `wandb login`" in done.stderr

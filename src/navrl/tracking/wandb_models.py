@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pickle
+import re
 import sys
 import threading
 import warnings
@@ -201,7 +202,16 @@ def _without_network(parsed: Reference, place: Path, cache: Path, reason: str) -
             return open_mirror("spooled", folder=folder).download(str(parsed), place.parent / "queued")
         except TrackingError:
             reason += f", and the queue in {folder} has none"
-    raise TrackingError(f"{parsed}: W&B cannot be reached ({reason}), and {cache} has no copy; try again with a network")
+    raise TrackingError(f"{parsed}: not fetched from W&B: {reason}; {cache} has no copy. {_advice(reason)}")
+
+
+def _advice(reason: str) -> str:
+    """Return what to do about the reason that a model was not fetched."""
+    if re.search(r"API.?key|log ?in|401|403|permission|unauthori", reason, re.IGNORECASE):
+        return "Sign in with `wandb login`, or set WANDB_API_KEY to a key that may read it"
+    if "wandb is offline" in reason:
+        return "Set WANDB_MODE=online to fetch it"
+    return "Try again when W&B can be reached"
 
 
 def _within(seconds: float, call: Callable[[], Path]) -> Path:
