@@ -20,10 +20,11 @@ from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
 from navrl.train.interim import InterimEvaluation
 from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
+from navrl.train.states import WEIGHTS, upgraded_state
 from navrl.train.team import Team
 
 ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
-SHARED = ("iteration", "network", "optimizer", "normaliser", "best")
+SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
 
 
 class Trainer:
@@ -97,7 +98,7 @@ class Trainer:
         """Return what all processes have in common; live tensors."""
         return {
             "iteration": self.iteration,
-            "network": self.network.state_dict(),
+            WEIGHTS: self.network.state_dict(),
             "optimizer": self.ppo.optimizer.state_dict(),
             "normaliser": self.ppo.normaliser.state_dict(),
             "best": self.best,
@@ -105,6 +106,7 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit."""
+        state = upgraded_state(state)
         ranks = state.get("ranks")
         if not isinstance(ranks, list) or not all(name in state for name in SHARED):
             raise StateError("the checkpoint holds no training state; expected one that navrl train wrote")
@@ -115,7 +117,7 @@ class Trainer:
         self.env.load_state_dict(own["env"])
         self.generator.set_state(own["actions"])
         self.ppo.generator.set_state(own["order"])
-        self.network.load_state_dict(state["network"])
+        self.network.load_state_dict(state[WEIGHTS])
         # A copy: the optimiser keeps the tensors it is given, and those that came to a worker share memory with the leader's.
         self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.ppo.normaliser.load_state_dict(state["normaliser"])
