@@ -168,7 +168,7 @@ class _Leader:
             with record.monitor.timer("evaluation"):
                 flights = trainer.evaluate()
             record.evaluated(flights)
-        elif record.publisher.due(trainer.iteration):
+        elif record.publisher.due(record.save_number):
             record.publish_present()
         if plan["save"]:
             with record.monitor.timer("checkpoint_save"):
