@@ -38,11 +38,15 @@ def save_model(path: Path, state: Mapping[str, Any]) -> None:
 def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
     """Return a model's network ready to fly, the task it was trained on, and its card.
 
+    The file may be a model, a checkpoint of a training, or one of the original NavRL.
+
     Raises:
         ConfigError: the file is no model.
         ContainerError: the file is damaged.
     """
     state = load_checkpoint(path)
+    if isinstance(state, dict) and isinstance(state.get("config"), dict) and "ranks" in state:
+        state = _model_of_training(state)
     if isinstance(state, dict) and any(name.startswith("feature_extractor.module.") for name in state if isinstance(name, str)):
         return _load_original(state)
     if not isinstance(state, dict) or state.get("kind") != KIND:
@@ -52,6 +56,18 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
     network = build_network(NetworkSettings(**state["network"]), layout)
     network.load_state_dict(state["parameters"])
     return accelerate(network.requires_grad_(False)), task, state["card"]
+
+
+def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model in a checkpoint of a training; what is missing there is missing in it."""
+    config, groups = state["config"], NavigationSettings().as_dict()
+    parts = {
+        "network": config.get("network"),
+        "parameters": state.get("model_state_dict", state.get("network")),
+        "task": {group: config[group] for group in groups if group in config},
+        "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}},
+    }
+    return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
 
 
 def _load_original(state: Mapping[str, Any]) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:

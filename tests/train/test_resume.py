@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_run_from_the_shell_ends_like_one_of_the_warm_server(whole, tmp_path):
     command = [sys.executable, "-m", "navrl.cli", "train", *TINY, f"run_folder={tmp_path / 'run'}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=ONE_THREAD)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=os.environ | ONE_THREAD)
     assert_ends_alike(tmp_path / "run", whole)
 
 

@@ -25,7 +25,7 @@ TINY = (
     "env.max_episode_length=96", "keep_last_n=4", "processes=1",
 )  # fmt: skip
 ITERATIONS = 16
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 PATIENCE = 300.0  # s, on a machine that has more to do
 
 
@@ -34,7 +34,8 @@ class Server:
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("warm_server.py")), *TINY]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ONE_THREAD)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, **pipes, text=True, env=os.environ | ONE_THREAD)
         assert json.loads(self.process.stdout.readline()) == {"ready": True}
 
     def ask(self, **request: object) -> dict:

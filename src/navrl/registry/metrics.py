@@ -1,16 +1,16 @@
-"""The metrics of an evaluation: their names, the other names that settings use, and how models are ranked by them."""
+"""The metrics of an evaluation: our names, and the other names that settings and scripts use."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from navrl.errors import ConfigError, nearest_name
 
 __all__ = ["KNOWN_METRICS", "check_metric", "evaluation_metrics", "metric_value", "other_names"]
 
-# Our name, the name that is logged and stored beside it, and names that are understood where metrics are read.
+# Ours, the one that is logged and stored beside it, and others that are understood.
 NAMES: dict[str, tuple[str, ...]] = {
     "success_100": ("success_rate", "success"),
     "mean_return": ("mean_reward", "return", "reward"),
@@ -35,7 +35,7 @@ KNOWN_METRICS = (
 
 
 def evaluation_metrics(row: Any) -> dict[str, float]:
-    """Return the numbers of one condition of an evaluation in one level, those with two names under both.
+    """Return the numbers of one condition of an evaluation, those with two names under both.
 
     `row` is what `navrl.train.report.summary` makes. What is missing or not finite is left out.
     """
@@ -47,12 +47,12 @@ def evaluation_metrics(row: Any) -> dict[str, float]:
 
 
 def other_names(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of the metrics that have a second name under it: `mean_reward`, `success_rate`, `episode_length`."""
+    """Return the metrics that have a second name, such as `mean_reward`, under that name."""
     return {names[0]: metrics[ours] for ours, names in NAMES.items() if _is_number(metrics.get(ours))}
 
 
 def metric_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return a metric by one of its names, also behind `eval/`; None if it is missing, no number, or not finite."""
+    """Return a metric by any of its names, also behind `eval/`; None if missing or not finite."""
     same = next(((ours, *others) for ours, others in NAMES.items() if name in (ours, *others)), ())
     for one in dict.fromkeys((name, *same)):
         for key in (one, f"eval/{one}"):
@@ -72,7 +72,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
 
 

@@ -78,14 +78,14 @@ def decide(
 ) -> list[Action]:
     """Return what to do with a model, in order; nothing is an empty list.
 
-    One model is uploaded once, however many reasons there are, and its aliases say them all. A metric that is missing or
-    not finite is never best, and fulfils no condition.
+    One model is uploaded once, however many reasons there are, and its aliases say them all. A
+    metric that is missing or not finite is never best, and fulfils no condition.
 
     Args:
         policy: the settings.
         save: the number of the checkpoint that is saved now, from 1; 0 if none is.
         metrics: of the evaluation of this model, empty if there was none.
-        best: the best model that was uploaded so far: its value of `best_model_metric`, or all its metrics.
+        best: of the best model that was uploaded so far: its value of the metric, or all metrics.
         final: whether the training has come to its end.
     """
     aliases: list[str] = []
@@ -108,8 +108,8 @@ def decide(
 def is_better(policy: UploadPolicy, metrics: Mapping[str, Any], best: float | Mapping[str, Any] | None) -> bool:
     """Return whether a model is better than the best so far; one that is just as good is not.
 
-    Models go by `best_model_metric`. Of two with the same value the one that keeps the larger clearance is better, then
-    the one with the higher return; a bare number as `best` has neither.
+    Models go by `best_model_metric`. Of two with the same value the one with the larger clearance
+    is better, then the one with the higher return; a bare number as `best` has neither.
     """
     own = _rank(policy, metrics)
     if own is None:

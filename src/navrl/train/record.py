@@ -69,7 +69,7 @@ class Record:
         self.tracker.log(iteration, values)
 
     def evaluated(self, flights: dict[str, Flights]) -> None:
-        """Log an evaluation, and keep the model if it is the best so far by `registry.best_model_metric`."""
+        """Log an evaluation, and keep the model if it is the best so far."""
         trainer = self.trainer
         rows = {label: summary(flight) for label, flight in flights.items()}
         self._evaluation = {label: flight.rate("success_100")[0] for label, flight in flights.items()}
@@ -93,7 +93,8 @@ class Record:
         told = ", ".join(f"{100 * rate:.1f} % among {condition}" for condition, rate in rates.items())
         best = f"; {told_best(policy, measured)} so far" if better else ""
         self.display.note(f"iteration {trainer.iteration}: {told}{best}")
-        if better or metric_value(self._best or {}, policy.best_model_metric) is None:  # the newest until one has a value
+        unranked = metric_value(self._best or {}, policy.best_model_metric) is None
+        if better or unranked:  # until one has a value, the newest is kept
             self._best = measured | {"iteration": float(trainer.iteration)}
             kept, state, iteration, save = self._best, self._model(rows), trainer.iteration, self.save_number
 
