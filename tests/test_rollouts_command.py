@@ -101,8 +101,8 @@ def test_keeping_rollouts_changes_no_bit_of_the_training(run, tmp_path):
     assert not (other / "rollouts").exists()
     assert RolloutStorage(other / "checkpoints").list() == []
     kept, plain = (load_checkpoint(folder / "checkpoints" / "latest") for folder in (run, other))
-    for name, value in plain["network"].items():
-        assert torch.equal(kept["network"][name], value), name
+    for name, value in plain["model_state_dict"].items():
+        assert torch.equal(kept["model_state_dict"][name], value), name
     assert torch.equal(kept["ranks"][0]["actions"], plain["ranks"][0]["actions"])
 
 

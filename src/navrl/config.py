@@ -93,7 +93,7 @@ class Config(NavigationSettings):
     run_folder: str = ""  # default: runs/ and the time of day
     resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
-    resume_checkpoint: str = ""  # go on from this one: a path, or NAME:ALIAS of the registry
+    resume_checkpoint: str = ""  # start from a checkpoint or a model: a path, a run, or NAME:ALIAS of the registry
     tracker: Any = ""  # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
     tracker_patience: float = 8.0  # s that the end of a run waits for its trackers
     tracker_deadline: float = 60.0  # s that a tracker has to answer

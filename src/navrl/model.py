@@ -43,6 +43,7 @@ def save_model(path: Path, state: Mapping[str, Any]) -> None:
 def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
     """Return a model's network ready to fly, the task it was trained on, and its card.
 
+    The file may be a model, a checkpoint of a training, or one of the original NavRL.
     Every part of the file is checked before anything of its size is allocated.
 
     Raises:
@@ -51,6 +52,8 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
         ContainerError: the file is damaged.
     """
     state = load_checkpoint(path)
+    if isinstance(state, dict) and isinstance(state.get("config"), dict) and "ranks" in state:
+        state = _model_of_training(state)
     if is_original(state):
         return _load_original(path, state)
     if not isinstance(state, dict) or state.get("kind") != KIND:
@@ -126,6 +129,18 @@ def _about(path: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model in a checkpoint of a training; what is missing there is missing in it."""
+    config, groups = state["config"], NavigationSettings().as_dict()
+    parts = {
+        "network": config.get("network"),
+        "parameters": state.get("model_state_dict", state.get("network")),
+        "task": {group: config[group] for group in groups if group in config},
+        "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}},
+    }
+    return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
 
 
 def _load_original(path: Path, state: Mapping[Any, Any]) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:

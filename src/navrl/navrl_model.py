@@ -133,7 +133,7 @@ def _weights_of(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the weights in a file of any of the kinds that hold them, and the rest."""
     if is_original(state):
         return from_upstream({key: state[key] for key in state if isinstance(key, str)})
-    for key in ("parameters", "network"):
+    for key in ("model_state_dict", "parameters", "network"):
         if isinstance(state.get(key), dict) and any(isinstance(value, torch.Tensor) for value in state[key].values()):
             return state[key], {name: value for name, value in state.items() if name != key}
     return state, {}

@@ -1,4 +1,4 @@
-"""A name is as good as a path: in `find_model`, `navrl eval` and `resume_checkpoint=`."""
+"""A name is as good as a path: in `find_model` and `navrl eval`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from navrl.config import Config, as_dict, load_config
-from navrl.errors import ConfigError, NavrlError, RegistryError
+from navrl.config import Config, as_dict
+from navrl.errors import ConfigError, RegistryError
 from navrl.evaluate import PRETRAINED, load_policy
 from navrl.io import save_checkpoint
 from navrl.registry import Registry, find_model
-from navrl.train.resume import find_run, load_state
 
 
 @pytest.fixture
@@ -79,38 +78,12 @@ def test_a_policy_that_is_not_there_is_told_in_one_line(own, name):
 
 def checkpoint(path: Path) -> Path:
     config = as_dict(Config(seed=3))
-    save_checkpoint({"iteration": 7, "frames": 70, "network": {"w": torch.ones(4)}, "ranks": [{}], "config": config}, path)
+    save_checkpoint(
+        {"iteration": 7, "frames": 70, "model_state_dict": {"w": torch.ones(4)}, "ranks": [{}], "config": config}, path
+    )
     return path
 
 
-def test_a_registered_checkpoint_is_what_a_training_goes_on_from_in_a_new_folder(own, tmp_path):
+def test_a_registered_checkpoint_is_told_apart_from_a_model(own, tmp_path):
     version = own.register("policy", checkpoint(tmp_path / "any.pt"), aliases=["stable"])
     assert (version.kind, version.lineage["iteration"], version.lineage["seed"]) == ("checkpoint", 7, 3)
-    config = load_config(["resume_checkpoint=policy:stable"])
-    folder = find_run(config)
-    assert folder.parent == Path("runs")
-    assert not folder.exists()
-    assert load_state(config, folder)["iteration"] == 7
-    assert find_run(Config(resume_checkpoint="ada/drones/policy:stable", run_folder="runs/new")) == Path("runs/new")
-
-
-def test_a_registered_checkpoint_does_not_go_on_in_the_folder_of_another_run(own, tmp_path):
-    own.register("policy", checkpoint(tmp_path / "any.pt"))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match="name a new folder"):
-        find_run(Config(resume_checkpoint="policy:latest", run_folder="run"))
-
-
-@pytest.mark.parametrize("reference", ["policy:best", str(PRETRAINED)])
-def test_a_model_is_no_checkpoint_to_go_on_from_and_the_error_says_what_is(own, reference):
-    own.register("policy", PRETRAINED, aliases=["best"])
-    config = Config(resume_checkpoint=reference)
-    with pytest.raises(ConfigError, match="is a model: weights"):
-        load_state(config, Path("unused"))
-
-
-def test_a_checkpoint_that_is_nowhere_is_told_by_what_was_typed(own):
-    for reference in ("policy:stable", "ada/drones/policy:stable", "runs/x/checkpoints/latest"):
-        with pytest.raises(NavrlError, match=reference.removesuffix("/checkpoints/latest")):
-            find_run(Config(resume_checkpoint=reference))

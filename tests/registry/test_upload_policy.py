@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError
-from navrl.registry.upload_policy import Action, UploadConditions, UploadPolicy, decide
+from navrl.registry.metrics import KNOWN_METRICS, evaluation_metrics, metric_value
+from navrl.registry.upload_policy import Action, UploadConditions, UploadPolicy, decide, is_better
 
 NUMBERS = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
-METRICS = st.dictionaries(st.sampled_from(["success_100", "mean_return", "eval/success_rate", "loss"]), NUMBERS | st.none())
+METRICS = st.dictionaries(st.sampled_from(["success_100", "mean_return", "eval/success_rate", "time_out"]), NUMBERS | st.none())
 POLICIES = st.builds(
     UploadPolicy,
     upload_frequency=st.integers(0, 7),
     save_best_models=st.booleans(),
-    best_model_metric=st.sampled_from(["success_100", "loss"]),
+    best_model_metric=st.sampled_from(["mean_return", "time_out"]),
     best_model_mode=st.sampled_from(["max", "min"]),
     upload_conditions=st.builds(
         UploadConditions,
@@ -77,17 +78,17 @@ def test_what_is_uploaded_reached_the_conditions_or_is_the_final_model(policy, m
 
 @settings(deadline=None)
 @given(POLICIES, st.integers(0, 1000))
-def test_without_conditions_the_frequency_is_kept_exactly(policy, iteration):
+def test_without_conditions_every_nth_checkpoint_is_uploaded(policy, save):
     policy.upload_conditions, policy.save_best_models = UploadConditions(), False
-    due = policy.upload_frequency > 0 and iteration > 0 and iteration % policy.upload_frequency == 0
-    assert bool(decide(policy, iteration, {})) == due
+    due = policy.upload_frequency > 0 and save > 0 and save % policy.upload_frequency == 0
+    assert bool(decide(policy, save, {})) == due
 
 
 def test_a_model_that_is_best_and_due_and_final_is_uploaded_once_with_all_its_names():
     policy = UploadPolicy(upload_frequency=10)
     actions = decide(policy, 20, {"success_100": 0.9}, best=0.8, final=True)
     assert actions[0].aliases == ("latest", "best", "final")
-    assert actions[0].reason == "every 10 iterations, best success_100, end of the training"
+    assert actions[0].reason == "every 10 checkpoints, best success_100 0.9, end of the training"
     assert actions[1].what == "prune"
 
 
@@ -100,6 +101,44 @@ def test_the_reward_goes_by_the_name_that_other_settings_use_too():
     assert decide(policy, 5, {"success_100": 0.9, "mean_reward": 11.0})
     assert decide(policy, 5, {"success_100": 0.9, "mean_reward": 9.0}) == []
     assert decide(policy, 5, {"success_100": 0.9}) == []
+
+
+def test_of_two_models_with_the_same_value_the_one_with_more_clearance_is_better_then_the_one_with_more_return():
+    best = {"success_100": 0.9, "min_clearance": 0.3, "mean_return": 5.0}
+    assert is_better(UploadPolicy(), best | {"min_clearance": 0.4, "mean_return": 4.0}, best)
+    assert not is_better(UploadPolicy(), best | {"min_clearance": 0.2, "mean_return": 6.0}, best)
+    assert is_better(UploadPolicy(), best | {"mean_return": 5.1}, best)
+    assert not is_better(UploadPolicy(), best, best)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [
+        ("mean_reward", "mean_return"),
+        ("success_rate", "success_100"),
+        ("episode_length", "mean_length"),
+        ("mean_return", "reward"),
+    ],
+)
+def test_a_metric_is_found_under_each_of_its_names(asked, stored):
+    assert metric_value({stored: 3.0}, asked) == 3.0
+    assert metric_value({f"eval/{stored}": 3.0}, asked) == 3.0
+    assert metric_value({"mean_speed": 3.0}, asked) is None
+
+
+def test_the_numbers_of_an_evaluation_have_the_names_of_the_settings_beside_ours():
+    row = {"mean_return": 5.0, "outcomes": {"success_100": {"share": 0.5}}, "of_successes": {"min_clearance": math.nan}}
+    assert evaluation_metrics(row) == {"mean_reward": 5.0, "success_rate": 0.5, "mean_return": 5.0, "success_100": 0.5}
+
+
+@pytest.mark.parametrize("metric", KNOWN_METRICS)
+def test_every_known_metric_can_choose_the_best_model(metric):
+    UploadPolicy(best_model_metric=metric).check()
+
+
+def test_an_unknown_metric_is_refused_with_the_known_ones_and_the_nearest():
+    with pytest.raises(ConfigError, match=r"'mean_rewrd'; expected one of success_rate, .*Did you mean 'mean_reward'\?"):
+        UploadPolicy(best_model_metric="mean_rewrd", save_best_models=False).check()
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_models_under_other_obstacles_have_a_best_of_their_own_and_take_nothing_
 def test_what_is_best_is_what_the_policy_says(publisher, registry, tmp_path):
     training = publisher(best_model_metric="static_collision", best_model_mode="min")
     training.publish(model(tmp_path), 1, {"success_100": 0.9, "static_collision": 0.1}, condition=CONDITION)
-    assert training.wants(2, {"success_100": 0.5, "static_collision": 0.05}, CONDITION)
-    assert not training.wants(2, {"success_100": 0.95, "static_collision": 0.2}, CONDITION)
+    assert training.wants({"success_100": 0.5, "static_collision": 0.05}, CONDITION)
+    assert not training.wants({"success_100": 0.95, "static_collision": 0.2}, CONDITION)
 
 
 def test_old_versions_that_cannot_be_dropped_are_a_warning_and_no_second_version(publisher, registry, tmp_path, monkeypatch):
@@ -124,13 +124,24 @@ def test_a_model_that_does_not_meet_the_conditions_is_kept_only_at_the_end(publi
 def test_old_versions_without_an_alias_go(publisher, registry, tmp_path):
     training = publisher(upload_frequency=1, save_best_models=False, keep_last_n=2)
     for number in range(5):
-        training.publish(model(tmp_path, number), number + 1, {})
+        training.publish(model(tmp_path, number), 10 * number, {}, save=number + 1)
     assert len(registry.versions("flyer")) == 2
 
 
-def test_the_policy_says_when_a_model_may_be_due(publisher):
-    assert [publisher(upload_frequency=3).due(iteration) for iteration in (3, 4, 6)] == [True, False, True]
+def test_every_nth_checkpoint_is_due_and_nothing_between_checkpoints(publisher):
+    assert [publisher(upload_frequency=3).due(save) for save in (0, 3, 4, 6)] == [False, True, False, True]
     assert not publisher().due(3)
+
+
+def test_a_model_names_the_version_that_its_training_began_with_as_long_as_that_is_there(publisher, registry, tmp_path):
+    registry.register("other", model(tmp_path, "first"))
+    training = publisher(upload_frequency=1)
+    training.parent = "other:latest"
+    training.publish(model(tmp_path, 0), 1, {}, save=1)
+    assert registry.resolve("flyer:v1").lineage["parent"] == "other:v1"
+    registry.delete("other", 1, force=True)
+    training.publish(model(tmp_path, 1), 2, {}, save=2)
+    assert "parent" not in registry.resolve("flyer:v2").lineage
 
 
 def test_a_registry_that_fails_is_a_warning_and_training_goes_on(publisher, registry, tmp_path, monkeypatch):
@@ -185,8 +196,8 @@ def test_while_the_registry_is_locked_what_waits_is_what_a_model_must_beat(publi
     training = publisher()
     with pytest.warns(RuntimeWarning, match="registered as soon as"):
         training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
-    assert training.wants(2, {"success_100": 0.6}, CONDITION)
-    assert not training.wants(2, {"success_100": 0.4}, CONDITION)
+    assert training.wants({"success_100": 0.6}, CONDITION)
+    assert not training.wants({"success_100": 0.4}, CONDITION)
 
 
 @pytest.mark.slow

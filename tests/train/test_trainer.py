@@ -16,6 +16,7 @@ from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint import load_checkpoint, save_checkpoint
 from navrl.model import load_model, model_state, save_model
 from navrl.monitor import MetricsLog
+from navrl.registry.store import Registry
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
@@ -43,11 +44,6 @@ def configured(*overrides):
 
 def trainer_of(*overrides):
     return Trainer(configured(*overrides), Team())
-
-
-def unpublished(tracking):
-    """Whoever would hand models on, and does not."""
-    return Publisher(UploadPolicy(name=""), tracking)
 
 
 def shapes(env):
@@ -172,46 +168,74 @@ def test_as_many_worlds_as_there_may_be_are_still_different_ones():
 # -------------------------------------------------------------------- the best
 
 
-def flown(success, clearance):
-    """Return ten flights with so many successes in a hundred, and the same clearance in all."""
+def flown(success, clearance, reward=0.0):
+    """Return ten flights with so many successes in a hundred, and the same clearance and return in all."""
     statistics = {name: torch.zeros(10) for name in STATISTICS}
     statistics["success_100"][: round(10 * success)] = 1.0
     statistics["min_clearance"][:] = clearance
+    statistics["return"][:] = reward
     nothing = torch.zeros(1, 0, 3)
     return Flights(statistics, torch.arange(10) % 2, nothing, torch.zeros(0), torch.zeros(0), nothing)
 
 
-def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstacles(tmp_path):
-    trainer = trainer_of()
+@pytest.fixture
+def recorded(tmp_path):
+    """Return a function that evaluates one model after another, and gives what was kept, and what the display said."""
+
+    def evaluate(scores, **policy):
+        trainer, kept, told = trainer_of(), [], io.StringIO()
+        folder = RunFolder.create(tmp_path / "run", "", "navrl train")
+        with (
+            folder,
+            MetricsLog(folder.metrics) as metrics,
+            Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
+        ):
+            publisher = Publisher(UploadPolicy(**{"name": ""} | policy), tracker)
+            record = Record(trainer, folder, PlainDisplay(Console(file=told), ""), metrics, publisher)
+            for trainer.iteration, score in enumerate(scores, 1):
+                record.evaluated({"static": flown(1.0, 1.0), "moving": flown(*score)})
+                kept.append(load_checkpoint(folder.model_path)["card"]["iteration"])
+        return trainer, kept, told.getvalue()
+
+    return evaluate
+
+
+def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstacles(recorded, tmp_path):
     scores = [(0.0, 0.9), (0.5, 0.3), (0.5, 0.2), (0.5, 0.4), (0.4, 0.9), (0.5, 0.4), (0.7, 0.1)]
-    kept = []
-    with (
-        RunFolder.create(tmp_path / "run", "", "navrl train") as folder,
-        MetricsLog(folder.metrics) as metrics,
-        Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
-    ):
-        record = Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
-        for trainer.iteration, (success, clearance) in enumerate(scores, 1):
-            record.evaluated({"static": flown(1.0, 1.0), "moving": flown(success, clearance)})
-            kept.append(load_checkpoint(folder.model_path)["card"]["iteration"])
-    assert kept == [1, 2, 2, 4, 4, 6, 7]
-    assert trainer.best == {"success": pytest.approx(0.7), "clearance": pytest.approx(0.1), "iteration": 7.0}
-    assert load_policy(folder.path).card["evaluation"]["moving"]["outcomes"]["success_100"]["share"] == pytest.approx(0.7)
+    trainer, kept, _ = recorded(scores)
+    assert kept == [1, 2, 2, 4, 4, 4, 7]
+    assert (trainer.best["iteration"], trainer.best["success_rate"]) == (7.0, pytest.approx(0.7))
+    moving = load_policy(tmp_path / "run").card["evaluation"]["moving"]
+    assert moving["outcomes"]["success_100"]["share"] == moving["success_rate"] == pytest.approx(0.7)
 
 
-def test_the_newest_of_models_that_never_succeed_is_kept_and_any_success_is_better(tmp_path):
-    trainer = trainer_of()
-    with (
-        RunFolder.create(tmp_path / "run", "", "navrl train") as folder,
-        MetricsLog(folder.metrics) as metrics,
-        Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
-    ):
-        record = Record(trainer, folder, PlainDisplay(Console(file=io.StringIO()), ""), metrics, unpublished(tracker))
-        for trainer.iteration, success in enumerate((0.0, 0.0, 0.1), 1):
-            record.evaluated({"moving": flown(success, 0.5)})
-            assert trainer.best["iteration"] == trainer.iteration
-            assert load_checkpoint(folder.model_path)["card"]["iteration"] == trainer.iteration
-    assert trainer.best["success"] == pytest.approx(0.1)
+def test_of_models_that_never_succeed_the_one_with_the_highest_return_is_kept_and_any_success_is_better(recorded):
+    _, kept, _ = recorded([(0.0, 0.5, 3.0), (0.0, 0.5, 4.0), (0.0, 0.5, 2.0), (0.1, 0.5, 1.0)])
+    assert kept == [1, 2, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "kept", "told"),
+    [
+        ("mean_reward", "max", [1, 1, 3], "best mean_reward 12.5 so far"),
+        ("mean_reward", "min", [1, 2, 2], "best mean_reward 10 so far"),
+        ("success_rate", "max", [1, 2, 2], "best success_rate 0.5 so far"),
+        ("time_to_goal", "min", [1, 2, 2], "best time_to_goal 0 so far"),
+    ],
+)
+def test_the_model_of_a_run_and_the_best_of_the_registry_follow_the_metric_of_the_settings(
+    recorded, tmp_path, monkeypatch, metric, mode, kept, told
+):
+    monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
+    scores = [(0.0, 0.5, 12.0), (0.5, 0.5, 10.0), (0.1, 0.4, 12.5)]
+    _, models, said = recorded(scores, name="flyer", best_model_metric=metric, best_model_mode=mode)
+    assert models == kept
+    assert told in said
+    with Registry() as registry:
+        best = registry.resolve("flyer:best")
+        assert load_checkpoint(best.path)["card"]["iteration"] == kept[-1]
+        assert f"registered as {best.label}: {told.removesuffix(' so far')}" in said
+        assert best.metrics["mean_reward"] == best.metrics["mean_return"] == scores[kept[-1] - 1][2]
 
 
 # ------------------------------------------------------------------ curriculum
@@ -281,7 +305,17 @@ def test_a_trainer_goes_on_from_a_saved_state_bit_for_bit():
 
 def test_a_state_that_is_none_of_a_training_is_refused():
     with pytest.raises(StateError, match="no training state"):
-        trainer_of().load({"network": {}})
+        trainer_of().load({"model_state_dict": {}})
+
+
+def test_a_state_of_an_older_navrl_is_read_under_the_names_of_today():
+    trainer, old = trainer_of(), trainer_of("seed=1")
+    state = old.shared_state() | {"ranks": [old.own_state()], "best": {"success": 0.5, "clearance": 0.2, "iteration": 4.0}}
+    state["network"] = state.pop("model_state_dict")
+    trainer.load(state)
+    for name, value in trainer.network.state_dict().items():
+        assert torch.equal(value, state["network"][name])
+    assert trainer.best == {"success_100": 0.5, "min_clearance": 0.2, "iteration": 4.0}
 
 
 def test_a_state_of_two_processes_is_refused_by_one_with_what_to_do():

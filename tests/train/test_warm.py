@@ -30,7 +30,9 @@ def test_a_training_that_has_to_compile_first_ends_as_one_that_has_not(tmp_path)
         subprocess.run(
             command, check=True, capture_output=True, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
         )
-    first, second = (load_checkpoint(tmp_path / name / "checkpoints" / "latest")["network"] for name in ("first", "second"))
+    first, second = (
+        load_checkpoint(tmp_path / name / "checkpoints" / "latest")["model_state_dict"] for name in ("first", "second")
+    )
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
 

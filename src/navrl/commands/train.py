@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from navrl.errors import ConfigError, NavrlError
+from navrl.errors import NavrlError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +14,7 @@ if TYPE_CHECKING:
     from navrl.config import Config
     from navrl.train.folder import RunFolder
     from navrl.train.loop import Ending
+    from navrl.train.opening import Opened
     from navrl.train.publish import Publisher
     from navrl.train.stopping import StopRequest
     from navrl.train.terminal import Output
@@ -34,8 +31,9 @@ examples:
   navrl train env.num_envs=1024 env.num_obstacles=350 env_dyn.num_obstacles=80 headless=True
   navrl train preset=best seed=3 run_folder=runs/mine
   navrl train resume=auto                              go on with the newest unfinished run, bit for bit
-  navrl train resume_checkpoint=runs/mine/checkpoints/latest
-  navrl train resume_checkpoint=policy:stable          from a checkpoint in the registry (navrl models)
+  navrl train resume_checkpoint=runs/mine run_folder=runs/longer max_frame_num=48e6
+  navrl train resume_checkpoint=policy:best            goes on from a checkpoint, starts anew from a model
+  navrl train resume_checkpoint=ada/drones/policy:best fetched from W&B if it is not here
   navrl train network=vit algo.actor.learning_rate=5e-4
   navrl train --config-path cfg --config-name mine     settings of cfg/mine.yaml, overrides on top
   navrl train --cfg job                                print every setting and its value
@@ -84,6 +82,7 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
 
     from navrl.config import as_dict, as_yaml, load_config, our_overrides
     from navrl.tracking.recorder import Tracking, check_trackers
+    from navrl.train.opening import open_run
     from navrl.train.publish import Publisher
 
     typed = our_overrides(_typed(arguments))
@@ -95,7 +94,7 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
         return 0
     console = Console(file=cast(IO[str], output), force_terminal=False if config.headless else None)
     check_trackers(config.tracking)
-    opened = _open_folder(config, typed)
+    opened = open_run(config, typed)
     if opened.folder is None:
         console.print(opened.told, markup=False, highlight=False, soft_wrap=True)
         return 0
@@ -103,7 +102,7 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
     with (
         folder,
         Tracking(config.tracking, as_dict(config), folder.path) as tracking,
-        Publisher(config.registry, tracking) as publisher,
+        Publisher(config.registry, tracking, folder.origin().get("version", "")) as publisher,
     ):
         ending = _train(opened, folder, publisher, console, stop)
         problems = [ending.problem] if ending.problem else []
@@ -126,24 +125,14 @@ def _typed(arguments: argparse.Namespace) -> list[str]:
     return [*file_overrides(arguments.config_path or ".", arguments.config_name or "config"), *words]
 
 
-@dataclass
-class _Opened:
-    """What to train: a folder, its settings, and the state to go on from."""
-
-    folder: RunFolder | None  # locked; None if there is nothing to do
-    config: Config
-    state: dict[str, Any] | None = None
-    told: str = ""  # what the user should know about it
-
-
-def _train(opened: _Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest) -> Ending:
+def _train(opened: Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest) -> Ending:
     from navrl.train.display import open_display
     from navrl.train.loop import Order, follow, lead
     from navrl.train.team import assemble
     from navrl.train.warm import compile_kernels
 
-    config, order = opened.config, Order(opened.config, opened.state)
-    opened.state = None  # its memory is not needed twice
+    config, order = opened.config, Order(opened.config, opened.state, opened.weights)
+    opened.state = opened.weights = None  # their memory is not needed twice
     with open_display(console, f"navrl train: {folder.path}") as display:
         if opened.told:
             display.note(opened.told)
@@ -154,68 +143,6 @@ def _train(opened: _Opened, folder: RunFolder, publisher: Publisher, console: Co
         if not ending.finished and stop.signal is not None:
             display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
         return ending
-
-
-def _open_folder(config: Config, overrides: list[str]) -> _Opened:
-    """Make the folder of a new run, or open the one to go on with."""
-    from navrl.config import as_yaml
-    from navrl.train.folder import RunFolder, default_name
-    from navrl.train.resume import find_run
-
-    command = ["navrl", "train", *overrides]
-    if config.resume or config.resume_checkpoint:
-        path = find_run(config)
-        folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
-        try:
-            return _go_on(config, overrides, path, folder, command)
-        except BaseException:
-            if folder is not None:
-                folder.close()
-            raise
-    _settle_processes(config)
-    return _Opened(RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config)
-
-
-def _go_on(config: Config, overrides: list[str], path: Path, folder: RunFolder | None, command: list[str]) -> _Opened:
-    """Return the state of a run and its settings; a run without any checkpoint starts over with its settings and seed."""
-    from navrl.config import as_yaml
-    from navrl.train.folder import RunFolder, write_text
-    from navrl.train.resume import continued_config, load_state, saved_settings
-    from navrl.train.share import total_iterations
-
-    state = load_state(config, path)
-    config = continued_config(saved_settings(path) if state is None else state["config"], overrides)
-    iteration, total = 0 if state is None else state["iteration"], total_iterations(config)
-    if iteration >= total and (folder is None or folder.is_finished()):
-        if folder is not None:
-            folder.close()
-        told = f"{path} is finished: iteration {iteration} of {total}; to go on, resume with max_frame_num above"
-        return _Opened(None, config, told=f"{told} {config.max_frame_num}")
-    if folder is None:
-        folder = RunFolder.create(path, as_yaml(config), command)
-    elif state is None:
-        write_text(folder.config_path, as_yaml(config))
-    folder.record_resume(command, iteration)
-    told = f"resumed after iteration {iteration}" if state is not None else (
-        f"{path} was stopped before its first checkpoint: it starts over with the same settings and seed"
-    )  # fmt: skip
-    return _Opened(folder, config, state, told)
-
-
-def _settle_processes(config: Config) -> None:
-    """Choose the number of processes where none was asked for; refuse one that does not divide the work."""
-    config.processes = config.processes or _fitting_processes(config)
-    for key, value in (("env.num_envs", config.env.num_envs), ("flight.interim_episodes", config.flight.interim_episodes)):
-        if value % config.processes:
-            raise ConfigError(f"{key} is {value}; expected a multiple of the {config.processes} processes (processes=N)")
-
-
-def _fitting_processes(config: Config) -> int:
-    """Return how many processes share the drones: as many as cores, if they divide them; one for SAC or a GPU."""
-    if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
-        return 1
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(n for n in range(1, cores + 1) if config.env.num_envs % n == 0 and config.flight.interim_episodes % n == 0)
 
 
 def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Console) -> list[str]:

@@ -313,6 +313,29 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
     return entries
 
 
+def newest_whole(folder: str | os.PathLike[str]) -> Path:
+    """Return the checkpoint that was saved last and is whole; the folder is only read.
+
+    A warning names later ones that are not whole.
+
+    Raises:
+        NoCheckpointError: there is none.
+        OSError: the folder cannot be read.
+    """
+    damaged: list[str] = []
+    for path in _newest_first(folder, list_entries(folder)):
+        try:
+            verify_checkpoint(path)
+        except _NOT_WHOLE as error:
+            damaged.append(str(error))
+            continue
+        if damaged:
+            told = f"{path.name} is used, because: {'; '.join(damaged)}"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return path
+    raise NoCheckpointError(f"{folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged))
+
+
 def list_unreadable(folder: str | os.PathLike[str]) -> dict[Path, str]:
     """Return what is named like a checkpoint and has no readable index, with the reason."""
     reasons = {}

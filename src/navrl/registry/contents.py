@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import ContainerError, RegistryError
+from navrl.registry.metrics import evaluation_metrics
 
 __all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "read_contents"]
 
@@ -83,18 +84,7 @@ def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(evaluation: Any) -> dict[str, float]:
-    """Return the numbers of the hardest condition of an evaluation, which is its last: shares by name, means, clearance."""
+    """Return the numbers of the hardest condition of an evaluation, which is its last."""
     if not isinstance(evaluation, Mapping) or not evaluation:
         return {}
-    row = list(evaluation.values())[-1]
-    if not isinstance(row, Mapping):
-        return {}
-    found = {key: row.get(key) for key in ("mean_return", "mean_length")}
-    for name, value in _mapping(row.get("outcomes")).items():
-        found[name] = _mapping(value).get("share")
-    found |= _mapping(row.get("of_successes"))
-    return {str(name): value for name, value in found.items() if isinstance(value, int | float)}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
+    return evaluation_metrics([*evaluation.values()][-1])

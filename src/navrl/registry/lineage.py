@@ -51,7 +51,7 @@ def _record(run: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         record = json.loads((run / "run.json").read_text())
         if isinstance(record, Mapping):
-            return {key: record[key] for key in ("command", "git", "versions") if record.get(key)}
+            return {key: record[key] for key in ("command", "git", "versions", "origin") if record.get(key)}
     return {}
 
 

@@ -13,17 +13,21 @@ from navrl.registry.names import check_name, parse_reference
 from navrl.registry.schema import ModelVersion
 from navrl.registry.store import Registry
 
-__all__ = ["Mirror", "pull", "push"]
+__all__ = ["Downloads", "Mirror", "pull", "push"]
 
 
-class Mirror(Protocol):
+class Downloads(Protocol):
+    """What `pull` needs of a tracker."""
+
+    def download(self, reference: str, folder: Path) -> Path:
+        """Fetch a file into a folder and return its path."""
+
+
+class Mirror(Downloads, Protocol):
     """What the registry needs of a tracker."""
 
     def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
         """Keep a file as the newest version of a name and return its label, such as `v3`."""
-
-    def download(self, reference: str, folder: Path) -> Path:
-        """Fetch a file into a folder and return its path."""
 
 
 def push(registry: Registry, reference: str, mirror: Mirror, kind: str) -> str:
@@ -50,7 +54,7 @@ def push(registry: Registry, reference: str, mirror: Mirror, kind: str) -> str:
     return str(label)
 
 
-def pull(registry: Registry, reference: str, mirror: Mirror, kind: str, name: str | None = None) -> ModelVersion:
+def pull(registry: Registry, reference: str, mirror: Downloads, kind: str, name: str | None = None) -> ModelVersion:
     """Fetch a model into the registry and return its version there; an alias comes along, a version number is given anew.
 
     What is there already, by its content, is not registered twice.

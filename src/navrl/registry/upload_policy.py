@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from navrl.errors import ConfigError
+from navrl.registry.metrics import check_metric, metric_value
 from navrl.registry.names import check_name
 
-__all__ = ["Action", "UploadConditions", "UploadPolicy", "decide", "is_better", "metric_value"]
+__all__ = ["Action", "UploadConditions", "UploadPolicy", "decide", "is_better"]
 
-# One number has several names: that of our evaluations first, then those that other people's settings use.
-REWARD_METRICS = ("mean_return", "mean_reward", "return", "reward")
-SUCCESS_METRICS = ("success_100", "success", "success_rate")
 DIRECTIONS = ("max", "min")
 
 
@@ -39,9 +37,9 @@ class UploadPolicy:
     """Keys `registry.*`: when a model is registered and uploaded, and how many are kept."""
 
     name: str = "navigation"  # of the model in the registry; empty: nothing is registered
-    upload_frequency: int = 0  # iterations; 0: only the best and the final one
+    upload_frequency: int = 0  # every so many saved checkpoints; 0: only the best and the final one
     save_best_models: bool = True
-    best_model_metric: str = "success_100"
+    best_model_metric: str = "success_100"  # also decides which model is RUN/model.pt
     best_model_mode: str = "max"  # or min, where less is better
     upload_conditions: UploadConditions = field(default_factory=UploadConditions)
     upload_final_model: bool = True  # whatever the conditions say
@@ -60,8 +58,7 @@ class UploadPolicy:
                 raise ConfigError(f"registry.{name} is {getattr(self, name)}; expected {low} to {high}")
         if self.best_model_mode not in DIRECTIONS:
             raise ConfigError(f"registry.best_model_mode is {self.best_model_mode!r}; expected one of {', '.join(DIRECTIONS)}")
-        if self.save_best_models and not self.best_model_metric:
-            raise ConfigError("registry.best_model_metric is empty; name the metric that says which model is best")
+        check_metric("registry.best_model_metric", self.best_model_metric)
 
 
 class Action(NamedTuple):
@@ -73,22 +70,32 @@ class Action(NamedTuple):
 
 
 def decide(
-    policy: UploadPolicy, iteration: int, metrics: Mapping[str, Any], best: float | None = None, final: bool = False
+    policy: UploadPolicy,
+    save: int,
+    metrics: Mapping[str, Any],
+    best: float | Mapping[str, Any] | None = None,
+    final: bool = False,
 ) -> list[Action]:
-    """Return what to do after an iteration, in order; nothing is an empty list.
+    """Return what to do with a model, in order; nothing is an empty list.
 
-    One model is uploaded once, however many reasons there are, and its aliases say them all. `metrics` are those of the
-    evaluation of this iteration, empty if there was none; `best` is the best value of `best_model_metric` among the models
-    that were uploaded so far. A metric that is missing or not finite is never best, and fulfils no condition.
+    One model is uploaded once, however many reasons there are, and its aliases say them all. A
+    metric that is missing or not finite is never best, and fulfils no condition.
+
+    Args:
+        policy: the settings.
+        save: the number of the checkpoint that is saved now, from 1; 0 if none is.
+        metrics: of the evaluation of this model, empty if there was none.
+        best: of the best model that was uploaded so far: its value of the metric, or all metrics.
+        final: whether the training has come to its end.
     """
     aliases: list[str] = []
     reasons: list[str] = []
     worthy = conditions_hold(policy, metrics)
-    if worthy and policy.upload_frequency and iteration > 0 and iteration % policy.upload_frequency == 0:
-        reasons.append(f"every {policy.upload_frequency} iterations")
+    if worthy and policy.upload_frequency and save > 0 and save % policy.upload_frequency == 0:
+        reasons.append(f"every {policy.upload_frequency} checkpoints")
     if worthy and policy.save_best_models and is_better(policy, metrics, best):
         aliases.append("best")
-        reasons.append(f"best {policy.best_model_metric}")
+        reasons.append(told_best(policy, metrics))
     if final and policy.upload_final_model:
         aliases.append("final")
         reasons.append("end of the training")
@@ -98,32 +105,48 @@ def decide(
     return [upload, Action("prune", reason=f"keep the last {policy.keep_last_n}")] if policy.keep_last_n else [upload]
 
 
-def is_better(policy: UploadPolicy, metrics: Mapping[str, Any], best: float | None) -> bool:
-    """Return whether a model is the best so far; one that is just as good is not."""
-    value = metric_value(metrics, policy.best_model_metric)
-    if value is None:
+def is_better(policy: UploadPolicy, metrics: Mapping[str, Any], best: float | Mapping[str, Any] | None) -> bool:
+    """Return whether a model is better than the best so far; one that is just as good is not.
+
+    Models go by `best_model_metric`. Of two with the same value the one with the larger clearance
+    is better, then the one with the higher return; a bare number as `best` has neither.
+    """
+    own = _rank(policy, metrics)
+    if own is None:
         return False
+    if isinstance(best, Mapping):
+        other = _rank(policy, best)
+        return other is None or own > other
     if best is None or not math.isfinite(best):
         return True
-    return value > best if policy.best_model_mode == "max" else value < best
+    return own[0] > (best if policy.best_model_mode == "max" else -best)
+
+
+def told_best(policy: UploadPolicy, metrics: Mapping[str, Any]) -> str:
+    """Return by what a model is the best, and how good it is: `best mean_reward 12.3`."""
+    value = metric_value(metrics, policy.best_model_metric)
+    return f"best {policy.best_model_metric}" + ("" if value is None else f" {value:.4g}")
+
+
+def _rank(policy: UploadPolicy, metrics: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Return what models are compared by, more is better; None without the metric of the policy."""
+    value = metric_value(metrics, policy.best_model_metric)
+    if value is None:
+        return None
+    clearance, reward = (metric_value(metrics, name) for name in ("min_clearance", "mean_return"))
+    return (
+        value if policy.best_model_mode == "max" else -value,
+        0.0 if clearance is None else clearance,
+        -math.inf if reward is None else reward,
+    )
 
 
 def conditions_hold(policy: UploadPolicy, metrics: Mapping[str, Any]) -> bool:
     """Return whether a model reaches everything that the conditions ask for."""
     asked = policy.upload_conditions
-    pairs = ((asked.min_reward_threshold, REWARD_METRICS), (asked.min_success_rate, SUCCESS_METRICS))
-    for least, names in pairs:
+    for least, name in ((asked.min_reward_threshold, "mean_return"), (asked.min_success_rate, "success_100")):
         if least is not None:
-            values = [value for name in names if (value := metric_value(metrics, name)) is not None]
-            if not values or values[0] < least:
+            value = metric_value(metrics, name)
+            if value is None or value < least:
                 return False
     return True
-
-
-def metric_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return a metric by its name, or by its name behind `eval/`; None if it is missing, no number, or not finite."""
-    for key in (name, f"eval/{name}"):
-        value = metrics.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    return None

@@ -140,8 +140,14 @@ class RunFolder:
         return self.path / "model.pt"
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], config_yaml: str, command: str | Sequence[str]) -> RunFolder:
-        """Make a new run's folder, and hold its lock.
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config_yaml: str,
+        command: str | Sequence[str],
+        origin: Mapping[str, Any] | None = None,
+    ) -> RunFolder:
+        """Make a new run's folder, and hold its lock. `origin` is what `origin()` gives later.
 
         Raises:
             ConfigError: the folder holds a run already, somebody trains in it, or it cannot be written.
@@ -160,6 +166,7 @@ class RunFolder:
                 folder.evaluations.mkdir(exist_ok=True)
                 write_text(folder.config_path, config_yaml)
                 record = {"sequence": next_sequence(folder.path), **_circumstances(command), "resumed": []}
+                record |= {"origin": dict(origin)} if origin else {}
                 folder._write_record(record)  # last: with it, the run is there
             except BaseException:
                 folder.close()
@@ -194,6 +201,11 @@ class RunFolder:
             return read_record(self.record_path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run") from error
+
+    def origin(self) -> dict[str, Any]:
+        """Return what `run.json` says about the file that the run started from; empty if none."""
+        origin = self.record().get("origin")
+        return origin if isinstance(origin, dict) else {}
 
     def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
         """Add to `run.json` that the run goes on from an iteration: when, where and with which versions.

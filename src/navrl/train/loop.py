@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from navrl.config import Config, as_saved
 from navrl.io.rollouts import RolloutStorage
 from navrl.monitor import MetricsLog
@@ -27,6 +29,7 @@ class Order:
 
     config: Config
     state: dict[str, Any] | None = None  # to go on from
+    weights: dict[str, Tensor] | None = None  # to begin with, instead of random ones
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def follow(team: Team, order: Order) -> None:
     trainer = make_trainer(order.config, team)
     if order.state is None:
         team.gather(trainer.own_state())
-    _restore(trainer, order)
+    restore(trainer, order)
     while trainer.iteration < trainer.iterations:
         trainer.learn(trainer.collect())
         plan = team.share(None)
@@ -67,7 +70,7 @@ def lead(
     """Train as the leader until the end, a signal, or checkpoints that fail; return how it ended."""
     config, begins = order.config, order.state is None
     trainer = make_trainer(config, team)
-    _restore(trainer, order)
+    restore(trainer, order)
     if not folder.model_path.exists():
         trainer.best = None  # it is of another folder's model
     with (
@@ -89,10 +92,13 @@ def _storage(folder: Path, keep_last_n: int | None) -> RolloutStorage:
     return RolloutStorage(folder, keep_last_n=keep_last_n, time_first=True, on_error="warn")
 
 
-def _restore(trainer: AnyTrainer, order: Order) -> None:
+def restore(trainer: AnyTrainer, order: Order) -> None:
+    """Give a trainer the state or the weights that it starts from, in every process the same."""
     if order.state is not None:
         trainer.load(order.state)
-        order.state = None  # its memory is not needed twice
+    elif order.weights is not None:
+        trainer.network.load_state_dict(order.weights)
+    order.state = order.weights = None  # their memory is not needed twice
 
 
 @dataclass
@@ -168,7 +174,7 @@ class _Leader:
             with record.monitor.timer("evaluation"):
                 flights = trainer.evaluate()
             record.evaluated(flights)
-        elif record.publisher.due(trainer.iteration):
+        elif record.publisher.due(record.save_number):
             record.publish_present()
         if plan["save"]:
             with record.monitor.timer("checkpoint_save"):

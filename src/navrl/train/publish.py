@@ -17,7 +17,7 @@ from typing import Any, Self
 from navrl.errors import RegistryError
 from navrl.registry.card import model_card
 from navrl.registry.store import Registry
-from navrl.registry.upload_policy import UploadPolicy, decide, is_better, metric_value
+from navrl.registry.upload_policy import UploadPolicy, decide, is_better
 from navrl.tracking.recorder import Tracking
 
 DEADLINE = 1.0  # s that training waits for a registry that another process holds
@@ -35,6 +35,7 @@ class _Model:
     metrics: dict[str, float]
     condition: str
     final: bool
+    save: int = 0
     attempts: int = 0
 
 
@@ -47,11 +48,12 @@ class Publisher:
     and says which command registers what is left.
     """
 
-    def __init__(self, policy: UploadPolicy, tracking: Tracking) -> None:
+    def __init__(self, policy: UploadPolicy, tracking: Tracking, parent: str = "") -> None:
         self.policy, self.tracking = policy, tracking
+        self.parent = parent  # the version whose weights the training began with
         self._labels: dict[Path, str] = {}  # versions by the file they were made from
         self._waiting: list[_Model] = []  # the oldest first
-        self._known: dict[str, float | None] = {}  # best value by condition, as last registered
+        self._known: dict[str, Mapping[str, Any] | None] = {}  # metrics of the best by condition, as last registered
 
     def publish(
         self,
@@ -60,12 +62,14 @@ class Publisher:
         metrics: Mapping[str, float],
         *,
         condition: str = "",
+        save: int = 0,
         final: bool = False,
     ) -> str:
         """Register a model file if the policy wants it; return what happened in words, or nothing.
 
         The metrics are those of an evaluation under a condition (`350 static + 80 moving`); without
-        any, a final model has those that its file tells.
+        any, a final model has those that its file tells. `save` is the number of the checkpoint that
+        is saved with the model, 0 if none is.
 
         Raises:
             RegistryError: it could not be registered, and `registry.continue_on_upload_failure` is
@@ -73,15 +77,15 @@ class Publisher:
         """
         if not self.policy.name:
             return ""
-        model = _Model(file, file, iteration, dict(metrics), condition, final)
+        model = _Model(file, file, iteration, dict(metrics), condition, final, save)
         told = self._register_waiting(LAST_DEADLINE if final else DEADLINE)
         if self._waiting:  # versions are numbered in the order of the training
             self._keep(model)
             return told
         return "; ".join(filter(None, (told, self._attempt(model, LAST_DEADLINE if final else DEADLINE))))
 
-    def wants(self, iteration: int, metrics: Mapping[str, float], condition: str) -> bool:
-        """Return whether the policy wants a model with these results.
+    def wants(self, metrics: Mapping[str, float], condition: str, save: int = 0) -> bool:
+        """Return whether the policy wants a model with these results, beside checkpoint number `save`.
 
         While the registry cannot be used, this is judged by what it last said.
         """
@@ -94,13 +98,13 @@ class Publisher:
                 best = self._best(registry, condition)
         for model in self._waiting:
             if model.condition == condition and is_better(self.policy, model.metrics, best):
-                best = self._value(model.metrics)
-        return bool(decide(self.policy, iteration, metrics, best))
+                best = model.metrics
+        return bool(decide(self.policy, save, metrics, best))
 
-    def due(self, iteration: int) -> bool:
-        """Return whether the policy may want the model of an iteration, whatever it is worth."""
+    def due(self, save: int) -> bool:
+        """Return whether the policy may want the model of checkpoint number `save`, whatever it is worth."""
         interval = self.policy.upload_frequency if self.policy.name else 0
-        return bool(interval) and iteration % interval == 0
+        return bool(interval) and save > 0 and save % interval == 0
 
     def judged(self, file: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
         """Tag the version of a file with the results of the last evaluation; return its label."""
@@ -192,7 +196,7 @@ class Publisher:
 
     def _register(self, registry: Registry, model: _Model) -> str:
         best = self._best(registry, model.condition)
-        actions = decide(self.policy, model.iteration, model.metrics, best, model.final)
+        actions = decide(self.policy, model.save, model.metrics, best, model.final)
         action = next((action for action in actions if action.what == "upload"), None)
         if action is None:
             return ""
@@ -204,7 +208,7 @@ class Publisher:
             aliases=aliases,
             metrics=model.metrics or None,
             tags={"condition": model.condition} if model.condition else None,
-            lineage={"file": str(model.origin.absolute())},
+            lineage={"file": str(model.origin.absolute()), **self._parentage(registry)},
             reuse=model.final or model.attempts > 1,
         )
         self._labels[model.origin] = version.label
@@ -222,9 +226,7 @@ class Publisher:
         others = [alias for alias in aliases if alias != "latest"]
         self.tracking.artifact(model.file, name, others, known)
         if "best" in action.aliases:
-            self._known[model.condition] = self._value(model.metrics)
-            best_model = {f"best_model/{key}": value for key, value in model.metrics.items()}
-            self.tracking.log(model.iteration, best_model)
+            self._known[model.condition] = model.metrics
         return f"registered as {version.label}: {action.reason}"
 
     def _prune(self, registry: Registry) -> None:
@@ -259,19 +261,22 @@ class Publisher:
                 model.file.unlink()
                 model.file.parent.rmdir()
 
-    def _best(self, registry: Registry, condition: str) -> float | None:
-        """Return the best value that a registered model has reached under a condition."""
+    def _best(self, registry: Registry, condition: str) -> Mapping[str, Any] | None:
+        """Return the metrics of the best model that is registered under a condition."""
         name = self.policy.name
         known = registry.versions(name) if any(model.name == name for model in registry.models()) else []
-        same = [version for version in known if version.tags.get("condition", "") == condition]
-        values = [self._value(version.metrics) for version in same]
-        found = [value for value in values if value is not None]
-        best = (max if self.policy.best_model_mode == "max" else min)(found, default=None)
+        best: Mapping[str, Any] | None = None
+        for version in known:
+            if version.tags.get("condition", "") == condition and is_better(self.policy, version.metrics, best):
+                best = version.metrics
         self._known[condition] = best
         return best
 
-    def _value(self, metrics: Mapping[str, Any]) -> float | None:
-        return metric_value(metrics, self.policy.best_model_metric)
+    def _parentage(self, registry: Registry) -> dict[str, str]:
+        """Return the parent of the models of this training, as long as the registry has it."""
+        with suppress(RegistryError):
+            return {"parent": registry.resolve(self.parent).label} if self.parent else {}
+        return {}
 
     def _aliases(self, registry: Registry, aliases: Sequence[str], condition: str) -> list[str]:
         """Return the aliases of a version; `best` only if no model of another condition has it."""

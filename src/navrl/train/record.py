@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import RegistryError
-from navrl.evaluate import OUTCOMES, Flights, conditions
+from navrl.evaluate import Flights, conditions
 from navrl.model import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.registry.metrics import evaluation_metrics, metric_value
+from navrl.registry.upload_policy import is_better, told_best
 from navrl.train.display import Display, Status
 from navrl.train.folder import RunFolder
 from navrl.train.publish import Publisher
@@ -20,6 +22,7 @@ from navrl.train.trainers import AnyTrainer
 
 SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
 SMOOTHED = 10  # iterations that the shown rates are taken over
+KEPT_METRICS = ("success_rate", "mean_reward", "episode_length", "min_clearance")  # beside a checkpoint
 
 
 class Record:
@@ -43,6 +46,7 @@ class Record:
         self.score: dict[str, float] | None = None  # of the last evaluation
         self.failure: RegistryError | None = None  # ends the training after the next checkpoint
         self._start, self._first = time.perf_counter(), trainer.iteration
+        self._learnt = self._start  # when the last iteration had been learnt from
         self._before = _seconds_before(folder.metrics)
         self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
         self._evaluation: dict[str, float] | None = None
@@ -53,49 +57,71 @@ class Record:
 
     def learnt(self, report: dict[str, float]) -> None:
         """Log what an iteration did."""
-        iteration, frames = self.trainer.iteration, self.trainer.frames
+        iteration, frames, now = self.trainer.iteration, self.trainer.frames, time.perf_counter()
         self._log("train", frames=frames, **report)
         values = {f"train/{name}": value for name, value in report.items()}
-        self.tracker.log(iteration, {"env_frames": frames} | values)
+        values |= {
+            "env_frames": frames,
+            "train/step": iteration,
+            "perf/frames_per_second": self.trainer.frames_per_iteration / (now - self._learnt),
+        }
+        self._learnt = now
+        self.tracker.log(iteration, values)
 
     def evaluated(self, flights: dict[str, Flights]) -> None:
-        """Log an evaluation, and keep the model if none was better: by success, then by clearance."""
+        """Log an evaluation, and keep the model if it is the best so far."""
         trainer = self.trainer
         rows = {label: summary(flight) for label, flight in flights.items()}
         self._evaluation = {label: flight.rate("success_100")[0] for label, flight in flights.items()}
+        *_, hardest = rows
+        measured = evaluation_metrics(rows[hardest])
+        self.score = {name: measured[name] for name in KEPT_METRICS if name in measured}
         seconds = self._before + time.perf_counter() - self._start
-        self._log("eval", frames=trainer.frames, seconds=round(seconds, 2), conditions=rows)
+        named = {f"eval/{name}": value for name, value in measured.items()}
+        self._log("eval", frames=trainer.frames, seconds=round(seconds, 2), conditions=rows, **named)
         shown = {f"eval/{label}": rate for label, rate in self._evaluation.items()}
-        self.tracker.log(trainer.iteration, shown)
+        self.tracker.log(trainer.iteration, shown | named)
         name = f"iteration_{trainer.iteration:06d}"
         path = self.folder.evaluations / f"{name}.json"
         self._write(path, lambda: self.folder.save_evaluation(name, rows))
-        told = ", ".join(f"{100 * rate:.1f} % among {label}" for label, rate in self._evaluation.items())
-        self.display.note(f"iteration {trainer.iteration}: {told}")
-        label, hardest = list(flights.items())[-1]
-        clearance = hardest.of_successes("min_clearance")
-        self.score = {
-            "success": hardest.rate("success_100")[0],
-            "clearance": clearance if clearance == clearance else 0.0,
-        }
-        measured = {outcome: hardest.rate(outcome)[0] for outcome in OUTCOMES}
-        self._keep_best(rows, measured | {"mean_return": rows[label]["mean_return"]}, label)
+        self._keep_best(rows, measured, hardest)
 
     def _keep_best(self, rows: dict[str, Any], measured: dict[str, float], label: str) -> None:
         """Write and publish the present model if it is the best, or publish it if the policy wants it anyway."""
-        trainer, best, score = self.trainer, self._best, self.score or {}
-        if best is None or (score["success"], score["clearance"]) >= (best["success"], best["clearance"]):
-            self._best = score | {"iteration": float(trainer.iteration)}
-            kept, state, iteration = self._best, self._model(rows), trainer.iteration
+        trainer, policy, rates = self.trainer, self.publisher.policy, self._evaluation or {}
+        better = is_better(policy, measured, self._best)
+        told = ", ".join(f"{100 * rate:.1f} % among {condition}" for condition, rate in rates.items())
+        best = f"; {told_best(policy, measured)} so far" if better else ""
+        self.display.note(f"iteration {trainer.iteration}: {told}{best}")
+        unranked = metric_value(self._best or {}, policy.best_model_metric) is None
+        if better or unranked:  # until one has a value, the newest is kept
+            self._best = measured | {"iteration": float(trainer.iteration)}
+            kept, state, iteration, save = self._best, self._model(rows), trainer.iteration, self.save_number
 
             def write() -> None:
-                self._save(self.folder.model_path, state, iteration)
+                size = self._save(self.folder.model_path, state, iteration)
                 trainer.best = kept
-                self._publish(self.folder.model_path, iteration, measured, label)
+                self._log_best(iteration, measured, size)
+                self._publish(self.folder.model_path, iteration, measured, label, save=save)
 
             self._write(self.folder.model_path, write)
-        elif self.publisher.wants(trainer.iteration, measured, label):
+        elif self.publisher.wants(measured, label, self.save_number):
             self.publish_present(rows, measured, label)
+
+    @property
+    def save_number(self) -> int:
+        """The number of the checkpoint that is due now, from 1; 0 if none is.
+
+        Checkpoints at the end or on a signal have no number: a run that was stopped and resumed
+        publishes what one publishes that was never stopped.
+        """
+        count, rest = divmod(self.trainer.iteration, self.trainer.config.save_interval)
+        return 0 if rest else count
+
+    def _log_best(self, iteration: int, measured: dict[str, float], size: dict[str, float]) -> None:
+        best = {f"best_model/{name}": value for name, value in measured.items()} | {"best_model/step": iteration}
+        self._log("best_model", **best, **size)
+        self.tracker.log(iteration, best)
 
     def publish_present(
         self, rows: dict[str, Any] | None = None, measured: dict[str, float] | None = None, label: str = ""
@@ -104,7 +130,7 @@ class Record:
         path, iteration = self.folder.path / "present.pt", self.trainer.iteration
         try:
             self._save(path, self._model(rows), iteration)
-            self._publish(path, iteration, measured or {}, label)
+            self._publish(path, iteration, measured or {}, label, save=self.save_number)
         except OSError as error:
             self.writes.failed += 1
             self.display.note(f"the model of iteration {iteration} was not published: {reason_of(error)}")
@@ -131,11 +157,13 @@ class Record:
         }
         return model_state(trainer.network, trainer.config.network, trainer.config.task, card)
 
-    def _save(self, path: Path, state: dict[str, Any], iteration: int) -> None:
+    def _save(self, path: Path, state: dict[str, Any], iteration: int) -> dict[str, float]:
+        """Write a model; log and return how large it is."""
         save_model(path, state)
         parameters = sum(parameter.numel() for parameter in self.trainer.network.parameters())
         size = {"model/total_parameters": parameters, "model/file_size_mb": path.stat().st_size / 1e6}
         self.tracker.log(iteration, size)
+        return size
 
     def _publish(
         self,
@@ -144,10 +172,11 @@ class Record:
         measured: dict[str, float],
         label: str,
         *,
+        save: int = 0,
         final: bool = False,
     ) -> None:
         try:
-            told = self.publisher.publish(path, iteration, measured, condition=label, final=final)
+            told = self.publisher.publish(path, iteration, measured, condition=label, save=save, final=final)
         except RegistryError as error:
             self.failure = error
             return
@@ -228,7 +257,9 @@ class Record:
         """Print and log where the time went, and how many files were written."""
         stats = {f"perf/{name}": values["mean"] for name, values in self.monitor.get_stats().items()}
         stats |= {f"checkpoint/{name}": value for name, value in self._counted.items()}
-        self._log("perf", **stats)
+        done = (self.trainer.iteration - self._first) * self.trainer.frames_per_iteration
+        rate = done / (time.perf_counter() - self._start)
+        self._log("perf", **stats, **{"perf/frames_per_second": rate})
         self.tracker.log(self.trainer.iteration, stats)
         self.display.note(self.monitor.get_summary())
         counted = self._counted

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from navrl.evaluate import OUTCOMES, Flights
+from navrl.registry.metrics import other_names
 from navrl.sim.env import NavigationEnv
 
 __all__ = ["draw_flights", "outcome_table", "summary"]
@@ -46,12 +47,13 @@ def _share(mean: float, error: float) -> str:
 
 def summary(flights: Flights) -> dict[str, Any]:
     """Return the numbers of an evaluation: shares with standard errors between worlds, and means over the successes."""
+    means = {"mean_return": flights.rate("return")[0], "mean_length": flights.rate("length")[0]}
     return {
         "episodes": len(flights.world),
         "worlds": len(flights.world.unique()),
         "simulated_steps": int(flights.statistics["length"].sum()),
-        "mean_return": flights.rate("return")[0],
-        "mean_length": flights.rate("length")[0],
+        **means,
+        **other_names(means | {"success_100": flights.rate("success_100")[0]}),
         "outcomes": {name: dict(zip(("share", "standard_error"), flights.rate(name), strict=True)) for name in OUTCOMES},
         "of_successes": {name: flights.of_successes(name) for name in OF_SUCCESSES},
     }

@@ -10,13 +10,13 @@ import yaml
 
 from navrl.conf.overrides import GROUPS
 from navrl.config import Config, as_dict, from_dict, load_config, our_overrides
-from navrl.errors import CheckpointError, ConfigError, NavrlError, RegistryError
-from navrl.io.checkpoint import find_checkpoint, load_checkpoint, verify_checkpoint
+from navrl.errors import ConfigError, NavrlError
+from navrl.io.checkpoint import load_checkpoint, verify_checkpoint
 from navrl.io.directory import CheckpointDirectory, list_entries
-from navrl.model import KIND
-from navrl.registry.find import find_model
 from navrl.sim.settings import EARLIER
-from navrl.train.folder import default_name, is_finished, read_record, sequence_of
+from navrl.train.folder import is_finished, read_record, sequence_of
+from navrl.train.source import run_of
+from navrl.train.states import is_training_state, upgraded_state
 
 # How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
 CHANGEABLE = (
@@ -95,44 +95,31 @@ def _has_checkpoint_files(run: Path) -> bool:
 
 
 def find_run(config: Config) -> Path:
-    """Return the folder of the run to go on with; nothing is read but names.
+    """Return the folder of the run to go on with in place; nothing is read but names.
 
     Raises:
         ConfigError: there is no such run.
     """
+    if config.resume_checkpoint:
+        run = run_of(config.resume_checkpoint)
+        if run is None:
+            raise ConfigError(f"{config.resume_checkpoint} is not of a run; expected RUN/checkpoints/latest")
+    else:
+        run = Path(config.run_folder) if config.run_folder else newest_run()
+    if not (run / "checkpoints").is_dir() and not (run / "config.yaml").is_file():
+        raise ConfigError(
+            f"{run} holds no run to go on with; expected a folder that `navrl train` made. "
+            f"Without resume=auto, `navrl train run_folder={run}` begins one there"
+        )
+    return run
+
+
+def goes_on_in_place(config: Config) -> bool:
+    """Return whether a run goes on in its own folder; otherwise a new one starts from it."""
     if not config.resume_checkpoint:
-        return _run(Path(config.run_folder) if config.run_folder else newest_run())
-    path = Path(config.resume_checkpoint)
-    if path.is_dir():
-        return _run(path)
-    if _is_registered(config.resume_checkpoint):
-        return _new_run(config)
-    own = path.resolve().parent.parent
-    if not config.run_folder:
-        return _run(own)
-    folder = Path(config.run_folder)
-    if (folder / "run.json").exists() and folder.resolve() != own:
-        raise ConfigError(f"run_folder {folder} holds another run than {path}; name a new folder, or leave run_folder out")
-    return folder
-
-
-def _new_run(config: Config) -> Path:
-    """Return the folder of a run that begins with a checkpoint of the registry: a new one, not that of the old run."""
-    folder = Path(config.run_folder) if config.run_folder else default_name()
-    if (folder / "run.json").exists():
-        raise ConfigError(
-            f"run_folder {folder} holds a run; name a new folder for {config.resume_checkpoint}, or leave run_folder out"
-        )
-    return folder
-
-
-def _run(folder: Path) -> Path:
-    if not (folder / "checkpoints").is_dir() and not (folder / "config.yaml").is_file():
-        raise ConfigError(
-            f"{folder} holds no run to go on with; expected a folder that `navrl train` made. "
-            f"Without resume=auto, `navrl train run_folder={folder}` begins one there"
-        )
-    return folder
+        return bool(config.resume)
+    run = run_of(config.resume_checkpoint)
+    return run is not None and (not config.run_folder or Path(config.run_folder).resolve() == run.resolve())
 
 
 def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
@@ -143,8 +130,6 @@ def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
         CheckpointError: the run has no whole checkpoint.
     """
     path = Path(config.resume_checkpoint)
-    if config.resume_checkpoint and _is_registered(config.resume_checkpoint):
-        return _checked(config.resume_checkpoint, load_checkpoint(find_model(config.resume_checkpoint)))
     if config.resume_checkpoint and not path.is_dir():
         return _checked(path, load_checkpoint(path))
     if not config.resume_checkpoint and _can_start_over(folder):
@@ -156,6 +141,12 @@ def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
         raise ConfigError(
             f"{folder / 'checkpoints'} cannot be read: {error.strerror or error}; expected the checkpoints of a run"
         ) from error
+
+
+def _checked(path: Path, state: Any) -> dict[str, Any]:
+    if not is_training_state(state):
+        raise ConfigError(f"{path} holds no training state; expected a checkpoint that `navrl train` wrote")
+    return upgraded_state(state)
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
@@ -174,37 +165,6 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _is_registered(reference: str) -> bool:
-    """Return whether this is a name in the registry: no file by that name, with or without a suffix of compression.
-
-    Raises:
-        RegistryError: it looks like one (it has a colon), but is none.
-    """
-    try:
-        find_checkpoint(reference)
-        return False
-    except CheckpointError:
-        pass
-    try:
-        find_model(reference)
-        return True
-    except RegistryError:
-        if ":" in reference:
-            raise
-        return False
-
-
-def _checked(path: Path | str, state: Any) -> dict[str, Any]:
-    if isinstance(state, dict) and state.get("kind") == KIND:
-        raise ConfigError(
-            f"{path} is a model: weights, without the optimiser, the random generators and the drones that a training goes on "
-            "from; expected a checkpoint, as in RUN/checkpoints (`navrl models register NAME RUN/checkpoints/latest` keeps one)"
-        )
-    if not isinstance(state, dict) or "config" not in state or "ranks" not in state:
-        raise ConfigError(f"{path} holds no training state; expected a checkpoint that `navrl train` wrote")
-    return state
-
-
 def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     """Return a run's settings with what the user typed on top.
 
@@ -214,12 +174,7 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
     before, now = EARLIER | _flat(saved), _flat(as_dict(typed))
-    plain = _flat(as_dict(load_config([])))
-    words = [override.split("=", 1)[0] for override in overrides]
-    groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]
-    chosen = _flat(as_dict(load_config(groups)))
-    said = {key for key in now if any(key == word or key.startswith(f"{word}.") for word in words if word not in GROUPS)}
-    said |= {key for key in now if chosen[key] != plain[key]}
+    said = typed_keys(overrides)
     keys = [key for key in now if key in said and now[key] != before.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]
     if refused:
@@ -229,6 +184,17 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     for key in ("resume", "resume_checkpoint"):
         merged[key] = ""
     return from_dict(_nested(merged))
+
+
+def typed_keys(overrides: Sequence[str]) -> set[str]:
+    """Return the dotted keys that overrides set, one by one or by a group such as `preset=best`."""
+    plain = _flat(as_dict(load_config([])))
+    words = [override.split("=", 1)[0] for override in overrides]
+    groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]
+    chosen = _flat(as_dict(load_config(groups)))
+    single = [word for word in words if word not in GROUPS]
+    said = {key for key in plain if any(key == word or key.startswith(f"{word}.") for word in single)}
+    return said | {key for key in plain if chosen[key] != plain[key]}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,11 +22,12 @@ from navrl.sim.env import NavigationEnv
 from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
 from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
+from navrl.train.states import WEIGHTS, upgraded_state
 from navrl.train.team import Team
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
 OUTCOME = ("reward", "terminated", "ended")
-PARTS = ("iteration", "network", "sac", "best")
+PARTS = ("iteration", WEIGHTS, "sac", "best")
 LEARNT = ("policy_loss", "value_loss", "entropy", "value_mean", "gradient_norm", "temperature", "learning_rate")
 UNKNOWN = ("kl", "explained_variance")  # that a display asks for, and SAC has not
 
@@ -181,13 +182,14 @@ class SACTrainer:
         self.guard.refuse_diverged()
         return {
             "iteration": self.iteration,
-            "network": self.network.state_dict(),
+            WEIGHTS: self.network.state_dict(),
             "sac": self.sac.state_dict(),
             "best": self.best,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit if it holds the memory too."""
+        state = upgraded_state(state)
         ranks = state.get("ranks")
         if not isinstance(ranks, list) or len(ranks) != 1 or not all(name in state for name in PARTS):
             raise StateError("the checkpoint holds no state of algo=sac; expected one that `navrl train algo=sac` wrote")
@@ -201,7 +203,7 @@ class SACTrainer:
         self._owed = own["owed"]
         if own["replay"] is not None:
             self.replay.load_state_dict(own["replay"])
-        self.network.load_state_dict(state["network"])
+        self.network.load_state_dict(state[WEIGHTS])
         self.sac.load_state_dict(state["sac"])
         self.iteration, self.best = state["iteration"], state["best"]
         self.collector = self._collector()

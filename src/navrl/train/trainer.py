@@ -23,10 +23,11 @@ from navrl.train.ahead import CollectingAhead
 from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
 from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
+from navrl.train.states import WEIGHTS, upgraded_state
 from navrl.train.team import Team
 
 ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
-SHARED = ("iteration", "network", "optimizer", "normaliser", "best")
+SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
 
 
 class Trainer:
@@ -128,7 +129,7 @@ class Trainer:
         ahead = {} if self._ahead is None else {"ahead": self._ahead.state_dict()}
         return ahead | {
             "iteration": self.iteration,
-            "network": self.network.state_dict(),
+            WEIGHTS: self.network.state_dict(),
             "optimizer": self.ppo.optimizer.state_dict(),
             "normaliser": self.ppo.normaliser.state_dict(),
             "best": self.best,
@@ -136,6 +137,7 @@ class Trainer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit."""
+        state = upgraded_state(state)
         ranks = state.get("ranks")
         if not isinstance(ranks, list) or not all(name in state for name in SHARED):
             raise StateError("the checkpoint holds no training state; expected one that navrl train wrote")
@@ -147,7 +149,7 @@ class Trainer:
         self.env.load_state_dict(own["env"])
         self.generator.set_state(own["actions"])
         self.ppo.generator.set_state(own["order"])
-        self.network.load_state_dict(state["network"])
+        self.network.load_state_dict(state[WEIGHTS])
         # A copy: the optimiser keeps the tensors it is given, and those that came to a worker share memory with the leader's.
         self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.ppo.normaliser.load_state_dict(state["normaliser"])
