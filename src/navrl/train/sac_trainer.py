@@ -195,7 +195,7 @@ class SACTrainer:
             raise StateError("the checkpoint holds no state of algo=sac; expected one that `navrl train algo=sac` wrote")
         sac = state["sac"]
         critics = named(critic=sac["critic"], target=sac["target"]) | {"log_temperature": sac["log_temperature"]}
-        check_finite(named(network=state["network"]) | critics, checkpoint_name(state))
+        check_finite(named(network=state[WEIGHTS]) | critics, checkpoint_name(state))
         own = ranks[0]
         self.env.load_state_dict(own["env"])
         self._actions.set_state(own["actions"])

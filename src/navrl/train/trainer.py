@@ -144,7 +144,7 @@ class Trainer:
         if len(ranks) != self.team.size:
             raise ConfigError(f"the checkpoint was written by {len(ranks)} processes, this team has {self.team.size}: "
                               f"resume with processes={len(ranks)}")  # fmt: skip
-        check_finite(named(network=state["network"], normaliser=state["normaliser"]), checkpoint_name(state))
+        check_finite(named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state))
         own = ranks[self.team.rank]
         self.env.load_state_dict(own["env"])
         self.generator.set_state(own["actions"])
