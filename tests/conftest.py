@@ -11,7 +11,7 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-from injected import injected  # noqa: F401  a fixture
+from injected import injected, one_fault  # noqa: F401  fixtures
 
 settings.register_profile("navrl", deadline=None)  # a busy machine is not a failure
 settings.load_profile("navrl")

@@ -28,3 +28,9 @@ def injected(record_property):
     counter = Injected()
     yield counter
     record_property("injected", counter.faults)
+
+
+@pytest.fixture
+def one_fault(injected):
+    """Count one fault: for modules in which every test feeds the program one bad file."""
+    injected.add()

@@ -78,6 +78,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("case", CASES)
 def test_a_crafted_model_is_refused_by_its_file_and_part(crafted, case):
     place, value, told = CASES[case]

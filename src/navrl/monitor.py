@@ -366,7 +366,7 @@ def _repair(path: Path) -> int:
     whole = [_record(line) is not None for line in lines]
     good = list(compress(lines, whole))
     if not all(whole[:-1]):
-        aside = _keep_aside(path)
+        aside = keep_aside(path)
         _replace(path, good)
         told = f"{whole[:-1].count(False)} damaged lines, the first is line {whole.index(False) + 1}"
         told += f"; the file is kept as {aside.name}, and the log continues with its {len(good)} good lines"
@@ -374,7 +374,7 @@ def _repair(path: Path) -> int:
     return sum(map(len, good))
 
 
-def _keep_aside(path: Path) -> Path:
+def keep_aside(path: Path) -> Path:
     """Keep a damaged file under a name of its own, and return that: `metrics.damaged-1.jsonl`."""
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")):

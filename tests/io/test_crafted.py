@@ -156,7 +156,8 @@ def command(*words):
 @pytest.mark.slow
 @FUZZ
 @given(change=changes(), which=st.sampled_from([1, 2]))
-def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(templates, folder, change, which):
+def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(templates, folder, change, which, injected):
+    injected.add()
     name = f"checkpoint_00000000{which}.pt"
     path = folder / name
     shutil.copy(templates / name, path)
@@ -176,7 +177,8 @@ def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(templates, folder
 @pytest.mark.slow
 @FUZZ
 @given(change=changes(), number=st.sampled_from([0, 1, 2] if tensordict else [0, 1]))
-def test_no_crafted_rollout_ends_in_anything_but_a_sentence(templates, folder, change, number):
+def test_no_crafted_rollout_ends_in_anything_but_a_sentence(templates, folder, change, number, injected):
+    injected.add()
     name = f"rollout_00000000{number}.navrl"
     path = folder / name
     shutil.copy(templates / name, path)
@@ -244,6 +246,7 @@ CRAFTED = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("case", CRAFTED)
 def test_a_crafted_rollout_is_refused_by_file_and_field(folder, case, capsys):
     change, message = CRAFTED[case]

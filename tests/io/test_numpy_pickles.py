@@ -58,6 +58,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED.keys())
 def test_what_would_need_code_is_refused_and_does_not_run(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)
@@ -89,6 +90,7 @@ CALLS = {
 }
 
 
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_a_crafted_array_is_refused_before_memory_is_taken(tmp_path, call):
     torch.save({"value": Crafted(*call)}, tmp_path / "old.pt")

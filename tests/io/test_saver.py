@@ -374,14 +374,75 @@ def test_whoever_asks_to_be_called_hears_of_every_save_before_flush_returns(tmp_
     assert saver.get_stats()["failed"] == 2
 
 
+def test_an_on_done_that_raises_is_logged_and_changes_nothing_about_the_saves(tmp_path, unwritable, caplog):
+    def done(path, written, error):
+        raise RuntimeError("a mistake of the caller")
+
+    with AsyncCheckpointSaver(on_done=done) as saver:
+        saver.save_async({"n": 1}, tmp_path / "good.pt")
+        saver.save_async({}, unwritable)
+        saver.flush(60)
+        saver.save_async({"n": 2}, tmp_path / "later.pt")
+    assert [load_checkpoint(tmp_path / name)["n"] for name in ("good.pt", "later.pt")] == [1, 2]
+    counted = saver.get_stats()
+    assert (counted["total_saved"], counted["failed"]) == (2, 1)
+    assert caplog.text.count("RuntimeError: a mistake of the caller") == 3
+
+
+def test_an_on_done_may_ask_the_saver_but_not_wait_for_it(tmp_path):
+    seen = []
+
+    def done(path, written, error):
+        def ask():
+            seen.append((saver.get_stats()["total_saved"], saver.queue_size, saver.errors))
+
+        ask()
+        asking = threading.Thread(target=ask, daemon=True)  # it holds no lock of the thread that calls `done`
+        asking.start()
+        asking.join(60)
+        with pytest.raises(CheckpointError, match="from another thread"):
+            saver.flush()
+        seen.append("refused")
+
+    saver = AsyncCheckpointSaver(on_done=done)
+    saver.save_async({}, tmp_path / "x.pt")
+    saver.flush(60)
+    assert seen == [(1, 1, ()), (1, 1, ()), "refused"]
+    saver.shutdown()
+
+
+@pytest.mark.parametrize("victim", ["navrl-copy", "navrl-write"])
+def test_a_dead_worker_reports_its_saves_to_an_on_done_that_raises(tmp_path, victim):
+    heard = []
+
+    def done(path, written, error):
+        heard.append((path.name, written, str(error)))
+        raise RuntimeError("a mistake of the caller")
+
+    saver = AsyncCheckpointSaver(on_done=done)
+    kill_thread(saver, victim)
+    saver.save_async({}, tmp_path / "x.pt")
+    saver.flush(60)
+    [(name, written, error)] = heard
+    assert (name, written) == ("x.pt", False)
+    assert "SystemExit" in error
+    saver.shutdown()
+
+
+def kill_thread(saver, victim):
+    """Let a background thread die as soon as it has something to do, and return it."""
+    thread = next(thread for thread in saver._threads if thread.name == victim)
+    asynchronous = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert asynchronous(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)) == 1
+    return thread
+
+
 @pytest.mark.parametrize("victim", ["navrl-copy", "navrl-write"])
 def test_a_dead_worker_is_told_and_holds_nobody_up(tmp_path, victim):
     training = TinyTraining()
     training.step()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
-    thread = next(thread for thread in saver._threads if thread.name == victim)
-    asynchronous = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    assert asynchronous(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)) == 1
+    thread = kill_thread(saver, victim)
     saver.save_async(training.state(), tmp_path / "x.pt")  # wakes the thread, which finds its death sentence
     training.step()
     thread.join(10)

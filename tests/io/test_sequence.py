@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import time
 
 import pytest
 import torch
 from test_container import rewrite_index
 
+from injected import ROUNDS
 from navrl.io import CheckpointDirectory, Retention, read_index, save_checkpoint
 from navrl.io.directory import list_aliases, list_entries, prune
 from navrl.io.rollouts import RolloutStorage
@@ -84,6 +87,22 @@ def test_a_clock_set_back_within_one_process_changes_nothing(tmp_path, clock):
         run.flush()
         assert run.load() == {"step": 15}
     assert steps_of(tmp_path) == [15, 20]
+
+
+@pytest.mark.parametrize("number", range(4 * ROUNDS))
+def test_whatever_the_clock_does_before_each_save_those_saved_last_are_kept(tmp_path, clock, number, injected):
+    chance = random.Random(number)
+    order, kept = chance.sample(range(100), 8), chance.randint(1, 5)
+    ends = sorted(chance.sample(range(1, 8), 2))  # of three sessions
+    for begin, end in itertools.pairwise([0, *ends, 8]):
+        with CheckpointDirectory(tmp_path, keep_last_n=kept) as run:
+            for step in order[begin:end]:
+                clock(chance.uniform(-365 * DAY, 365 * DAY))
+                injected.add()
+                run.save(step, {"step": step})
+                run.flush()
+                assert run.latest().step == step
+    assert steps_of(tmp_path) == sorted(order[-kept:])
 
 
 def test_the_better_of_two_equals_is_the_one_saved_last(tmp_path):

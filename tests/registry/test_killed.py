@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from injected import ROUNDS
 from navrl.registry import Registry
 
 NO_GIT = {"git": {}}  # told, so that nobody has to ask
@@ -72,7 +73,8 @@ def shared(quick_folder):
 
 
 @pytest.mark.slow
-def test_eight_processes_move_an_alias_and_no_move_is_lost(shared):
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_eight_processes_move_an_alias_and_no_move_is_lost(shared, number):
     def move(number: int) -> None:
         with Registry(shared.root) as registry:
             for i in range(MOVES):
@@ -100,7 +102,8 @@ def test_what_many_processes_add_to_one_version_is_all_there(shared):
 
 
 @pytest.mark.slow
-def test_collecting_garbage_beside_registering_never_takes_a_file_that_is_needed(quick_folder):
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_collecting_garbage_beside_registering_never_takes_a_file_that_is_needed(quick_folder, number):
     root = quick_folder / "registry"
 
     def register(number: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from injected import ROUNDS
 from navrl.errors import RegistryError
 from navrl.registry import Registry
 from navrl.registry.catch_up import record
@@ -57,6 +59,7 @@ def stored(registry: Registry) -> set[Path]:
     return set((registry.root / "objects").glob("??/*"))
 
 
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
 def test_without_its_database_a_registry_knows_all_it_knew(filled, lose):
     before = everything(filled)
@@ -66,6 +69,7 @@ def test_without_its_database_a_registry_knows_all_it_knew(filled, lose):
     assert filled.verify() == []
 
 
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
 def test_registering_and_collecting_after_the_loss_of_the_database_removes_no_model(filled, put, lose):
     before = stored(filled)
@@ -77,6 +81,7 @@ def test_registering_and_collecting_after_the_loss_of_the_database_removes_no_mo
     assert filled.resolve("policy:v2").path.read_text() == "policy 2"
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_database_that_goes_while_it_is_open_is_noticed(filled, put):
     assert filled.resolve("policy:best").version == 1
     remove(filled)
@@ -85,6 +90,7 @@ def test_a_database_that_goes_while_it_is_open_is_noticed(filled, put):
         assert other.resolve("policy").version == 4
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_an_older_copy_of_the_database_is_brought_up_to_date(filled, put):
     copy = filled.root / "copy.db"
     shutil.copy(filled.root / "registry.db", copy)
@@ -97,6 +103,7 @@ def test_an_older_copy_of_the_database_is_brought_up_to_date(filled, put):
     assert put().version == 5
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_journal_that_is_lost_is_made_again_from_the_database(filled, put):
     before = everything(filled)
     journal = filled.root / "objects" / "journal.jsonl"
@@ -107,6 +114,7 @@ def test_a_journal_that_is_lost_is_made_again_from_the_database(filled, put):
     assert everything(filled) == before
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_last_line_of_the_journal_that_was_cut_short_is_dropped(filled, put):
     before = everything(filled)
     with open(filled.root / "objects" / "journal.jsonl", "ab") as file:
@@ -119,6 +127,7 @@ def test_a_last_line_of_the_journal_that_was_cut_short_is_dropped(filled, put):
     assert filled.resolve("policy").version == 4
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_change_that_cannot_be_committed_is_not_in_the_journal(filled, monkeypatch):
     def fail_after(*arguments):
         record(*arguments)
@@ -134,20 +143,20 @@ def test_a_change_that_cannot_be_committed_is_not_in_the_journal(filled, monkeyp
     assert filled.resolve("policy:best").version == 1
 
 
-def damage(registry: Registry) -> None:
-    """Overwrite the middle of the database."""
+def damage(registry: Registry, chance: random.Random) -> None:
+    """Overwrite half of the database, from a random place of its first half on."""
     path = registry.root / "registry.db"
     size = path.stat().st_size
     with open(path, "r+b") as file:
-        file.seek(size // 4)
-        file.write(os.urandom(size // 2))
+        file.seek(chance.randint(size // 8, size // 2))
+        file.write(chance.randbytes(size // 2))
 
 
-def garble(registry: Registry) -> None:
+def garble(registry: Registry, chance: random.Random) -> None:
     (registry.root / "registry.db").write_text("not a database " * 100)
 
 
-def other_registry(registry: Registry) -> None:
+def other_registry(registry: Registry, chance: random.Random) -> None:
     with Registry(registry.root / "elsewhere") as other:
         file = registry.root / "file"
         file.write_text("x")
@@ -156,11 +165,13 @@ def other_registry(registry: Registry) -> None:
     shutil.rmtree(registry.root / "elsewhere")
 
 
+@pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("harm", [damage, garble, other_registry])
-def test_repair_keeps_a_damaged_database_and_makes_it_again(filled, put, harm):
+def test_repair_keeps_a_damaged_database_and_makes_it_again(filled, put, harm, number, injected):
     before, files = everything(filled), stored(filled)
     filled.close()
-    harm(filled)
+    harm(filled, random.Random(number))
+    injected.add()
     harmed = (filled.root / "registry.db").read_bytes()
     with pytest.raises(RegistryError, match="navrl models repair"):
         put()
@@ -193,6 +204,7 @@ def test_repair_of_a_whole_registry_changes_nothing(filled):
     assert everything(filled) == before
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_repair_writes_a_damaged_journal_again(filled):
     before = everything(filled)
     journal = filled.root / "objects" / "journal.jsonl"
@@ -206,6 +218,7 @@ def test_repair_writes_a_damaged_journal_again(filled):
     assert everything(filled) == before
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_row_that_the_database_lost_comes_back_with_repair(filled):
     before = everything(filled)
     filled.close()
@@ -218,6 +231,7 @@ def test_a_row_that_the_database_lost_comes_back_with_repair(filled):
     assert everything(filled) == before
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_files_without_any_record_are_adopted_and_damaged_ones_put_into_quarantine(filled, put):
     files = {path.read_text(): path for path in stored(filled)}
     remove(filled)

@@ -148,6 +148,7 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+@pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("name", CRAFTED)
 def test_a_crafted_file_is_refused_in_one_short_sentence_and_little_memory(told, name):
     assert name in told[name]
@@ -157,7 +158,8 @@ def test_a_crafted_file_is_refused_in_one_short_sentence_and_little_memory(told,
 
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_file_with_changed_bytes_is_refused_or_read_but_never_breaks(tmp_path, data):
+def test_a_file_with_changed_bytes_is_refused_or_read_but_never_breaks(tmp_path, injected, data):
+    injected.add()
     kind = data.draw(st.sampled_from(["yaml", "npz", "png"]))
     whole = {
         "yaml": b"boxes: [{center: [0, 6.5, 2], size: [0.5, 11, 4]}]\nstarts: [[-8, 0, 1.5]]\n",

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from training_runs import assert_ends_alike, checkpoints, evaluated, learning, same, steps
 
+from injected import ROUNDS
 from navrl.io.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
-LONG = ("max_frame_num=20480", "eval_interval=0")  # 80 iterations: long enough to be disturbed
-LONG_ITERATIONS = list(range(1, 81))
+ENDLESS = ("max_frame_num=100_000_000", "eval_interval=0")  # each test stops its own
+FRAMES = 256  # of an iteration
+ROOM_TO_TELL = 4096  # bytes, of the file that takes what the training prints
 
 
 def limit_files(pid: int, size: int) -> None:
@@ -30,43 +34,67 @@ def newest_whole(folder: Path) -> str:
     return f"the newest whole checkpoint is {path}"
 
 
+def assert_no_iteration_is_missing(folder: Path) -> None:
+    logged = [record["iteration"] for record in learning(folder)]
+    assert logged == list(range(1, steps(folder)[-1] + 1))
+
+
+def go_on(server, folder: Path) -> None:
+    """Resume a run for a few iterations more, to its end."""
+    server.train(folder, *ENDLESS, "resume=auto", f"max_frame_num={FRAMES * (steps(folder)[-1] + 4)}")
+    assert_no_iteration_is_missing(folder)
+
+
 @pytest.fixture
-def limited(server, tmp_path):
-    """A training that goes on although neither checkpoints nor metrics can be written any more."""
-    run = server.start(tmp_path / "run", *LONG, "on_save_failure=continue")
-    run.wait_for(5)
-    limit_files(run.pid, (run.folder / "metrics.jsonl").stat().st_size)
-    run.wait_for_words("(3 in a row failed): File too large")
-    return run
+def limit(server, tmp_path, injected):
+    """Return a function that starts a training, lets it write no more files at a random moment, and returns it."""
+
+    def limit(seed: int):
+        moments = random.Random(seed)
+        run = server.start(tmp_path / "run", *ENDLESS, "on_save_failure=continue")
+        run.wait_for(moments.randint(5, 12))
+        present = (run.folder / "metrics.jsonl").stat().st_size
+        limit_files(run.pid, moments.randint(max(present // 2, ROOM_TO_TELL), present))
+        run.wait_for_words("(3 in a row failed): File too large")
+        injected.add()
+        return run
+
+    return limit
 
 
-def test_what_failed_is_written_as_soon_as_there_is_room_again(limited):
-    limit_files(limited.pid, resource.RLIM_INFINITY)
-    told = limited.finish()
-    assert "checkpoints are written again" in told
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_what_failed_is_written_as_soon_as_there_is_room_again(limit, number):
+    run = limit(number)
+    limit_files(run.pid, resource.RLIM_INFINITY)
+    run.wait_for_words("checkpoints are written again")
+    run.send(signal.SIGTERM)
+    told = run.finish(128 + signal.SIGTERM)
     assert told.count("metrics.jsonl cannot be written: File too large") == 1
-    assert [record["iteration"] for record in learning(limited.folder)] == LONG_ITERATIONS
-    assert steps(limited.folder)[-1] == LONG_ITERATIONS[-1]
+    assert_no_iteration_is_missing(run.folder)
 
 
-def test_a_run_whose_last_checkpoint_failed_ends_with_1_and_names_the_newest_whole_one(server, limited):
-    told = limited.finish(1)
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_run_whose_last_checkpoint_failed_ends_with_1_and_names_the_newest_whole_one(server, limit, number):
+    run = limit(ROUNDS + number)
+    run.send(signal.SIGTERM)
+    told = run.finish(1)
     assert "the last checkpoint was not written: File too large" in told
-    assert newest_whole(limited.folder) in told
-    assert f"records of {limited.folder / 'metrics.jsonl'}" in told
+    assert newest_whole(run.folder) in told
+    assert f"records of {run.folder / 'metrics.jsonl'}" in told
     assert "Traceback" not in told
-    server.train(limited.folder, *LONG, "resume=auto")
-    assert [record["iteration"] for record in learning(limited.folder)] == LONG_ITERATIONS
+    go_on(server, run.folder)
 
 
-def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later(server, tmp_path):
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later(server, tmp_path, number, injected):
     """Where the checkpoints were there is a file: not even root can write below it."""
-    run = server.start(tmp_path / "run", *LONG)
-    run.wait_for(5)
+    run = server.start(tmp_path / "run", *ENDLESS)
+    run.wait_for(random.Random(number).randint(3, 10))
     aside = run.folder / "aside"
     with run.paused():
         (run.folder / "checkpoints").rename(aside)
         (run.folder / "checkpoints").write_text("")
+    injected.add()
     told = run.finish(1)
     assert "3 checkpoints in a row failed; the last checkpoint was not written" in told
     assert f"there is no whole checkpoint in {run.folder / 'checkpoints'}" in told
@@ -74,10 +102,10 @@ def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later
     assert "Traceback" not in told
     (run.folder / "checkpoints").unlink()
     aside.rename(run.folder / "checkpoints")
-    server.train(run.folder, *LONG, "resume=auto")
-    assert [record["iteration"] for record in learning(run.folder)] == LONG_ITERATIONS
+    go_on(server, run.folder)
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_evaluations_and_the_best_model_are_written_later(server, whole, tmp_path):
     run = server.start(tmp_path / "run")
     run.wait_until((tmp_path / "run" / "run.json").exists)
@@ -110,6 +138,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_full_disk_from_the_beginning_ends_with_1_and_with_space_the_run_starts_over(server, whole, small_disk, tmp_path):
     room = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     (small_disk / "ballast").write_bytes(bytes(room - (64 << 10)))
@@ -125,10 +154,10 @@ def test_a_full_disk_from_the_beginning_ends_with_1_and_with_space_the_run_start
     assert_ends_alike(folder, whole)
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_results_that_cannot_be_written_at_the_end_are_told_and_the_run_can_be_finished_later(server, whole, tmp_path):
+    (tmp_path / "run" / "evaluation.json" / "in the way").mkdir(parents=True)
     run = server.start(tmp_path / "run")
-    run.wait_until((tmp_path / "run" / "run.json").exists)
-    (run.folder / "evaluation.json" / "in the way").mkdir(parents=True)
     told = run.finish(1)
     assert f"{run.folder / 'evaluation.json'} was not written" in told
     assert "Traceback" not in told

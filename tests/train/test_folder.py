@@ -172,6 +172,25 @@ def test_a_damaged_record_is_named(folder):
         folder.record()
 
 
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\x00", b"[1]", b"[" * 100_000])
+def test_a_damaged_record_is_kept_aside_when_the_run_goes_on(folder, damage):
+    for number in (1, 2):
+        folder.record_path.write_bytes(damage)
+        assert not folder.is_finished()
+        with pytest.warns(RuntimeWarning, match=rf"run\.json: damaged .*; it is kept as run\.damaged-{number}\.json"):
+            folder.record_resume("navrl train resume=auto", 40)
+        assert (folder.path / f"run.damaged-{number}.json").read_bytes() == damage
+        assert folder.record()["command"] == "navrl train resume=auto"
+        assert [resumed["iteration"] for resumed in folder.record()["resumed"]] == [40]
+        assert folder.record()["sequence"] == 1
+
+
+def test_a_record_with_a_wrong_list_of_resumes_gets_a_new_one(folder):
+    folder.record_path.write_text('{"command": "navrl train", "resumed": 5}')
+    folder.record_resume("navrl train resume=auto", 40)
+    assert [resumed["iteration"] for resumed in folder.record()["resumed"]] == [40]
+
+
 @pytest.mark.parametrize("path", ["file", "file/below", "/proc/nothing/here"])
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, path):
     (tmp_path / "file").write_text("")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 
 import pytest
 
+from injected import ROUNDS
 from navrl.errors import ConfigError
 from navrl.io.checkpoint import save_checkpoint
 from navrl.io.models import format_checkpoint_name
@@ -38,6 +40,23 @@ def test_the_run_begun_last_is_the_newest_whatever_its_files_dates(tmp_path, mak
     make("a")
     os.utime(tmp_path / "b" / "run.json", (2e9, 2e9))
     assert chosen(tmp_path) == "a"
+
+
+@pytest.mark.parametrize("number", range(2 * ROUNDS))
+def test_whatever_the_clock_does_the_run_begun_or_resumed_last_is_the_newest(tmp_path, make, number, injected):
+    chance = random.Random(number)
+    for _ in range(6):
+        path = tmp_path / chance.choice("abcd")
+        if path.exists():
+            with RunFolder.open(path, lock=True) as folder:
+                folder.record_resume("navrl train resume=auto", 0)
+        else:
+            make(path.name)
+        started = f"{chance.randint(1971, 2100)}-01-01T00:00:00+00:00"
+        path.joinpath("run.json").write_text(json.dumps(RunFolder(path).record() | {"started": started}))
+        os.utime(path / "run.json", (chance.randint(0, 1 << 32),) * 2)
+        injected.add()
+        assert chosen(tmp_path) == path.name
 
 
 def test_a_resumed_run_is_newer_than_one_begun_before(tmp_path, make):

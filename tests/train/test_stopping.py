@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -13,6 +15,7 @@ from navrl.train.stopping import Stopped, StopRequest
 from navrl.train.terminal import Output
 
 STOPS = [signal.SIGINT, signal.SIGTERM]
+PATIENCE = 60.0  # s, on a machine that has more to do
 
 
 @pytest.mark.parametrize("number", STOPS)
@@ -46,13 +49,34 @@ def test_a_hangup_asks_for_one_checkpoint_and_children_outlive_it():
     with StopRequest() as stop:
         assert not stop.take_save_request()
         os.kill(os.getpid(), signal.SIGHUP)
-        while not stop._save_requested:
-            pass
-        assert stop.take_save_request()
+        end = time.monotonic() + PATIENCE
+        while not (requested := stop.take_save_request()) and time.monotonic() < end:
+            time.sleep(0.001)
+        assert requested
         assert not stop.take_save_request()
         assert stop.exit_code == 0
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout == "alive\n"
+
+
+def test_the_end_of_the_block_waits_for_no_forked_process():
+    program = """
+import os, sys
+from navrl.train.stopping import StopRequest
+with StopRequest():
+    if os.fork() == 0:
+        os.close(1)
+        os.read(0, 1)  # until the test closes its end, it holds every other descriptor of its parent
+        os._exit(0)
+os.write(1, b"left")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        timer = threading.Timer(PATIENCE, process.kill)  # which ends the read below
+        timer.start()
+        told = os.read(process.stdout.fileno(), 4)
+        timer.cancel()
+        process.stdin.close()
+    assert told == b"left"
 
 
 def test_output_to_a_pipe_without_a_reader_is_dropped_and_changes_no_exit_code():

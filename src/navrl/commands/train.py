@@ -84,6 +84,7 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
     from navrl.tracking.recorder import Tracking, check_trackers
     from navrl.train.opening import open_run
     from navrl.train.publish import Publisher
+    from navrl.train.stopping import Stopped
 
     typed = our_overrides(_typed(arguments))
     preset = "preset=sac" if "algo=sac" in typed else "preset=quick"
@@ -107,7 +108,12 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
         ending = _train(opened, folder, publisher, console, stop)
         problems = [ending.problem] if ending.problem else []
         if ending.finished:
-            problems += _finish(config, folder, publisher, console)
+            try:
+                problems += _finish(config, folder, publisher, console)
+            except Stopped:
+                told = f"the last evaluation is missing; `navrl train resume=auto run_folder={folder.path}` makes it"
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                raise
     for problem in problems:
         console.print(f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
     if problems:

@@ -26,6 +26,7 @@ class Job:
     codec: str
     after: Callable[[Written], None] | None
     written: bool = False  # whether the file is on the disk
+    settled: bool = False  # whether it was counted and reported how the save ended
 
     @cached_property
     def path(self) -> Path:

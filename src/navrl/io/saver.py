@@ -63,8 +63,9 @@ class AsyncCheckpointSaver:
             differences, lossy files, states with tensors on a GPU, and everything where no process can be started.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
         on_done: called in the background thread after each save with its path, whether the file is on the disk, and the error
-            if something failed; `flush` returns after it. With it, a failed save is neither raised nor warned about. It must
-            not call the saver.
+            if something failed; `flush` returns after it. With it, a failed save is neither raised nor warned about. It may
+            call `get_stats`, `errors` and `queue_size`; waiting for a file from it (`flush`) raises CheckpointError. An
+            exception that it raises is logged and changes nothing about the save.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
 
@@ -208,6 +209,7 @@ class AsyncCheckpointSaver:
             CheckpointError: a save failed, or some are still on their way after `timeout` seconds.
         """
         self._check_process()
+        self._check_may_wait()
         with self._changed, self._waits_for_files():
             self._changed.wait_for(lambda: not self._pending, timeout)
             late = [str(job.path) for job in self._pending]
@@ -295,8 +297,17 @@ class AsyncCheckpointSaver:
             self._report_errors()
             raise CheckpointError("the background thread of this AsyncCheckpointSaver has died; create a new one")
 
+    def _check_may_wait(self) -> None:
+        """Refuse a call of `on_done` that would wait for the very save that it is called for."""
+        if threading.current_thread() in self._threads:
+            raise CheckpointError(
+                "on_done waits for a save, and that save waits for on_done; call flush, shutdown, or save_async "
+                "with a full queue from another thread"
+            )
+
     def _wait_for_room(self) -> None:
         """Wait until another save may be on its way, or raise; there may be room by now."""
+        self._check_may_wait()
         with self._changed:
             if len(self._pending) >= self._max_queue_size and not self._waits:
                 raise CheckpointError(
@@ -407,12 +418,12 @@ class AsyncCheckpointSaver:
         except BaseException as error:
             with self._changed:
                 self._dead = True
-                for job in self._pending:
-                    self._note(job, job.failed(error))
-                    job.snapshot.abandon(error)
-                self._pending.clear()
+                pending = self._pending.copy()
                 self._uncopied.clear()
-                self._changed.notify_all()
+            for job in pending:
+                job.snapshot.abandon(error)
+            for job in pending:
+                self._settle(job, job.failed(error))
 
     def _copy_all(self) -> None:
         while (job := self._to_copy.get()) is not None:
@@ -436,24 +447,40 @@ class AsyncCheckpointSaver:
                 self._changed.wait_for(partial(self._may_begin, job))
             error = self._attempt(job)
             job.snapshot.release()
+            self._settle(job, error)
+            del job
+
+    def _settle(self, job: Job, error: CheckpointError | None) -> None:
+        """Count and report how a save ended, once; only then is it no longer pending."""
+        with self._changed:
+            if job.settled:  # by the other thread
+                return
+            job.settled = True
+            self._statistics.failed += error is not None
+            if error is not None and self._on_done is None:
+                self._errors.append(error)
+        try:
+            self._report(job, error)
+        finally:
             with self._changed:
-                self._note(job, error)
-                self._statistics.failed += error is not None
                 if job in self._pending:
                     self._pending.remove(job)
                 self._set_pace()
                 self._changed.notify_all()
-            del job
 
-    def _note(self, job: Job, error: CheckpointError | None) -> None:
-        """Report how a save ended to `on_done`, or keep its error for the next call."""
+    def _report(self, job: Job, error: CheckpointError | None) -> None:
+        """Tell `on_done` or the log how a save ended; without the lock, so that `on_done` may ask the saver."""
         if error is not None:
             self._say(f"NOT saved: {error}")
-        if self._on_done is not None:
+        if self._on_done is None:
+            if error is not None:
+                logger.error("%s", str(error))  # as text: a log record must not keep what the error refers to alive
+            return
+        try:
             self._on_done(job.path, job.written, error)
-        elif error is not None:
-            logger.error("%s", str(error))  # as text: a log record must not keep what the error refers to alive
-            self._errors.append(error)
+        except Exception:
+            outcome = "is saved" if job.written else "was not saved"
+            logger.exception("on_done raised an exception; %s %s all the same", job.path, outcome)
 
     def _attempt(self, job: Job) -> CheckpointError | None:
         """Write a file and do what is to follow; return what went wrong."""

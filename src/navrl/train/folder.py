@@ -20,7 +20,7 @@ from typing import Any, Self
 from navrl.bench import machine
 from navrl.errors import ConfigError
 from navrl.io.files import AtomicFile, remove_stale_files
-from navrl.monitor import plain_value
+from navrl.monitor import keep_aside, plain_value
 from navrl.tracking.secrets import redact
 
 __all__ = ["RunFolder", "as_json", "default_name", "is_finished", "make_folder", "read_record", "sequence_of", "write_text"]
@@ -200,7 +200,10 @@ class RunFolder:
         try:
             return read_record(self.record_path)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ConfigError:
+        return ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run")
 
     def origin(self) -> dict[str, Any]:
         """Return what `run.json` says about the file that the run started from; empty if none."""
@@ -210,13 +213,29 @@ class RunFolder:
     def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
         """Add to `run.json` that the run goes on from an iteration: when, where and with which versions.
 
-        The run becomes the newest of its parent folder, and is not finished any more.
+        The run becomes the newest of its parent folder, and is not finished any more. A damaged
+        `run.json` is kept as `run.damaged-1.json`, with a warning, and a new one is written.
         """
-        record = self.record()
+        circumstances = _circumstances(command)
+        record = self._read_or_keep_aside() or {"sequence": 0, **circumstances}
         record.pop("finished", None)
         record["sequence"] = next_sequence(self.path)
-        record["resumed"] = [*record.get("resumed", []), {"iteration": iteration, **_circumstances(command)}]
+        earlier = record.get("resumed")
+        record["resumed"] = [*(earlier if isinstance(earlier, list) else []), {"iteration": iteration, **circumstances}]
         self._write_record(record)
+
+    def _read_or_keep_aside(self) -> dict[str, Any]:
+        """Return what `run.json` says, or nothing after a damaged one was kept under another name."""
+        try:
+            return read_record(self.record_path)
+        except ValueError as error:
+            with _explained(self.path):
+                aside = keep_aside(self.record_path)
+            told = f"damaged ({error}); it is kept as {aside.name}, and a new one is written"
+            warnings.warn(f"{self.record_path}: {told}", RuntimeWarning, stacklevel=3)
+            return {}
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def record_finish(self, iteration: int) -> None:
         """Add to `run.json` that the run came to its end, its last evaluation included."""
@@ -224,8 +243,13 @@ class RunFolder:
         self._write_record({**self.record(), "finished": finished})
 
     def is_finished(self) -> bool:
-        """Return whether the run came to its end, as far as it says so."""
-        return is_finished(self.path, self.record())
+        """Return whether the run came to its end, as far as it says so; a damaged `run.json` says nothing."""
+        try:
+            return is_finished(self.path, read_record(self.record_path))
+        except ValueError:
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
         """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite becomes null."""

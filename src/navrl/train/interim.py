@@ -26,13 +26,21 @@ class InterimEvaluation:
 
     def fly(self, pilot: Act) -> dict[str, Flights]:
         """Fly with a pilot; the leader gets all flights by condition, the others nothing."""
-        results = {}
-        for label, task in self._tasks.items():
-            if label not in self._environments:
-                self._environments[label] = NavigationEnv(share_of(task, self.team), seed=self.seed, auto_reset=False)
-            env = self._environments[label]
-            env.reset(seed=self.seed)
-            flights = self.team.gather(vars(evaluate(env, pilot)))
+        try:
+            own = {label: vars(self._fly(label, task, pilot)) for label, task in self._tasks.items()}
+        except Exception:
             if self.team.leads:
-                results[label] = Flights.joined([Flights(**parts) for parts in flights])
-        return results
+                self.team.gather(None)  # the others are sending; then they wait for the leader's next step
+            raise
+        everybody = self.team.gather(own)
+        if not self.team.leads:
+            return {}
+        return {label: Flights.joined([Flights(**flights[label]) for flights in everybody]) for label in self._tasks}
+
+    def _fly(self, label: str, task: NavigationSettings, pilot: Act) -> Flights:
+        """Fly this process's share of a condition."""
+        if label not in self._environments:
+            self._environments[label] = NavigationEnv(share_of(task, self.team), seed=self.seed, auto_reset=False)
+        env = self._environments[label]
+        env.reset(seed=self.seed)
+        return evaluate(env, pilot)

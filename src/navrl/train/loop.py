@@ -1,8 +1,8 @@
-"""The training loop: collect, learn, and now and then evaluate and save. Every process of the team runs it in step."""
+"""The training loop: collect, learn, and now and then evaluate and save. The other processes do what the leader says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from navrl.train.record import SUMMARY_INTERVAL, Record
 from navrl.train.rollouts import keep_rollout
 from navrl.train.saving import PATIENCE, Saving
 from navrl.train.stopping import StopRequest
-from navrl.train.team import Team
+from navrl.train.team import Team, TeamError
 from navrl.train.trainers import AnyTrainer, make_trainer
+
+LEARN, EVALUATE, SAVE, STOP = "learn", "evaluate", "save", "stop"  # the steps that a team takes together
 
 
 @dataclass
@@ -42,20 +44,19 @@ class Ending:
 
 @flushed_denormals()
 def follow(team: Team, order: Order) -> None:
-    """Train as one of the others, until the leader says that it is over."""
+    """Train as one of the others: take each step that the leader shares, until it shares `STOP`.
+
+    Between two steps every process waits for the leader, so it can save whatever happened to it there.
+    """
     trainer = make_trainer(order.config, team)
-    if order.state is None:
-        team.gather(trainer.own_state())
     restore(trainer, order)
-    while trainer.iteration < trainer.iterations:
-        trainer.learn(trainer.collect())
-        plan = team.share(None)
-        if plan["evaluate"]:
+    while (step := team.share(None)) != STOP:
+        if step == LEARN:
+            trainer.learn(trainer.collect())
+        elif step == EVALUATE:
             trainer.evaluate()
-        if plan["save"]:
+        elif step == SAVE:
             team.gather(trainer.own_state())
-        if plan["stop"]:
-            return
 
 
 @flushed_denormals()
@@ -85,7 +86,10 @@ def lead(
         leader = _Leader(team, trainer, folder, stop, record, saving, rollouts, beside)
         if begins:
             leader.save()  # a run killed early can go on too
-        return leader.train()
+        ending = leader.train()
+        team.share(STOP)
+    # From here on a signal raises Stopped. One that came later than the last iteration's plan was only noted.
+    return replace(ending, finished=ending.finished and stop.signal is None)
 
 
 def _storage(folder: Path, keep_last_n: int | None) -> RolloutStorage:
@@ -120,17 +124,18 @@ class _Leader:
         """Run iterations until the end, or until something stops the training; everything is flushed then."""
         trainer, stopped = self.trainer, False
         while trainer.iteration < trainer.iterations and not stopped:
+            # Not saved after an error in here: the processes of a team are at different places of the
+            # iteration, and no state of all of them exists. The last checkpoint is whole.
             batch, report = self._learn()
-            plan = self._plan()
-            self.team.share(plan)
             try:
+                plan = self._plan()
                 self._follow_up(plan, batch, report)
-            except Exception:
-                if self.team.size == 1 and self.saved < trainer.iteration:
+            except Exception as error:
+                if not isinstance(error, TeamError) and self.saved < trainer.iteration:
                     self.save()  # the state between two iterations is whole, whatever failed after them
                 raise
             stopped = plan["stop"]
-        if not stopped:
+        if not stopped and self.stop.signal is None:
             self.record.finished()
         self.saving.flush()
         self.beside.flush()
@@ -142,6 +147,7 @@ class _Leader:
     def _learn(self) -> tuple[Any, dict[str, float]]:
         """Fly a batch and learn from it."""
         trainer, monitor, config = self.trainer, self.record.monitor, self.trainer.config
+        self.team.share(LEARN)
         with monitor.timer("data_collection"):
             batch = trainer.collect()
         number = trainer.iteration + 1
@@ -153,7 +159,7 @@ class _Leader:
             return batch, trainer.learn(batch)
 
     def _plan(self) -> dict[str, Any]:
-        """Return what all processes do after an iteration."""
+        """Return what is done after an iteration."""
         config, iteration = self.trainer.config, self.trainer.iteration
         ends = iteration == self.trainer.iterations
         due = bool(config.eval_interval) and iteration % config.eval_interval == 0
@@ -163,7 +169,7 @@ class _Leader:
         return {
             "evaluate": ends or due,
             "save": ends or stop or requested or iteration % config.save_interval == 0,
-            "stop": stop and not ends,
+            "stop": stop,
         }
 
     def _follow_up(self, plan: dict[str, Any], batch: Any, report: dict[str, float]) -> None:
@@ -172,6 +178,7 @@ class _Leader:
         record.learnt(report)
         if plan["evaluate"]:
             with record.monitor.timer("evaluation"):
+                self.team.share(EVALUATE)
                 flights = trainer.evaluate()
             record.evaluated(flights)
         elif record.publisher.due(record.save_number):
@@ -193,8 +200,9 @@ class _Leader:
     def save(self, score: dict[str, float] | None = None) -> None:
         """Save the state of the whole team in the background."""
         trainer, config = self.trainer, self.trainer.config
-        ranks = self.team.gather(trainer.own_state())
-        state = trainer.shared_state() | {"ranks": ranks, "config": as_saved(config)}
+        own, shared = trainer.own_state(), trainer.shared_state()  # may raise, so before the team is asked
+        self.team.share(SAVE)
+        state = shared | {"ranks": self.team.gather(own), "config": as_saved(config)}
         self.saving.save(trainer.iteration, state, score, config.compress_checkpoint)
         self.saved = trainer.iteration
 

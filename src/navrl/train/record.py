@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ class Record:
             self.writes.failed += 1
             self.display.note(f"the model of iteration {iteration} was not published: {reason_of(error)}")
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # on a disk that became read-only; the next one takes its place
+                path.unlink()
 
     def finished(self) -> None:
         """Publish the best model of a training that came to its end, and say where its time went."""

@@ -81,7 +81,8 @@ class StopRequest:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        self._writes.close()  # ends the thread
+        self._writes.shutdown(socket.SHUT_RDWR)  # ends the thread, even if a forked process holds the socket too
+        self._writes.close()
         self._thread.join()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
