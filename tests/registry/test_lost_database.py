@@ -254,3 +254,20 @@ def test_versions_are_ordered_by_number_whatever_the_clock_says(registry, put, m
     assert [version.version for version in registry.versions("policy")] == [1, 2, 3]
     assert registry.models()[0].updated == registry.resolve("policy:latest").created
     assert [version.version for version in registry.prune("policy", 1)] == [1, 2]
+
+
+def test_an_alias_whose_first_moves_were_in_damaged_lines_of_the_journal_can_be_rolled_back(filled):
+    journal = filled.root / "objects" / "journal.jsonl"
+    start = journal.stat().st_size
+    filled.set_alias("policy", "stable", 1)
+    filled.set_alias("policy", "stable", 2)
+    end = journal.stat().st_size
+    filled.rollback("policy", "stable")
+    filled.set_alias("policy", "stable", 2)
+    filled.close()
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:start] + b"#" * (end - start - 1) + whole[end - 1 :])
+    remove(filled)
+    assert filled.rollback("policy", "stable").version == 1
+    with pytest.raises(RegistryError, match="no earlier version"):
+        filled.rollback("policy", "stable")
