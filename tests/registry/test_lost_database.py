@@ -328,3 +328,10 @@ def test_repair_does_not_replace_a_database_while_another_process_writes(filled,
     assert [*filled.root.glob("*.damaged-*")] == []
     assert filled.repair().rebuilt
     assert "own" in filled.resolve("policy:v1").tags
+
+
+def test_a_journal_that_a_killed_process_left_half_written_is_collected(filled):
+    half = filled.root / "objects" / ".navrl-0123456789abcdef.tmp"
+    half.write_bytes(b"0123abcd {")
+    assert filled.collect_garbage().files == (half,)
+    assert not half.exists()
