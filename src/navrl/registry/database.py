@@ -69,7 +69,6 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """Give a transaction that is kept if the block ends well, and undone if not."""
-        self._notice_fork()
         with self.alone():
             connection = self._begun()
             size = None
