@@ -16,6 +16,7 @@ from injected import ROUNDS
 from navrl.errors import RegistryError
 from navrl.registry import Registry
 from navrl.registry.catch_up import record
+from navrl.registry.database import Database
 
 
 def remove(registry: Registry) -> None:
@@ -268,3 +269,83 @@ def test_versions_are_ordered_by_number_whatever_the_clock_says(registry, put, m
     assert [version.version for version in registry.versions("policy")] == [1, 2, 3]
     assert registry.models()[0].updated == registry.resolve("policy:latest").created
     assert [version.version for version in registry.prune("policy", 1)] == [1, 2]
+
+
+def test_an_alias_whose_first_moves_were_in_damaged_lines_of_the_journal_can_be_rolled_back(filled):
+    journal = filled.root / "objects" / "journal.jsonl"
+    start = journal.stat().st_size
+    filled.set_alias("policy", "stable", 1)
+    filled.set_alias("policy", "stable", 2)
+    end = journal.stat().st_size
+    filled.rollback("policy", "stable")
+    filled.set_alias("policy", "stable", 2)
+    filled.close()
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:start] + b"#" * (end - start - 1) + whole[end - 1 :])
+    remove(filled)
+    assert filled.rollback("policy", "stable").version == 1
+    with pytest.raises(RegistryError, match="no earlier version"):
+        filled.rollback("policy", "stable")
+
+
+def test_two_that_write_while_the_database_is_replaced_both_reach_the_journal(filled, monkeypatch):
+    refused = []
+
+    def replace_before(*arguments):
+        monkeypatch.setattr("navrl.registry.database.record", record)
+        remove(filled)
+        try:
+            with Registry(filled.root, deadline=0.1) as other:
+                other.tag("policy:v2", ["other"])
+        except RegistryError as error:
+            refused.append(error)
+        record(*arguments)
+
+    monkeypatch.setattr("navrl.registry.database.record", replace_before)
+    filled.tag("policy:v1", ["own"])
+    if refused:  # and not told that all is well: then nothing may be lost
+        with Registry(filled.root) as other:
+            other.tag("policy:v2", ["other"])
+    filled.close()
+    remove(filled)
+    assert "own" in filled.resolve("policy:v1").tags
+    assert "other" in filled.resolve("policy:v2").tags
+
+
+def test_a_change_goes_to_the_database_that_is_there_when_its_turn_comes(filled, monkeypatch):
+    opened = Database._opened
+
+    def replaced_after_opening(database: Database) -> sqlite3.Connection:
+        connection = opened(database)
+        monkeypatch.setattr(Database, "_opened", opened)
+        remove(filled)
+        return connection
+
+    monkeypatch.setattr(Database, "_opened", replaced_after_opening)
+    filled.tag("policy:v1", ["own"])
+    assert (filled.root / "registry.db").exists()
+
+
+def test_repair_does_not_replace_a_database_while_another_process_writes(filled, monkeypatch):
+    with sqlite3.connect(filled.root / "registry.db") as connection:
+        connection.execute("DELETE FROM versions WHERE name = 'other'")  # its alias dangles now: repair has work to do
+    connection.close()
+
+    def repair_before(*arguments):
+        with Registry(filled.root, deadline=0.1) as other, pytest.raises(RegistryError, match="locked"):
+            other.repair()
+        record(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("navrl.registry.database.record", repair_before)
+        filled.tag("policy:v1", ["own"])
+    assert [*filled.root.glob("*.damaged-*")] == []
+    assert filled.repair().rebuilt
+    assert "own" in filled.resolve("policy:v1").tags
+
+
+def test_a_journal_that_a_killed_process_left_half_written_is_collected(filled):
+    half = filled.root / "objects" / ".navrl-0123456789abcdef.tmp"
+    half.write_bytes(b"0123abcd {")
+    assert filled.collect_garbage().files == (half,)
+    assert not half.exists()

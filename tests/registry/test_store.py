@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -357,3 +358,10 @@ def test_the_kind_of_a_model_file_is_the_one_that_models_have():
     from navrl.model import KIND
 
     assert MODEL_KIND == KIND
+
+
+def test_a_checkpoint_whose_dicts_have_numpy_scalars_and_bytes_as_keys_is_registered(registry, tmp_path):
+    keys = {np.int64(1): "one", np.int64(2): "two", np.float32(0.5): "half", b"a": 1, b"b": 2, (np.int64(3), 0): 3}
+    save_checkpoint({"config": {"seed": 7}, "ranks": [keys], "weights": np.arange(1 << 17)}, tmp_path / "model.pt")
+    version = registry.register("policy", tmp_path / "model.pt", lineage={"git": {}})
+    assert (version.kind, version.lineage["seed"]) == ("checkpoint", 7)

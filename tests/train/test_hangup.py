@@ -9,9 +9,9 @@ import signal
 import threading
 
 import pytest
-from training_runs import learning, logged, steps
 
 from injected import ROUNDS
+from training_runs import learning, logged, steps
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ import signal
 
 import pytest
 from rich.console import Console
-from training_runs import TINY, checkpoints, same, steps
 
 import navrl.commands.evaluate
 from navrl.cli import main
@@ -25,6 +24,7 @@ from navrl.train.publish import Publisher
 from navrl.train.stopping import StopRequest
 from navrl.train.team import TeamError, assemble
 from navrl.train.trainer import Trainer
+from training_runs import TINY, checkpoints, same, steps
 
 SHORT = (*TINY, "max_frame_num=1024")  # four iterations
 NOTHING_PUBLISHED = UploadPolicy(name="")

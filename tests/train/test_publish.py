@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -56,10 +57,21 @@ def lock(registry, tmp_path):
     process.communicate()
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Wait tenths of a second for a registry where training waits seconds."""
+    monkeypatch.setattr("navrl.train.publish.DEADLINE", 0.1)
+    monkeypatch.setattr("navrl.train.publish.LAST_DEADLINE", 0.2)
+
+
 def model(folder, number=0):
     path = folder / f"model_{number}.pt"
     save_checkpoint({"number": number}, path)
     return path
+
+
+def waiting(folder):
+    return sorted(file.name for file in (folder / "unregistered").glob("*.pt"))
 
 
 def test_only_a_better_model_becomes_the_best(publisher, registry, tmp_path):
@@ -156,6 +168,7 @@ def test_a_registry_that_fails_is_an_error_for_those_who_want_it(publisher, tmp_
         publisher(continue_on_upload_failure=False).publish(model(tmp_path), 7, {"success_100": 0.5})
 
 
+@pytest.mark.usefixtures("impatient")
 def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the_training(publisher, registry, lock, tmp_path):
     path = tmp_path / "model.pt"
     training = publisher(max_retries=9)
@@ -167,9 +180,7 @@ def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the
     with pytest.warns(RuntimeWarning, match="database is locked"):
         assert publish(1) == ""
     assert [publish(2), publish(3)] == ["", ""]  # warned once
-    assert sorted(file.name for file in (tmp_path / "unregistered").iterdir()) == [
-        f"iteration_{number:06d}.pt" for number in range(1, 4)
-    ]
+    assert waiting(tmp_path) == [f"iteration_{number:06d}.pt" for number in range(1, 4)]
     lock.communicate()  # the other process ends
     assert publish(4).count("registered as") == 4
     numbers = [load_checkpoint(version.path)["number"] for version in registry.versions("flyer")]
@@ -179,10 +190,8 @@ def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the
     assert not (tmp_path / "unregistered").exists()
 
 
-def test_a_registry_that_stays_locked_is_told_with_the_command_that_registers_by_hand(
-    publisher, registry, lock, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("navrl.train.publish.LAST_DEADLINE", 1.1)
+@pytest.mark.usefixtures("impatient")
+def test_a_registry_that_stays_locked_is_told_with_the_command_that_registers_by_hand(publisher, registry, lock, tmp_path):
     with pytest.warns(RuntimeWarning) as warned, publisher() as training:
         training.publish(model(tmp_path), 7, {"success_100": 0.5}, final=True)
     command = str(warned[-1].message).split("`")[1]
@@ -192,6 +201,120 @@ def test_a_registry_that_stays_locked_is_told_with_the_command_that_registers_by
     assert load_checkpoint(registry.resolve("flyer:final").path) == {"number": 0}
 
 
+def successes(registry):
+    return [version.metrics["success_100"] for version in registry.versions("flyer")]
+
+
+def publish_some(training, folder, numbers):
+    """Publish models, each better than the one before, and return what was said about the last."""
+    told = ""
+    for number in numbers:
+        metrics = {"success_100": number / 100}
+        told = training.publish(model(folder, number), number, metrics, condition=CONDITION)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:the model of iteration")
+@pytest.mark.usefixtures("impatient")
+def test_however_long_the_registry_was_locked_the_next_model_brings_all_the_others_along(publisher, registry, lock, tmp_path):
+    training = publisher(max_retries=1, keep_last_n=0)
+    assert publish_some(training, tmp_path, range(1, 6)) == ""
+    lock.communicate()
+    assert publish_some(training, tmp_path, [6]).count("registered as") == 6
+    assert successes(registry) == [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_model_that_cannot_be_registered_does_not_hold_up_the_others(publisher, registry, lock, tmp_path, recwarn):
+    with publisher(keep_last_n=0) as training:
+        training.publish(model(tmp_path, 1), 1, {"success_100": 0.5}, condition="50 static")
+        publish_some(training, tmp_path, [2])
+        (tmp_path / "unregistered" / "iteration_000001.pt").write_bytes(b"")
+        lock.communicate()
+        publish_some(training, tmp_path, [3, 4])
+        assert successes(registry) == [0.02, 0.03, 0.04]
+    locked, empty, at_the_end = [str(warning.message) for warning in recwarn]  # each is told once
+    assert "is locked" in locked
+    assert "is empty" in empty
+    assert "navrl models register flyer" in at_the_end
+    assert waiting(tmp_path) == ["iteration_000001.pt"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_model_that_waited_and_is_not_the_best_any_more_is_told_and_dropped(publisher, registry, lock, tmp_path):
+    training = publisher()
+    with pytest.warns(RuntimeWarning, match="iteration 1 was not registered"):
+        publish_some(training, tmp_path, [1])
+    lock.communicate()
+    registry.register("flyer", model(tmp_path, 9), metrics={"success_100": 0.9}, tags={"condition": CONDITION})
+    assert publish_some(training, tmp_path, [2]) == "the model of iteration 1, which waited, is not needed any more"
+    assert waiting(tmp_path) == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_failed_too_often_is_an_error_for_those_who_want_it_and_no_model_is_lost(publisher, registry, lock, tmp_path):
+    training = publisher(max_retries=1, continue_on_upload_failure=False)
+    with pytest.warns(RuntimeWarning, match="iteration 1 was not registered"):
+        publish_some(training, tmp_path, [1])
+    with pytest.raises(RegistryError, match="iteration 1 was not registered"):
+        publish_some(training, tmp_path, [2])
+    assert waiting(tmp_path) == ["iteration_000001.pt", "iteration_000002.pt"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_asking_for_a_model_and_publishing_it_wait_one_deadline_together(publisher, registry, lock, tmp_path, monkeypatch):
+    deadlines = []
+
+    class Noting(Registry):
+        def __init__(self, *, deadline):
+            deadlines.append(deadline)
+            super().__init__(deadline=deadline)
+
+    monkeypatch.setattr("navrl.train.publish.Registry", Noting)
+    training = publisher()
+    assert training.wants({"success_100": 0.5}, CONDITION)
+    with pytest.warns(RuntimeWarning, match="database is locked"):
+        publish_some(training, tmp_path, [1])
+    assert len(deadlines) == 2
+    assert sum(deadlines) < 0.15
+
+
+KILLED = """
+import os, signal, sys, warnings
+from pathlib import Path
+from navrl.registry.upload_policy import UploadPolicy
+from navrl.tracking.recorder import Tracking
+from navrl.tracking.settings import TrackingSettings
+from navrl.train import publish
+publish.DEADLINE = publish.LAST_DEADLINE = 0.1
+warnings.simplefilter("ignore")
+folder = Path(sys.argv[1])
+training = publish.Publisher(UploadPolicy(name="flyer"), Tracking(TrackingSettings(), {}, folder))
+for number in (1, 2):
+    training.publish(folder / f"model_{number}.pt", number, {"success_100": number / 100}, condition=sys.argv[2])
+training.publish(folder / "model_2.pt", 2, {}, condition=sys.argv[2], final=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_models_that_wait_when_the_training_is_killed_are_registered_when_it_is_resumed(publisher, registry, lock, tmp_path):
+    for number in (1, 2):
+        model(tmp_path, number)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), CONDITION])
+    assert killed.returncode == -signal.SIGKILL
+    assert waiting(tmp_path) == ["final_000002.pt", "iteration_000001.pt", "iteration_000002.pt"]
+    lock.communicate()
+    with publisher() as training:
+        assert training.wants({"success_100": 0.03}, CONDITION)
+        assert not training.wants({"success_100": 0.01}, CONDITION)
+    assert successes(registry) == [0.01, 0.02]
+    final = registry.resolve("flyer:final")
+    assert final == registry.resolve("flyer:best")
+    assert (final.tags["condition"], final.lineage["file"]) == (CONDITION, str(tmp_path / "model_2.pt"))
+    assert not (tmp_path / "unregistered").exists()
+
+
+@pytest.mark.usefixtures("impatient")
 def test_while_the_registry_is_locked_what_waits_is_what_a_model_must_beat(publisher, registry, lock, tmp_path):
     training = publisher()
     with pytest.warns(RuntimeWarning, match="registered as soon as"):

@@ -52,14 +52,18 @@ def history(connection: sqlite3.Connection, name: str, alias: str) -> list[Alias
 def before(moves: Sequence[AliasMove], existing: Collection[int]) -> int | None:
     """Return the version that an alias pointed at before, among those that still exist, or None.
 
-    Each rollback goes one step further back: it takes a move off the pile, it does not put one on.
+    Each rollback goes one step further back: it takes a move off the pile, it does not put one on. Moves may
+    be missing, where lines of the journal were damaged: a rollback to a version that is not on the pile stands
+    for the first move that is known.
     """
     pile: list[int | None] = []
     for made in moves:
-        if made.reason == "rollback":
+        if made.reason == "rollback" and made.new in pile[:-1]:
             pile.pop()
             while pile[-1] != made.new:
                 pile.pop()
+        elif made.reason == "rollback":
+            pile = [made.new]
         else:
             pile.append(made.new)
     now = pile.pop() if pile else None

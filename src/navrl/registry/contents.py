@@ -16,6 +16,7 @@ __all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "read_contents"]
 
 MODEL, CHECKPOINT, FILE = "model", "checkpoint", "file"
 MODEL_KIND = "navrl.policy"  # navrl.model.KIND, without loading the networks
+_LARGEST_KEY = 1 << 16  # bytes of an array that is read: scalars, and bytes that are the key of a dict
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def read_contents(path: Path, shown: str) -> Contents:
         if index.document.get("base"):
             raise RegistryError(f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` makes it whole")
         verify_checkpoint(path, workers=1)
-        told = _told(_state(index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
+        told = _told(_state(path, index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
         json.dumps(told.config)
     except ContainerError as error:
         raise RegistryError(f"{shown} is damaged: {str(error).replace(str(path), shown)}") from error
@@ -55,14 +56,29 @@ def read_contents(path: Path, shown: str) -> Contents:
     return told
 
 
-def _state(tree: Any) -> Any:
-    """Return the state around the tensors of a checkpoint, with nothing where they are."""
+def _state(path: Path, tree: Any) -> Any:
+    """Return the state around the tensors of a checkpoint, with nothing where they are.
+
+    NumPy scalars and bytes have their values: they may be the keys of a dict, which differ.
+    """
     import numpy as np
 
+    from navrl.io.container import Container
+    from navrl.io.element_types import NUMPY_DTYPES
     from navrl.io.state import unpack_state
 
-    nothing = np.zeros((), np.uint8)  # scalars and bytes are made from it
-    return unpack_state(tree, lambda number: None, lambda number: nothing)
+    nothing = np.zeros((), np.uint8)
+    with Container(path) as container:
+        entries = container.index.arrays
+
+        def small_array(number: int) -> Any:
+            entry = entries[number]
+            if entry.size > _LARGEST_KEY or entry.element not in NUMPY_DTYPES:
+                return nothing
+            (data,) = container.read([entry], [np.empty(entry.size, np.uint8)], workers=1)
+            return data.view(NUMPY_DTYPES[entry.element]).reshape(entry.shape)
+
+        return unpack_state(tree, lambda number: None, small_array)
 
 
 def _told(state: Any, parameters: int) -> Contents:

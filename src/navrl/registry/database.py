@@ -2,7 +2,8 @@
 
 Write-ahead log, flushed at every commit: what a call has returned is on the disk. A transaction takes the write lock when it
 begins (`BEGIN IMMEDIATE`), so nobody reads a value, waits, and writes back something that is no longer true. Its changes are in
-the journal before it commits: a database that is missing, empty or an older copy is brought up to date from there.
+the journal before it commits: a database that is missing, empty or an older copy is brought up to date from there. A second
+lock, of the journal's folder, holds where SQLite's does not: when the database file is replaced while somebody writes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from navrl.errors import RegistryError
@@ -23,7 +24,7 @@ from navrl.registry.journal import Journal
 from navrl.registry.schema import LAYOUTS, SCHEMA_VERSION
 
 PATIENCE = 60.0  # s that a transaction waits for its turn
-_POLL = 0.02  # s between two looks at a lock of the file system
+_SHORTEST_POLL, _LONGEST_POLL = 0.0005, 0.02  # s between two looks at a lock of the file system
 
 # A connection that a forked process inherited. SQLite forbids to use it there, and even to close it.
 _inherited: list[sqlite3.Connection] = []
@@ -43,14 +44,33 @@ class Database:
         self._level = False  # the connection has been compared with the journal
         self._process = os.getpid()
         self._lock = threading.RLock()
+        self._alone = False  # this object holds the lock of the journal's folder
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other process write to the database or the journal, whichever file each has open.
+
+        SQLite's lock belongs to one file. A process that waits for it while the file is replaced
+        gets the lock of a file that nobody else sees. The lock of the journal's folder stays.
+        """
+        self._notice_fork()
+        with self._lock, explained(self.path):
+            if self._alone:
+                yield
+                return
+            self.journal.path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self.journal.path.parent, self._patience()):
+                self._alone = True
+                try:
+                    yield
+                finally:
+                    self._alone = False
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """Give a transaction that is kept if the block ends well, and undone if not."""
-        self._notice_fork()
-        with self._lock, explained(self.path):
-            connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
+        with self.alone():
+            connection = self._begun()
             size = None
             try:
                 state = catch_up(connection, self.journal)
@@ -76,8 +96,8 @@ class Database:
         with self._lock, explained(self.path):
             known = self.path.exists() or self.journal.size()
             connection = self._opened() if known else empty_database()
-            if known:
-                self._catch_up_once(connection)
+            if known and not (self._level or is_level(connection, self.journal)):
+                connection = self._caught_up()
             connection.execute("BEGIN")
             try:
                 yield Transaction(connection)
@@ -119,22 +139,23 @@ class Database:
                 self._connection.close()
             self._connection = None
 
-    def _catch_up_once(self, connection: sqlite3.Connection) -> None:
-        """Bring a database that is older than the journal up to date; leave it as it is where nobody may write."""
-        if self._level or is_level(connection, self.journal):
-            return
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:  # another process writes, and will do it, or the disk is read-only
-            return
-        try:
-            catch_up(connection, self.journal)
-            connection.execute("COMMIT")
-            self._level = True
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
+    def _caught_up(self) -> sqlite3.Connection:
+        """Bring a database that is older than the journal up to date, if this process may write; return its connection."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.alone())
+                connection = self._begun()
+            except (RegistryError, sqlite3.OperationalError):
+                return self._opened()  # another process writes, and will do it, or the disk is read-only
+            try:
+                catch_up(connection, self.journal)
+                connection.execute("COMMIT")
+                self._level = True
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+            return connection
 
     def _notice_fork(self) -> None:
         """Begin anew in a forked process: whoever held the lock is not here, and the connection is not ours."""
@@ -142,14 +163,24 @@ class Database:
             if self._connection is not None:
                 _inherited.append(self._connection)
             self._connection, self._process, self._lock = None, os.getpid(), threading.RLock()
+            self._alone = False
+
+    def _begun(self) -> sqlite3.Connection:
+        """Begin a write transaction in the file that is at the path now, and return its connection."""
+        while True:
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            if _identity(self.path) == self._file:
+                return connection
+            connection.execute("ROLLBACK")  # the file was replaced while this waited
 
     def _opened(self) -> sqlite3.Connection:
-        if self._connection is not None and _identity(self.path) != self._file:
-            self._connection.close()  # somebody removed the file, or put another one there
-            self._connection = None
-        if self._connection is None:
+        while self._connection is None or _identity(self.path) != self._file:
+            if self._connection is not None:
+                self._connection.close()  # somebody removed the file, or put another one there
+                self._connection = None
+            self._file = _identity(self.path)  # before it is opened: one that comes later is noticed
             self._connection, self._level = self._connect(), False
-            self._file = _identity(self.path)
         if self._ends is not None:
             self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience())}")
         return self._connection
@@ -164,7 +195,8 @@ class Database:
         try:
             _prepare(connection)
             if _layout(connection, self.path) != SCHEMA_VERSION:
-                with _only_one(self.path.with_name("setup.lock"), self._patience()):
+                # SQLite does not wait where two processes switch to the write-ahead log at once.
+                with locked(self.path.with_name("setup.lock"), self._patience()):
                     if (found := _layout(connection, self.path)) != SCHEMA_VERSION:
                         connection.execute("PRAGMA journal_mode = WAL")
                         _create(connection, found)
@@ -214,24 +246,42 @@ def _layout(connection: sqlite3.Connection, path: Path) -> int:
 
 
 @contextmanager
-def _only_one(path: Path, patience: float) -> Iterator[None]:
-    """Let one process at a time into the block: SQLite does not wait where two switch to the write-ahead log at once."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    ends = time.monotonic() + patience
+def locked(path: Path, patience: float) -> Iterator[None]:
+    """Let one process at a time into the block, by a lock on a file or folder; wait `patience` seconds at most.
+
+    Raises:
+        sqlite3.OperationalError: another process held the lock for longer.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= ends:
-                    raise sqlite3.OperationalError("database is locked") from None
-                time.sleep(_POLL)
-            except OSError:  # a file system without locks
-                break
+        _wait_for_lock(descriptor, time.monotonic() + patience)
         yield
     finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing does not, if another thread has forked
         os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, ends: float) -> None:
+    pause = _SHORTEST_POLL
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                raise sqlite3.OperationalError("database is locked") from None
+            time.sleep(min(pause, max(0.0, ends - time.monotonic())))
+            pause = min(2 * pause, _LONGEST_POLL)
+        except OSError:  # a file system without locks
+            return
+
+
+def is_locked(error: BaseException) -> bool:
+    """Return whether an operation failed because another process held the registry for too long."""
+    cause = error if isinstance(error, sqlite3.Error) else error.__cause__
+    return isinstance(cause, sqlite3.Error) and "locked" in str(cause)
 
 
 def _is_broken(error: sqlite3.Error) -> bool:
@@ -247,7 +297,7 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         advice = "check the disk and who may write there"
-        if "locked" in str(error):
+        if is_locked(error):
             advice = "another process holds it: try again when that has ended"
         elif _is_broken(error):
             advice = "`navrl models repair` keeps it under another name and makes it again; no model file was touched"

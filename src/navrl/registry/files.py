@@ -155,13 +155,17 @@ class ObjectFiles:
         """Return the temporary files, those of living writers too."""
         from navrl.io.files import TEMPORARY_PATTERN
 
-        return [path for folder in self._folders() for path in sorted(folder.glob(TEMPORARY_PATTERN))]
+        return [path for folder in self._written_folders() for path in sorted(folder.glob(TEMPORARY_PATTERN))]
 
     def remove_leftovers(self) -> list[Path]:
         """Remove the temporary files of dead writers, and return their paths."""
         from navrl.io.files import remove_stale_files
 
-        return [path for folder in self._folders() for path in remove_stale_files(folder)]
+        return [path for folder in self._written_folders() for path in remove_stale_files(folder)]
+
+    def _written_folders(self) -> list[Path]:
+        """Return the folders where files are under construction: the journal's too."""
+        return [self.folder, *self._folders()]
 
     def _folders(self) -> list[Path]:
         if not self.folder.is_dir():

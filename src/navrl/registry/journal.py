@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from navrl.io.files import AtomicFile, sync_folder
 from navrl.registry.changes import Change
 
 __all__ = ["Entry", "Header", "Journal", "set_aside"]
@@ -118,18 +119,14 @@ class Journal:
         """Replace the file by one that makes these rows from nothing; return header and size."""
         header = Header(store, uuid.uuid4().hex)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        with open(new, "wb") as file:
-            file.write(_encoded({"journal": FORMAT, **header._asdict()}))
+        with AtomicFile(self.path) as file:
+            file.write([_encoded({"journal": FORMAT, **header._asdict()})])
             pending = iter(rows)
             while some := list(islice(pending, _ROWS_A_LINE)):
-                file.write(_encoded({"sequence": sequence, "changes": some}))
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(new, self.path)
-        _sync_folder(self.path.parent)
-        _sync_folder(self.path.parent.parent)
+                file.write([_encoded({"sequence": sequence, "changes": some})])
+            file.commit()
+            size = file.size
+        sync_folder(self.path.parent.parent)
         return header, size
 
     def fault(self) -> str | None:
@@ -172,11 +169,3 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

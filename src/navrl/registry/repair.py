@@ -48,15 +48,8 @@ def repair(registry: Registry, database: Database, files: ObjectFiles) -> Repair
     Every whole file without a record becomes a version of `recovered`. See `Registry.repair`.
     """
     before = _kept(database)
-    journal_is_damaged = database.journal.fault() is not None
-    rebuilt = database.is_damaged() or (not journal_is_damaged and _differs(database))
-    if rebuilt:
-        database.close()
-        _set_database_aside(database.path)
-    with database.writing() as transaction:  # makes it again from the journal, if it was put aside
-        if database.journal.fault() is not None:
-            set_aside(database.journal.path)
-            rewrite_journal(transaction.connection, database.journal)
+    with database.alone():
+        rebuilt = _mend_records(database)
     returned = _return_files(registry, files)
     adopted, quarantined = _adopt(registry, files)
     versions = [version for model in registry.models() for version in registry.versions(model.name)]
@@ -69,6 +62,20 @@ def repair(registry: Registry, database: Database, files: ObjectFiles) -> Repair
         quarantined=tuple(quarantined),
         missing=tuple(version.label for version in versions if not version.path.is_file()),
     )
+
+
+def _mend_records(database: Database) -> bool:
+    """Make database or journal, whichever is damaged, again; return whether it was the database."""
+    journal_is_damaged = database.journal.fault() is not None
+    rebuilt = database.is_damaged() or (not journal_is_damaged and _differs(database))
+    if rebuilt:
+        database.close()
+        _set_database_aside(database.path)
+    with database.writing() as transaction:  # makes it again from the journal, if it was put aside
+        if database.journal.fault() is not None:
+            set_aside(database.journal.path)
+            rewrite_journal(transaction.connection, database.journal)
+    return rebuilt
 
 
 def _kept(database: Database) -> set[Path]:

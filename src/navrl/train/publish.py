@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sqlite3
+import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from navrl.errors import RegistryError
 from navrl.registry.card import model_card
+from navrl.registry.database import is_locked
 from navrl.registry.store import Registry
 from navrl.registry.upload_policy import UploadPolicy, decide, is_better
 from navrl.tracking.recorder import Tracking
+from navrl.train.unregistered import UnregisteredModel, drop, keep, kept_models
 
-DEADLINE = 1.0  # s that training waits for a registry that another process holds
+DEADLINE = 1.0  # s that training waits at each evaluation for a registry that another process holds
 LAST_DEADLINE = 5.0  # s, at the end of the training
 FAILURES = (RegistryError, OSError, sqlite3.Error)
-
-
-@dataclass
-class _Model:
-    """A model file that is to be registered, and what is known about it."""
-
-    file: Path
-    origin: Path  # where the training wrote it
-    iteration: int
-    metrics: dict[str, float]
-    condition: str
-    final: bool
-    save: int = 0
-    attempts: int = 0
 
 
 class Publisher:
@@ -44,15 +30,19 @@ class Publisher:
 
     A registry that cannot be used now, because another process holds it for longer than a second or
     for any other reason, does not stop the training: the model is kept in the folder `unregistered`
-    of the run, and is registered later, before any newer one. Leaving the block tries once more,
-    and says which command registers what is left.
+    of the run. Every later call tries again, the oldest first, also after the training was killed
+    and resumed. A model that cannot be registered for a reason of its own does not hold up the
+    others. Leaving the block tries once more, and says which command registers what is left.
     """
 
     def __init__(self, policy: UploadPolicy, tracking: Tracking, parent: str = "") -> None:
         self.policy, self.tracking = policy, tracking
         self.parent = parent  # the version whose weights the training began with
         self._labels: dict[Path, str] = {}  # versions by the file they were made from
-        self._waiting: list[_Model] = []  # the oldest first
+        self._folder = tracking.folder / "unregistered"
+        self._waiting = kept_models(self._folder) if policy.name else []  # the oldest first
+        self._waited = 0.0  # s spent with the registry at this evaluation
+        self._told = ""  # what `wants` registered, for `publish` to tell
         self._known: dict[str, Mapping[str, Any] | None] = {}  # metrics of the best by condition, as last registered
 
     def publish(
@@ -77,29 +67,34 @@ class Publisher:
         """
         if not self.policy.name:
             return ""
-        model = _Model(file, file, iteration, dict(metrics), condition, final, save)
-        told = self._register_waiting(LAST_DEADLINE if final else DEADLINE)
-        if self._waiting:  # versions are numbered in the order of the training
-            self._keep(model)
-            return told
-        return "; ".join(filter(None, (told, self._attempt(model, LAST_DEADLINE if final else DEADLINE))))
+        model = UnregisteredModel(file, file, iteration, dict(metrics), condition, final, save)
+        try:
+            told = self._register_all([*self._waiting, model], LAST_DEADLINE if final else DEADLINE)
+        finally:
+            self._waited = 0.0
+        told, self._told = "; ".join(filter(None, (self._told, told))), ""
+        return told
 
     def wants(self, metrics: Mapping[str, float], condition: str, save: int = 0) -> bool:
         """Return whether the policy wants a model with these results, beside checkpoint number `save`.
 
-        While the registry cannot be used, this is judged by what it last said.
+        While the registry cannot be used, this is judged by what it last said. If the answer is
+        yes, this and the `publish` that follows wait one second together.
         """
         if not self.policy.name:
             return False
-        self._register_waiting(DEADLINE)
+        self._waited = 0.0
+        told = self._register_all([*self._waiting], DEADLINE)
+        self._told = "; ".join(filter(None, (self._told, told)))
         best = self._known.get(condition)
-        if not self._waiting:
-            with suppress(*FAILURES), Registry(deadline=DEADLINE) as registry:
-                best = self._best(registry, condition)
+        with suppress(*FAILURES), self._registry(DEADLINE) as registry:
+            best = self._best(registry, condition)
         for model in self._waiting:
             if model.condition == condition and is_better(self.policy, model.metrics, best):
                 best = model.metrics
-        return bool(decide(self.policy, save, metrics, best))
+        wanted = bool(decide(self.policy, save, metrics, best))
+        self._waited = self._waited if wanted else 0.0
+        return wanted
 
     def due(self, save: int) -> bool:
         """Return whether the policy may want the model of checkpoint number `save`, whatever it is worth."""
@@ -130,8 +125,9 @@ class Publisher:
             RegistryError: something is left, and `registry.continue_on_upload_failure` is off.
         """
         failure = None
+        self._waited = 0.0
         try:
-            self._register_waiting(LAST_DEADLINE)
+            self._register_all([*self._waiting], LAST_DEADLINE)
         except RegistryError as error:
             failure = error
         for model in self._waiting:
@@ -157,44 +153,70 @@ class Publisher:
         with suppress(*(() if kind is None else (RegistryError,))):  # the first error is the one to be told
             self.close()
 
-    def _register_waiting(self, deadline: float) -> str:
-        """Register the models that wait, the oldest first, until one fails; say what happened."""
-        told = []
-        while self._waiting:
-            model = self._waiting[0]
-            if model.attempts > self.policy.max_retries and deadline < LAST_DEADLINE:
-                break
-            said = self._attempt(model, deadline)
-            if self._waiting and self._waiting[0] is model:
-                break
-            told.append(said)
+    def _register_all(self, models: Sequence[UnregisteredModel], limit: float) -> str:
+        """Register models in order, keep those that fail for later, and say what happened.
+
+        While another process holds the registry no newer model is tried: versions are numbered in
+        the order of the training. Any other failure is that of one model, and the next is tried.
+
+        Raises:
+            RegistryError: a model failed more than `registry.max_retries` times after the first,
+            and `registry.continue_on_upload_failure` is off. All models were kept or registered.
+        """
+        told, stopped, failure = [], False, None
+        for model in models:
+            if not stopped:
+                try:
+                    told.append(self._attempt(model, limit))
+                    continue
+                except FAILURES as error:
+                    self._keep(model)
+                    out_of_time = limit < LAST_DEADLINE and self._waited >= limit
+                    stopped = is_locked(error) or out_of_time
+                    failure = failure or self._failed(model, error)
+            self._keep(model)
+        if failure is not None:
+            raise failure
         return "; ".join(filter(None, told))
 
-    def _attempt(self, model: _Model, deadline: float) -> str:
-        """Register one model, or keep it for later; return what happened in words."""
+    def _attempt(self, model: UnregisteredModel, limit: float) -> str:
+        """Register one model, and forget that it waited; return what happened in words."""
         model.attempts += 1
-        try:
-            with Registry(deadline=deadline) as registry:
-                told = self._register(registry, model)
-                if told:
-                    self._prune(registry)
-        except FAILURES as error:
-            told = f"the model of iteration {model.iteration} was not registered: {error}"
-            first = model not in self._waiting
-            if first:
-                self._keep(model)
-            if model.attempts > self.policy.max_retries and not self.policy.continue_on_upload_failure:
-                raise RegistryError(f"{told}; it is kept in {model.file}") from error
-            if first:
-                told += f"; it is kept in {model.file}, and registered as soon as that is possible"
-                warnings.warn(told, RuntimeWarning, stacklevel=3)
-            return ""
+        with self._registry(limit) as registry:
+            told = self._register(registry, model)
+            if told:
+                self._prune(registry)
         if model in self._waiting:
             self._waiting.remove(model)
-            self._drop(model)
+            drop(model)
+            return told or f"the model of iteration {model.iteration}, which waited, is not needed any more"
         return told
 
-    def _register(self, registry: Registry, model: _Model) -> str:
+    def _failed(self, model: UnregisteredModel, error: Exception) -> RegistryError | None:
+        """Warn of a failure that is new; return it as an error if the policy does not let it pass."""
+        told = f"the model of iteration {model.iteration} was not registered: {error}"
+        if model.attempts > self.policy.max_retries and not self.policy.continue_on_upload_failure:
+            failure = RegistryError(f"{told}; it is kept in {model.file}")
+            failure.__cause__ = error
+            return failure
+        known = {other.failure for other in self._waiting}
+        model.failure = str(error)
+        if model.failure not in known:
+            told += f"; it is kept in {model.file}, and registered as soon as that is possible"
+            warnings.warn(told, RuntimeWarning, stacklevel=4)
+        return None
+
+    @contextmanager
+    def _registry(self, limit: float) -> Iterator[Registry]:
+        """Open the registry, and wait for others no longer than what is left of the limit."""
+        start = time.monotonic()
+        try:
+            with Registry(deadline=max(0.0, limit - self._waited)) as registry:
+                yield registry
+        finally:
+            self._waited += time.monotonic() - start
+
+    def _register(self, registry: Registry, model: UnregisteredModel) -> str:
         best = self._best(registry, model.condition)
         actions = decide(self.policy, model.save, model.metrics, best, model.final)
         action = next((action for action in actions if action.what == "upload"), None)
@@ -241,25 +263,13 @@ class Publisher:
                     stacklevel=2,
                 )
 
-    def _keep(self, model: _Model) -> None:
-        """Keep a model for later under a name that the training does not write to."""
-        kept = model.file.parent / "unregistered" / f"iteration_{model.iteration:06d}.pt"
-        with suppress(OSError):  # a full disk: then there is only the file that the training keeps itself
-            kept.parent.mkdir(exist_ok=True)
-            kept.unlink(missing_ok=True)
-            try:
-                os.link(model.file, kept)
-            except OSError:  # a file system without links
-                shutil.copyfile(model.file, kept)
-            model.file = kept
-        self._waiting.append(model)
-
-    def _drop(self, model: _Model) -> None:
-        """Remove the copy of a model that is registered now."""
-        if model.file != model.origin and not any(other.file == model.file for other in self._waiting):
-            with suppress(OSError):
-                model.file.unlink()
-                model.file.parent.rmdir()
+    def _keep(self, model: UnregisteredModel) -> None:
+        """Let a model wait, in place of one of the same iteration that a resumed training made again."""
+        if model not in self._waiting:
+            with suppress(OSError):  # a full disk: then there is only the file that the training keeps itself
+                keep(model, self._folder)
+            self._waiting = [other for other in self._waiting if other.file != model.file]
+            self._waiting.append(model)
 
     def _best(self, registry: Registry, condition: str) -> Mapping[str, Any] | None:
         """Return the metrics of the best model that is registered under a condition."""
