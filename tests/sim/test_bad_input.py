@@ -53,6 +53,7 @@ WRONG_VALUES = {
     "env.action_frame": ["body"],
     "env.action_limit": [0.0, -2.0, math.nan, math.inf],
     "env.goal_radius": [0.0, -1.0, math.nan, 11.0],
+    "env.min_trip_length": [-0.1, math.nan, 40.1],
     "env.collision": ["box"],
     "env.collision_radius": [0.0, math.nan, 2.5],
     "env.num_observed": [0, 33],

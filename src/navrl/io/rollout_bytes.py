@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from navrl.arguments import as_path
 from navrl.errors import RolloutError
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import ArraySource, Container, write_container
@@ -94,7 +95,7 @@ def save_rollout_compressed(
     The arguments are those of `compress_rollout`; `data` may be what that returned. The file is like
     those of `RolloutStorage`, whatever its suffix, and `decompress_rollout` reads it.
     """
-    path = Path(path)
+    path = as_path("path", path)
     level = zstd_level(compression_level)
     if isinstance(data, bytes | bytearray | memoryview):
         data = decompress_rollout(data)
