@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,15 +18,32 @@ from navrl.tracking.settings import TRACKERS
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "navrl"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-OPTIONAL = ("torchrl", "tensordict", "gymnasium", "stable_baselines3", "matplotlib", "PIL", "safetensors",
-            "wandb", "mlflow", "trackio", "tensorboard", "h5py", "minari", "pyarrow", "mujoco")  # fmt: skip
-EVERY_NAME = """
-import json, sys
+OPTIONAL = (
+    "torchrl",
+    "tensordict",
+    "gymnasium",
+    "stable_baselines3",
+    "matplotlib",
+    "PIL",
+    "safetensors",
+    "wandb",
+    "mlflow",
+    "trackio",
+    "tensorboard",
+    "h5py",
+    "minari",
+    "pyarrow",
+    "mujoco",
+)
+BLOCK = """
+import json, os, sys
 for name in {blocked!r}:
     sys.modules[name] = None  # importing it fails
+"""
+EVERY_NAME = """
 import navrl
 from navrl.errors import MissingExtraError
-told = {{}}
+told = {}
 for name in navrl.__all__:
     try:
         getattr(navrl, name)
@@ -41,6 +59,14 @@ def calls_of(function):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
                 yield path, node
+
+
+def run_without(packages, program, **how):
+    """Run a script where some packages are missing, and return what it prints."""
+    command = [sys.executable, "-c", BLOCK.format(blocked=tuple(packages)) + program]
+    done = subprocess.run(command, capture_output=True, text=True, **how)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_both_commands_are_told():
@@ -63,10 +89,7 @@ def test_nothing_else_makes_up_a_command():
 
 
 def test_without_any_extra_each_public_name_works_or_says_what_to_install():
-    program = EVERY_NAME.format(blocked=OPTIONAL)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(run_without(OPTIONAL, EVERY_NAME))
     assert all("pip install 'navrl[torchrl]'" in message for message in told.values())
     assert set(told) == {
         "CompressedDataCollector",
@@ -84,3 +107,18 @@ def test_an_animation_without_pillow_says_what_to_install(monkeypatch, tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"animations need Pillow: pip install 'navrl\[view\]'"):
         save_animation(None, None, tmp_path / "flights.gif")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("extra", "needs"), [("", ()), ("torchrl", ("torchrl", "tensordict", "gymnasium"))])
+def test_a_foreign_script_needs_torch_and_the_extra_that_it_names(tmp_path, extra, needs):
+    page = (ROOT / "docs" / "migration.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.S)
+    chosen = [one for one in snippets if bool(re.search("^from (torchrl|tensordict)", one, re.M)) == bool(extra)]
+    assert len(chosen) >= 3
+    before = (
+        "import torch; from navrl.rl.network import NavigationNetwork, to_upstream\n"
+        "torch.save(to_upstream(NavigationNetwork()), 'checkpoint_1000.pt')\n"
+    )
+    program = before + "\n".join(f"exec({one!r}, {{}})" for one in reversed(chosen))  # the first one writes that file too
+    run_without([name for name in OPTIONAL if name not in needs], program, cwd=tmp_path)

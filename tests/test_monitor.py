@@ -90,7 +90,7 @@ def test_totals_outlive_the_measurements_that_are_kept(monitor):
 
 
 def test_a_window_of_nothing_is_refused(monitor):
-    with pytest.raises(ConfigError, match="window=0"):
+    with pytest.raises(ConfigError, match="window is 0"):
         monitor.get_stats(window=0)
 
 

@@ -64,22 +64,20 @@ def load_policy(reference: str | Path, task: NavigationSettings | None = None) -
     """
     if str(reference) == "scripted":
         return _scripted(task or NavigationSettings())
-    path = PRETRAINED if str(reference) == "pretrained" else Path(reference)
-    if path != PRETRAINED:
-        path = _found(str(reference))
+    path = PRETRAINED if str(reference) == "pretrained" else _found(reference)
     network, trained, card = load_model(path)
     name = "the policy of the package" if path == PRETRAINED else str(reference)
     return Policy(name, NetworkPilot(network, trained.env.action_limit), trained, card)
 
 
-def _found(reference: str) -> Path:
+def _found(reference: str | Path) -> Path:
     """Return the file of a model, by its path, its run, or its name in the registry."""
     try:
         return find_model(reference)
     except RegistryError as error:
-        near = nearest_name(reference, ("scripted", "pretrained"))
+        near = nearest_name(str(reference), ("scripted", "pretrained"))
         raise ConfigError(
-            f"no policy {reference!a:.200}; expected a model file, a run's folder, pretrained, scripted, or a name in the "
+            f"no policy {str(reference)!a:.200}; expected a model file, a run's folder, pretrained, scripted, or a name in the "
             f"registry ({error}).{near}"
         ) from error
 

@@ -15,8 +15,9 @@ from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, SupportsFloat
 
+from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ContainerError, nearest_name
 
 __all__ = ["MetricsLog", "PerformanceMonitor", "plain_value"]
@@ -72,7 +73,7 @@ class PerformanceMonitor:
         Raises:
             ConfigError: the duration is negative or not finite.
         """
-        if not 0.0 <= seconds < math.inf:
+        if not isinstance(seconds, SupportsFloat) or not 0.0 <= float(seconds) < math.inf:
             raise ConfigError(f"record({name!r}, {seconds!r}): expected seconds, finite and not negative")
         self._add(name, float(seconds))
 
@@ -81,8 +82,8 @@ class PerformanceMonitor:
 
         Of None, or of more than 10,000, the last 10,000 are looked at.
         """
-        if window is not None and window < 1:
-            raise ConfigError(f"get_stats(window={window}): expected at least 1, or None for all that are kept")
+        if window is not None:
+            window = whole_number("window", window, 1)
         with self._lock:
             copies = {name: (list(one.recent), one.total, one.count) for name, one in self._measured.items()}
         return {

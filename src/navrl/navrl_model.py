@@ -90,8 +90,9 @@ def create_navrl_model(
     layout = RowLayout(round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed)
     if obs_spec is not None:
         layout = _layout_of(obs_spec)
-    if act_spec is not None and act_spec.shape[-1] != 3:
-        raise ConfigError(f"act_spec has the shape {tuple(act_spec.shape)}; expected three velocities last")
+    acted = (3,) if act_spec is None else tuple(getattr(act_spec, "shape", ()))
+    if acted[-1:] != (3,):
+        raise ConfigError(f"act_spec has the shape {acted}; expected three velocities last")
     place = usable_device(device)
     return NavRLModel(build_network(settings, layout).to(place), settings, task, place)
 
@@ -111,7 +112,7 @@ def _settings_of(cfg: Any) -> tuple[NetworkSettings, NavigationSettings]:
 
 
 def _layout_of(spec: Any) -> RowLayout:
-    shapes = dict(_leaves(spec))
+    shapes = dict(_leaves(spec)) if hasattr(spec, "items") else {}
     for name, last in (("lidar", None), ("dynamic_obstacle", FEATURES), ("state", STATE)):
         if name not in shapes:
             raise ConfigError(f"obs_spec has no {name!r}; there are {', '.join(shapes) or 'none'}")

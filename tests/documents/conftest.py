@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from documented import COMMAND
 
 from training_runs import Server
 
@@ -37,3 +38,11 @@ def server(documents_folder):
         made = Server()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def documented(server, documents_folder):
+    """The run of the documented command, two iterations long; its best model is `smoke:best`."""
+    folder = documents_folder / "documented"
+    server.train(folder, *COMMAND, "max_frame_num=1024", "save_interval=2", "eval_interval=2")
+    return folder

@@ -7,33 +7,28 @@ from pathlib import Path
 
 import pytest
 import yaml
+from documented import COMMAND
 
 from navrl import load_checkpoint
 from navrl.cli import main
 
-COMMAND = (
-    "headless=True", "env.num_envs=64", "env.num_obstacles=350", "env_dyn.num_obstacles=80", "wandb.mode=offline",
-    "compress_checkpoint=True", "async_checkpoint_queue_size=3", "save_compression_level=9",
-)  # fmt: skip
 SHORT = ("env.num_obstacles=20", "max_frame_num=512", "save_interval=2", "eval_interval=2")  # two iterations
 LOGGED = (
-    "model/total_parameters", "model/file_size_mb", "train/step", "eval/mean_reward", "eval/success_rate",
-    "best_model/step", "perf/policy_training", "perf/evaluation",
-)  # fmt: skip
+    "model/total_parameters",
+    "model/file_size_mb",
+    "train/step",
+    "eval/mean_reward",
+    "eval/success_rate",
+    "best_model/step",
+    "perf/policy_training",
+    "perf/evaluation",
+)
 
 
 def configuration(capsys, *words):
     """Return what `navrl train --cfg job` prints, as a dict."""
     assert main(["train", "--cfg", "job", *words]) == 0, capsys.readouterr().err
     return yaml.safe_load(capsys.readouterr().out)
-
-
-@pytest.fixture(scope="session")
-def documented(server, documents_folder):
-    """The run of the documented command, two iterations long; its best model is `smoke:best`."""
-    folder = documents_folder / "documented"
-    server.train(folder, *COMMAND, "max_frame_num=1024", "save_interval=2", "eval_interval=2")
-    return folder
 
 
 @pytest.mark.slow
@@ -100,9 +95,13 @@ def test_numbers_and_nulls_are_taken_as_the_original_writes_them(capsys):
 
 def test_the_documented_keys_of_model_management_are_those_of_the_registry(capsys):
     words = (
-        "upload_frequency=5", "save_best_models=true", "best_model_metric=mean_reward", "keep_last_n=3",
-        "upload_conditions.min_reward_threshold=50.0", "upload_conditions.min_success_rate=0.8",
-    )  # fmt: skip
+        "upload_frequency=5",
+        "save_best_models=true",
+        "best_model_metric=mean_reward",
+        "keep_last_n=3",
+        "upload_conditions.min_reward_threshold=50.0",
+        "upload_conditions.min_success_rate=0.8",
+    )
     registry = configuration(capsys, *(f"model_management.{word}" for word in words))["registry"]
     assert (registry["upload_frequency"], registry["keep_last_n"]) == (5, 3)
     assert registry["best_model_metric"] == "mean_reward"

@@ -386,7 +386,7 @@ def test_a_cleared_store_takes_other_frames():
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
-        ({}, "no keys"),
+        ({}, "frames are {}"),
         ({"x": np.zeros((3, 2), np.float32), "y": np.zeros(2)}, "different numbers of frames"),
         ({"x": np.zeros((3, 3), np.float32)}, r"x: float32 \(3,\), expected float32 \(2,\)"),
         ({"x": np.zeros((3, 2))}, "x: float64"),

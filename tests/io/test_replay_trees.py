@@ -69,5 +69,5 @@ def test_what_is_outside_is_refused():
             tree[index] = 1.0
     with pytest.raises(ReplayIndexError, match="2 values for 3 indices"):
         tree[[0, 1, 2]] = [1.0, 2.0]
-    with pytest.raises(ConfigError, match="size=0"):
+    with pytest.raises(ConfigError, match="size is 0"):
         SumTree(0)

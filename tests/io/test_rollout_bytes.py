@@ -207,7 +207,7 @@ def test_damaged_bytes_are_not_written(tmp_path):
         (lambda: decompress_rollout(compress_rollout(rollout())[:-9]), ContainerError, "cut short"),
         (lambda: decompress_minibatch(compress_rollout(rollout()), [ENVS * STEPS]), RolloutError, "from 0 to 767"),
         (lambda: decompress_minibatch(compress_rollout(rollout()), [0.5]), RolloutError, "expected numbers"),
-        (lambda: compress_rollout(rollout(), 17), ConfigError, "compression_level is 17; expected 0 to 16"),
+        (lambda: compress_rollout(rollout(), 17), ConfigError, "compression_level is 17; expected a whole number from 0 to 16"),
         (lambda: compress_rollout(torch.zeros(3)), RolloutError, "expected a TensorDict"),
         (lambda: compress_rollout({"a": torch.zeros(3, 2), "b": object()}), UnsupportedStateError, "b: builtins"),
     ],

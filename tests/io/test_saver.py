@@ -729,7 +729,7 @@ def test_a_full_queue_is_told_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("level", [-1, 17])
 def test_a_level_out_of_range_is_refused(level):
-    with pytest.raises(ConfigError, match=f"level is {level}, expected 0 to 16"):
+    with pytest.raises(ConfigError, match=f"level is {level}; expected a whole number from 0 to 16"):
         AsyncCheckpointSaver(level=level)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from navrl.adapters.forwarding import ForwardsToBase, FrameRate
+from navrl.arguments import whole_number
 from navrl.errors import ConfigError, missing_extra
 from navrl.io.compressed import ChunkCodec, CompressedRows
 from navrl.io.devices import usable_device
@@ -53,6 +54,8 @@ class CompressedTensorDict:
         self, data: TensorDictBase, compress_keys: Sequence[Key] | None = None, *, level: int | None = 1,
         codec: ChunkCodec | str = DEFAULT_CODEC, chunk_rows: int = 64, shuffle: torch.Generator | None = None,
     ) -> None:  # fmt: skip
+        if not isinstance(data, TensorDictBase):
+            raise ConfigError(f"data is a {type(data).__name__}; expected a TensorDict")
         self._level, self._codec, self._chunk_rows = level, codec, chunk_rows
         self.batch_size = torch.Size(data.batch_size)
         number = self.batch_size.numel()
@@ -334,8 +337,9 @@ class CompressedDataCollector(ForwardsToBase):
     ) -> None:  # fmt: skip
         if not isinstance(compress, bool):
             raise ConfigError(f"compress is {compress!r}; expected True or False (the level is compression_level)")
-        if batches_per_rollout < 1:
-            raise ConfigError(f"batches_per_rollout is {batches_per_rollout}; expected at least 1")
+        if not isinstance(base_collector, Iterable):
+            raise ConfigError(f"base_collector is a {type(base_collector).__name__}; expected a collector")
+        batches_per_rollout = whole_number("batches_per_rollout", batches_per_rollout, 1)
         self.base_collector, self.postproc, self.batches_per_rollout = base_collector, postproc, batches_per_rollout
         self.compress = compress
         self._keys, self._level, self._codec, self._chunk_rows = compress_keys, compression_level, codec, chunk_rows

@@ -20,6 +20,7 @@ from navrl.adapters.acting_policy import acting_policy, acts_with_a_copy
 from navrl.adapters.forwarding import ForwardsToBase, FrameRate
 from navrl.adapters.frozen import FrozenPolicy
 from navrl.adapters.thread_modes import own_modes
+from navrl.arguments import whole_number
 from navrl.errors import CollectorError, ConfigError
 from navrl.io.devices import usable_device
 
@@ -72,8 +73,7 @@ class PipelinedDataCollector(ForwardsToBase):
         self, base_collector: Iterable[Any], device: torch.device | str | None = None, prefetch_count: int = 2, *,
         policy: nn.Module | Literal["auto"] | None = "auto", push_weights: bool = False, copy: bool | None = None,
     ) -> None:  # fmt: skip
-        if isinstance(prefetch_count, bool) or not isinstance(prefetch_count, int) or prefetch_count < 1:
-            raise ConfigError(f"prefetch_count is {prefetch_count!r}; expected a whole number of at least 1")
+        prefetch_count = whole_number("prefetch_count", prefetch_count, 1)
         if not isinstance(base_collector, Iterable):
             raise ConfigError(f"base_collector is a {type(base_collector).__name__}; expected something that can be iterated")
         acting = acting_policy(base_collector, policy, push_weights)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ReplayError, StateError, missing_extra
 
 try:
@@ -82,6 +83,7 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
                 f"ndim={ndim!r}: a CompressedStorage has one axis of frames, expected 1. "
                 "Flatten what you add with data.reshape(-1), or use a LazyTensorStorage"
             )
+        max_size = whole_number("max_size", max_size, 1, 1 << 40)
         # TorchRL knows how to batch its own storages only; one of lazy stacks gives batches as they are, and so do we.
         Storage.__init__(self, max_size, compilable=compilable)
         self.device = usable_device(device)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from navrl.arguments import as_mapping, as_path, whole_number
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io import legacy
-from navrl.io.codecs import DEFAULT_CODEC, Bytes
+from navrl.io.codecs import DEFAULT_CODEC, MAX_LEVEL, Bytes
 from navrl.io.container import Container, Written, write_container
 from navrl.io.delta import add_bases, base_of, verify_bases
 from navrl.io.devices import usable_device
@@ -53,9 +54,12 @@ def save_checkpoint(
 
     Raises:
         UnsupportedStateError: the state holds an object that cannot be stored.
+        ConfigError: there is no such codec or level.
         OSError: the disk is full, the folder not writable; what stood at `path` is untouched.
     """
-    packed = pack_state(state)
+    path, packed = as_path("path", path), pack_state(state)
+    if level is not None:
+        level = whole_number("level", level, 0, MAX_LEVEL)
     document = {**checkpoint_document(metadata), "state": packed.tree}
     sources = live_sources(packed)
     if lossy_moments:
@@ -72,7 +76,7 @@ def checkpoint_document(
         "kind": KIND,
         "created": time.time(),
         **({} if sequence is None else {"sequence": sequence}),
-        "metadata": check_json(dict(metadata), "metadata") if metadata else {},
+        "metadata": check_json(as_mapping("metadata", metadata), "metadata"),
     }
 
 
@@ -85,7 +89,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         NoCheckpointError: there is none; the message lists the names that were tried. Or there is
             something else than a file, which the message names.
     """
-    path = Path(path)
+    path = as_path("path", path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
     if path.suffix in _SUFFIXES:
         candidates.append(path.with_suffix(""))
@@ -146,6 +150,8 @@ def load_checkpoint(
         ContainerError: the file is damaged; the message names the file and the tensor.
     """
     device = usable_device(device)
+    if workers is not None:
+        workers = whole_number("workers", workers, 1)
     found = find_checkpoint(path)
     with naming_file(found), open(open_to_read(found), "rb") as file:
         start = file.read(len(MAGIC))

@@ -24,9 +24,10 @@ from navrl.io.element_types import ITEM_BYTES, SCALAR_OF
 from navrl.io.libzstd import entropy_code
 from navrl.io.row_codec import RowCodec, Rows
 
-__all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "Bytes", "Codec", "find_codec"]
+__all__ = ["CODECS", "DEFAULT_CODEC", "MAX_EXPANSION", "MAX_LEVEL", "Bytes", "Codec", "find_codec"]
 
 DEFAULT_CODEC = "planes-zstd"
+MAX_LEVEL = 16  # of any codec
 
 _SAMPLES = 2048
 _COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 import torch
 
+from navrl.arguments import as_mapping, as_path, whole_number
 from navrl.errors import CheckpointError, ConfigError, ContainerError
 from navrl.io.checkpoint import NoCheckpointError, load_checkpoint, verify_checkpoint
 from navrl.io.codecs import DEFAULT_CODEC
@@ -77,8 +78,8 @@ class Retention:
     keep_every: int = 0
 
     def __post_init__(self) -> None:
-        if self.keep_last_n is not None and self.keep_last_n < 1:
-            raise ConfigError(f"keep_last_n is {self.keep_last_n}, expected at least 1, or None to keep all")
+        if self.keep_last_n is not None:
+            whole_number("keep_last_n", self.keep_last_n, 1)
         if self.keep_best and self.metric is None:
             raise ConfigError("keep_best needs metric: the name of the metric that says which is best")
         if self.keep_best < 0 or self.keep_every < 0 or self.mode not in ("max", "min"):
@@ -152,7 +153,7 @@ class CheckpointDirectory:
         on_error: Literal["raise", "warn"] = "raise",
         on_done: OnDone | None = None,
     ) -> None:
-        self.folder = Path(folder).absolute()
+        self.folder = as_path("folder", folder).absolute()
         self._naming = threading.Lock()  # held while names are given, and while what has none is removed
         self.retention = Retention(keep_last_n, keep_best, metric, mode, keep_every)
         make_folder(self.folder)
@@ -187,8 +188,9 @@ class CheckpointDirectory:
         `metrics` and `config` are kept in the index: listing a folder reads no array.
         """
         path = self.folder / format_checkpoint_name(step)
-        finite = {name: float(value) if math.isfinite(value) else None for name, value in (metrics or {}).items()}
-        metadata = {"step": step, "metrics": finite, "config": config}
+        known = as_mapping("metrics", metrics)
+        finite = {name: float(value) if math.isfinite(value) else None for name, value in known.items()}
+        metadata = {"step": int(step), "metrics": finite, "config": config}
         number = self._numbers.take()
         self.saver.save_async(state, path, compress, metadata, sequence=number, after=self._saved)
         return path

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError
+from navrl.arguments import whole_number
+from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError, shown
 from navrl.io.devices import usable_device
 from navrl.io.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
 from navrl.io.threads import usable_cores
-from navrl.io.workers import Workers, check_count
+from navrl.io.workers import Workers
 
 __all__ = ["DictReplayBuffer", "PrefixSum"]
 
@@ -48,7 +49,7 @@ class PrefixSum:
 
     def __init__(self, max_len: int | None = None, lengths: Iterable[int] = ()) -> None:
         if max_len is not None:
-            check_count("max_len", max_len, 1, 1 << 62)
+            max_len = whole_number("max_len", max_len, 1, 1 << 62)
         self.max_len = max_len
         self._ends: list[int] = []  # sums from the first part ever added
         self._gone = 0  # removed parts that are still in `_ends`
@@ -62,8 +63,7 @@ class PrefixSum:
         Raises:
             ConfigError: the length is no whole number from 1 on.
         """
-        length = int(length) if isinstance(length, np.integer) else length
-        check_count("length", length, 1, 1 << 62)
+        length = whole_number("length", length, 1, 1 << 62)
         self._ends.append((self._ends[-1] if self._ends else self._base) + length)
         if self.max_len is not None and len(self) > self.max_len:
             self.popleft()
@@ -106,7 +106,11 @@ class PrefixSum:
         Raises:
             ReplayIndexError: the index is negative, or not less than `total`.
         """
-        if not 0 <= index < self.total:
+        try:
+            inside = 0 <= index < self.total
+        except TypeError as error:
+            raise ReplayIndexError(f"index is {shown(index)}; expected a whole number") from error
+        if not inside:
             found = f"expected 0 to {self.total - 1}" if self.total else "there are no parts yet"
             raise ReplayIndexError(f"index {index} is outside; {found}")
         part = bisect_right(self._ends, index + self._base, self._gone)
@@ -146,11 +150,11 @@ class DictReplayBuffer:
         self, max_size: int, keys: Iterable[str] | None = None, device: torch.device | str = "cpu",
         img_compressed: bool | str = False, *, threads: int | None = None,
     ) -> None:  # fmt: skip
-        check_count("max_size", max_size, 1, 1 << 40)
+        max_size = whole_number("max_size", max_size, 1, 1 << 40)
         if img_compressed not in MODES:
             raise ConfigError(f"img_compressed={img_compressed!r}: expected False, 'frame' (or True), or 'episode'")
-        if isinstance(keys, str):
-            raise ConfigError(f"keys={keys!r}: expected a list of names, such as [{keys!r}]")
+        if isinstance(keys, str) or not isinstance(keys, Iterable | None):
+            raise ConfigError(f"keys is {shown(keys)}; expected a list of names, such as ['observation', 'action']")
         self.max_size, self.device = max_size, usable_device(device)
         self.keys = None if keys is None else tuple(keys)
         self.mode = MODES[img_compressed]
@@ -189,6 +193,8 @@ class DictReplayBuffer:
         Raises:
             ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer; nothing was stored.
         """
+        if not isinstance(episode, Mapping):
+            raise ReplayError(f"an episode is {shown(episode)}; expected arrays by name, such as {{'action': ...}}")
         tensors = self._checked(episode)
         length = len(next(iter(tensors.values())))
         stored: Episode = {key: self._stored(tensor) for key, tensor in tensors.items()}
@@ -211,7 +217,7 @@ class DictReplayBuffer:
             ReplayError: there are no frames yet.
             ConfigError: `batch_size` is no whole number from 1 on.
         """
-        check_count("batch_size", batch_size, 1, 1 << 40)
+        batch_size = whole_number("batch_size", batch_size, 1, 1 << 40)
         with self._lock:
             if not len(self):
                 raise ReplayError("the buffer is empty; add an episode before you sample")

@@ -10,14 +10,15 @@ one for the number of axes, the lengths of the axes (8 bytes each), for a PIL im
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from navrl.errors import ConfigError, ContainerError, NavrlError, ReplayError, missing_extra
-from navrl.io.codecs import CODECS, MAX_EXPANSION
+from navrl.arguments import whole_number
+from navrl.errors import ConfigError, ContainerError, NavrlError, ReplayError, missing_extra, shown
+from navrl.io.codecs import CODECS, MAX_EXPANSION, MAX_LEVEL
 from navrl.io.codecs import find_codec as find_file_codec
 from navrl.io.element_types import ITEM_BYTES, NAME_OF_NUMPY_DTYPE, NUMPY_DTYPES
 from navrl.io.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
@@ -26,7 +27,7 @@ __all__ = ["compress_image", "compress_image_seq", "decompress_image", "decompre
 
 MAGIC = b"NVI1"
 ARRAY, TENSOR, PICTURE = range(3)
-MAX_AXES, MAX_LEVEL = 32, 16
+MAX_AXES = 32
 LARGEST = 1 << 32  # bytes of what is decompressed, unless the caller allows more
 _HEAD = struct.Struct("<4sBBBB")
 _ELEMENTS, _CODEC_NAMES = list(ITEM_BYTES), list(CODECS)
@@ -42,10 +43,10 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
         ReplayError: it is none of these, or its elements are not numbers.
         ConfigError: there is no such codec or level.
     """
-    if level is not None and (type(level) is not int or not 0 <= level <= MAX_LEVEL):
-        hint = f"; a codec is named as codec={level!r}" if isinstance(level, str) else ""
-        expected = f"None or a whole number from 0 to {MAX_LEVEL}"
-        raise ConfigError(f"level={level!r}: expected {expected}{hint}")
+    if isinstance(level, str):
+        raise ConfigError(f"level is {shown(level)}; expected a number: a codec is named as codec={shown(level)}")
+    if level is not None:
+        level = whole_number("level", level, 0, MAX_LEVEL)
     coder = find_file_codec(codec)
     what, element, shape, mode, raw = _taken_apart(image)
     head = _HEAD.pack(MAGIC, what, _ELEMENTS.index(element), _CODEC_NAMES.index(codec), len(shape))
@@ -58,9 +59,13 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
     """Return what `compress_image` was given: an array, a tensor, or a PIL image.
 
     Raises:
+        ConfigError: these are no bytes.
         ContainerError: the bytes are not of `compress_image`, are damaged, or stand for more than `largest` bytes.
     """
-    stored = np.frombuffer(data, np.uint8)
+    try:
+        stored = np.frombuffer(data, np.uint8)
+    except TypeError as error:
+        raise ConfigError(f"data is {shown(data)}; expected the bytes that compress_image returned") from error
     if stored.size < _HEAD.size:
         raise ContainerError(f"{stored.size} bytes are no compressed image: expected at least {_HEAD.size}")
     magic, what, element_number, codec_number, axes = _HEAD.unpack_from(stored.data)
@@ -116,6 +121,7 @@ def decompress_image_seq(
     it. `image_shape` may have axes of length 1 that the images had not, and the other way round.
 
     Raises:
+        ConfigError: an argument is of the wrong type.
         ContainerError: as `decompress_image`; or the bytes hold a single image, or images of
             another number, shape or element type.
     """
@@ -123,6 +129,8 @@ def decompress_image_seq(
     if not isinstance(images, np.ndarray | torch.Tensor) or not images.ndim:
         raise ContainerError("the bytes hold one image, expected a sequence: use decompress_image")
     count, *stored = images.shape
+    if not isinstance(image_shape, Iterable | None):
+        raise ConfigError(f"image_shape is {shown(image_shape)}; expected lengths, such as (1, 64, 64)")
     shape = stored if image_shape is None else [int(length) for length in image_shape]
     found = _element_name(images.dtype)
     held = (count, [length for length in stored if length != 1], found)

@@ -7,6 +7,7 @@ from typing import TextIO
 
 import torch
 
+from navrl.arguments import whole_number
 from navrl.errors import ConfigError
 
 __all__ = ["format_checkpoint_name", "get_model_size", "print_model_info"]
@@ -18,15 +19,20 @@ def format_checkpoint_name(step: int, prefix: str = "checkpoint", suffix: str = 
     Raises:
         ConfigError: the step is negative, or the prefix would lead into another folder.
     """
-    if step < 0:
-        raise ConfigError(f"step is {step}, expected 0 or more")
-    if "/" in prefix or prefix.startswith("."):
+    step = whole_number("step", step, 0)
+    if not isinstance(prefix, str) or "/" in prefix or prefix.startswith("."):
         raise ConfigError(f"prefix is {prefix!r}, expected the beginning of a file name: no '/' and no leading dot")
     return f"{prefix}_{step:09d}{suffix}"
 
 
 def get_model_size(model: torch.nn.Module) -> dict[str, float]:
-    """Return `parameters`, `trainable_parameters`, `bytes` and `megabytes` of a model; shared tensors count once."""
+    """Return `parameters`, `trainable_parameters`, `bytes` and `megabytes` of a model; shared tensors count once.
+
+    Raises:
+        ConfigError: it is no torch module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     parameters = list(model.parameters())
     tensors = {tensor.data_ptr(): tensor for tensor in (*parameters, *model.buffers()) if tensor.numel()}
     size = sum(tensor.nbytes for tensor in tensors.values())

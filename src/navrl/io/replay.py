@@ -18,14 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navrl.errors import ConfigError, ReplayError, ReplayIndexError
+from navrl.arguments import whole_number
+from navrl.errors import ConfigError, ReplayError, ReplayIndexError, shown
 from navrl.io.replay_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec, given_codec, rounded_keys
 from navrl.io.replay_columns import ChunkColumn, RawColumn, Ring
 from navrl.io.replay_input import as_indices, as_tensor, as_words, check_kinds, common_length, in_one, length_of
 from navrl.io.replay_links import Link, alike
 from navrl.io.replay_state import pack_parts, read_parts
 from navrl.io.threads import TaskThreads, usable_cores
-from navrl.io.workers import Workers, check_count
+from navrl.io.workers import Workers
 
 __all__ = ["FrameStore", "Rounded"]
 
@@ -53,13 +54,13 @@ class FrameStore:
         self, capacity: int, *, chunk: int = CHUNK, codecs: Codecs | None = None, streams: int | None = None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
-        check_count("capacity", capacity, 1, 1 << 40)
+        capacity = whole_number("capacity", capacity, 1, 1 << 40)
         if chunk not in range(8, 65, 8):
             raise ConfigError(f"chunk={chunk!r}: expected 8, 16, 24, ... or 64 frames")
         if streams is not None:
-            check_count("streams", streams, 1, capacity)
+            streams = whole_number("streams", streams, 1, capacity)
         if threads is not None:
-            check_count("threads", threads, 1, 1024)
+            threads = whole_number("threads", threads, 1, 1024)
         for codec in (codecs or {}).values():
             if not isinstance(codec, Rounded) and codec not in CODEC_NAMES:
                 find_codec(codec, Kind("uint8", ()), chunk)  # names the nearest
@@ -185,8 +186,8 @@ class FrameStore:
 
     def _words(self, frames: Mapping[str, Any], *, some: bool = False, due: int | None = None) -> tuple[dict[str, Array], int]:
         """Return frames as rows of whole numbers by key, and how many there are; of some keys, or of all."""
-        if not frames:
-            raise ReplayError("no keys given; expected a mapping of names to arrays")
+        if not hasattr(frames, "items") or not frames:
+            raise ReplayError(f"frames are {shown(frames)}; expected arrays by name")
         kinds, words = {}, {}
         for key, value in frames.items():
             kinds[key], words[key] = as_words(key, value)
@@ -334,7 +335,9 @@ class FrameStore:
 
         Raises:
             ReplayError: there are no frames yet.
+            ConfigError: `batch_size` is no whole number from 1 on.
         """
+        batch_size = whole_number("batch_size", batch_size, 1, 1 << 40)
         with self._lock:
             if not len(self):
                 raise ReplayError("the store is empty; extend it with frames before you sample")

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from navrl.arguments import whole_number
 from navrl.errors import ReplayIndexError
 from navrl.io.replay_codecs import Array
 from navrl.io.replay_tree_kernels import find, reduce, write
-from navrl.io.workers import check_count
 
 __all__ = ["MinTree", "SumTree"]
 
@@ -26,7 +26,7 @@ class _SegmentTree:
     smallest = False
 
     def __init__(self, size: int, dtype: torch.dtype = torch.float32) -> None:
-        check_count("size", size, 1, 1 << 40)
+        size = whole_number("size", size, 1, 1 << 40)
         self._size, self._element = size, np.dtype(str(dtype).removeprefix("torch."))
         self._capacity = 1 << size.bit_length()  # above `size`: the end of a range has a node
         neutral = np.finfo(self._element).max if self.smallest else 0

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from navrl.arguments import as_path
 from navrl.errors import ConfigError, RolloutError
 from navrl.io.codecs import DEFAULT_CODEC
 from navrl.io.container import ArraySource, Container, write_container
@@ -96,7 +97,7 @@ def save_rollout_compressed(
     is, so that no other argument may be given with it. The file is like those of `RolloutStorage`,
     whatever its suffix, and `decompress_rollout` reads it.
     """
-    path = Path(path)
+    path = as_path("path", path)
     level = zstd_level(compression_level)
     if isinstance(data, bytes | bytearray | memoryview):
         if time_first or error_bounds or metadata or compression_level != 9:

@@ -14,13 +14,14 @@ from typing import Any, Literal, Self
 
 import torch
 
+from navrl.arguments import as_path, whole_number
 from navrl.errors import (
     CheckpointError,
-    ConfigError,
     ContainerError,
     RolloutError,
     UnsupportedStateError,
 )
+from navrl.io.codecs import MAX_LEVEL
 from navrl.io.container import ArraySource, Written
 from navrl.io.file_writer import FileWriter
 from navrl.io.files import irregular_kind, sync_folder
@@ -35,7 +36,7 @@ from navrl.io.rollout_file import (
     rollout_info,
 )
 from navrl.io.rollout_reader import RolloutReader
-from navrl.io.saver import MAX_LEVEL, AsyncCheckpointSaver
+from navrl.io.saver import AsyncCheckpointSaver
 from navrl.io.sequence import SequenceNumbers, sequence_of
 
 __all__ = ["RolloutStorage"]
@@ -77,9 +78,9 @@ class RolloutStorage:
         workers: int | None = None,
     ) -> None:
         level = zstd_level(compression_level)
-        if keep_last_n is not None and keep_last_n < 1:
-            raise ConfigError(f"keep_last_n is {keep_last_n}; expected at least 1, or None to keep all")
-        self.folder = Path(save_dir)
+        if keep_last_n is not None:
+            keep_last_n = whole_number("keep_last_n", keep_last_n, 1)
+        self.folder = as_path("save_dir", save_dir)
         self.error_bounds = dict(error_bounds or {})
         self.time_first = time_first
         self.keep_last_n = keep_last_n
@@ -356,6 +357,5 @@ def zstd_level(compression_level: int) -> int:
     Raises:
         ConfigError: there is no such level.
     """
-    if not 0 <= compression_level <= MAX_LEVEL:
-        raise ConfigError(f"compression_level is {compression_level}; expected 0 to {MAX_LEVEL}")
+    compression_level = whole_number("compression_level", compression_level, 0, MAX_LEVEL)
     return 1 if compression_level <= 9 else compression_level

@@ -18,10 +18,11 @@ from typing import Any, Literal, Self
 
 import torch
 
+from navrl.arguments import as_path, whole_number
 from navrl.errors import CheckpointError, ConfigError
 from navrl.io.capture import capture_state
 from navrl.io.checkpoint import checkpoint_document
-from navrl.io.codecs import DEFAULT_CODEC, find_codec
+from navrl.io.codecs import DEFAULT_CODEC, MAX_LEVEL, find_codec
 from navrl.io.container import Written
 from navrl.io.file_writer import NICENESS, FileWriter
 from navrl.io.job import Job, absolute
@@ -34,7 +35,6 @@ __all__ = ["AsyncCheckpointSaver"]
 
 logger = logging.getLogger("navrl.io")
 
-MAX_LEVEL = 16  # of compression
 
 # Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
 _WORTH_OVERLAP = 8 << 20
@@ -91,10 +91,9 @@ class AsyncCheckpointSaver:
             raise ConfigError(f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2")
         if workers is not None and workers < 1:
             raise ConfigError(f"workers is {workers}, expected at least 1, or None for what suits the machine")
-        if level is not None and not 0 <= level <= MAX_LEVEL:
-            raise ConfigError(f"level is {level}, expected 0 to {MAX_LEVEL}, or None for the codec's own choice")
-        if max_queue_size < 1:
-            raise ConfigError(f"max_queue_size is {max_queue_size}, expected at least 1")
+        if level is not None:
+            level = whole_number("level", level, 0, MAX_LEVEL)
+        max_queue_size = whole_number("max_queue_size", max_queue_size, 1)
         if on_error not in ("raise", "warn"):
             raise ConfigError(f"on_error is {on_error!r}, expected 'raise' or 'warn'")
         if when_full not in ("wait", "raise"):
@@ -170,6 +169,7 @@ class AsyncCheckpointSaver:
                 optimiser, the save fails as one does whose file cannot be written.
         """
         codec = self.codec if compress else "raw"
+        path = as_path("path", path)
         self._take(checkpoint, path, lambda: checkpoint_document(metadata, sequence), codec, after)
 
     def _take(

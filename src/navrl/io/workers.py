@@ -8,10 +8,9 @@ from concurrent import futures
 from itertools import pairwise
 from typing import Any
 
-from navrl.errors import ConfigError
 from navrl.io.threads import TaskThreads
 
-__all__ = ["Workers", "check_count"]
+__all__ = ["Workers"]
 
 WORTH_A_THREAD = 1 << 20  # bytes of a batch
 
@@ -45,9 +44,3 @@ class Workers:
     def __del__(self) -> None:
         if self._threads is not None:
             self._threads.close()
-
-
-def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Raise a ConfigError unless a value is a whole number within limits."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{name}={value!r}: expected a whole number from {least} to {most}")

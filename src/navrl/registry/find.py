@@ -23,6 +23,8 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
     Raises:
         RegistryError: there is neither such a file nor such a model, or the model's file is gone.
     """
+    if not isinstance(reference, str | os.PathLike):
+        raise RegistryError(f"a model is {shown(reference)}; expected a path, or a name such as policy:best")
     text = os.fspath(reference)
     if os.path.isdir(text) and not os.path.isfile(os.path.join(text, "model.pt")):
         raise RegistryError(f"{shown(text)} is a folder without model.pt; expected a model, the folder of a run, or a name")

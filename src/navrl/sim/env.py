@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from navrl.errors import ActionError, ConfigError, StateError
+from navrl.errors import ActionError, ConfigError, StateError, shown
 from navrl.sim import kernel
 from navrl.sim.layout import (
     ARRAYS,
@@ -61,6 +61,9 @@ class NavigationEnv:
     """
 
     def __init__(self, settings: NavigationSettings | None = None, *, seed: int = 0, auto_reset: bool = True) -> None:
+        if not isinstance(settings, NavigationSettings | None):
+            example = "NavigationSettings.of(env__num_envs=64)"
+            raise ConfigError(f"settings is {shown(settings)}; expected NavigationSettings, such as {example}")
         self.settings = copy.deepcopy(settings) if settings is not None else NavigationSettings()
         self.settings.check()
         self.auto_reset = auto_reset

@@ -19,11 +19,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 
-from navrl.errors import ConfigError, StateError, TrackingError, nearest_name
+from navrl.arguments import as_mapping, whole_number
+from navrl.errors import ConfigError, StateError, TrackingError, nearest_name, shown
 from navrl.io.checkpoint import load_checkpoint
 from navrl.io.files import AtomicFile
 from navrl.io.index import MAGIC
@@ -112,10 +113,14 @@ def save_and_upload_best_model(
     Raises:
         ConfigError: `eval_metrics` lacks the metric; the nearest one is named.
     """
+    eval_metrics = as_mapping("eval_metrics", eval_metrics)
     if threshold_metric not in eval_metrics:
         near = nearest_name(threshold_metric, eval_metrics)
         raise ConfigError(f"eval_metrics has no {threshold_metric!r}; there are {', '.join(eval_metrics) or 'none'}.{near}")
-    value = float(eval_metrics[threshold_metric])
+    measured = eval_metrics[threshold_metric]
+    if not isinstance(measured, SupportsFloat):
+        raise ConfigError(f"eval_metrics[{threshold_metric!r}] is {shown(measured)}; expected a number")
+    value = float(measured)
     tracker = _best.setdefault(threshold_metric, {}) if best_value_tracker is None else best_value_tracker
     if not value > tracker.get(BEST, float("-inf")):
         return False
@@ -245,15 +250,15 @@ def _tracking() -> Tracking:
 
 
 def _metadata(step: int, model_type: str, metrics: Mapping[str, Any] | None, parameters: int) -> dict[str, Any]:
-    known = dict(metrics or {})
-    rows = [("step", int(step)), ("parameters", parameters), *known.items()]
+    known, step = as_mapping("eval_metrics", metrics), whole_number("step", step, 0)
+    rows = [("step", step), ("parameters", parameters), *known.items()]
     card = "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)])
     return {
-        "step": int(step),
+        "step": step,
         "model_type": model_type,
         "metrics": known,
         "total_parameters": parameters,
-        "description": f"{model_type} of step {int(step)}\n\n{card}",
+        "description": f"{model_type} of step {step}\n\n{card}",
     }
 
 
