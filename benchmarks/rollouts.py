@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from navrl.bench import Case, Column, Gate, Results, Suite
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.rollouts.storage import RolloutStorage
 from navrl.rl.scripted import scripted_pilot
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings

@@ -33,7 +33,7 @@ def test_importing_the_command_line_loads_no_heavy_package():
 
 
 def test_what_the_process_that_writes_checkpoints_imports_is_light():
-    assert loaded_by("import navrl.io.writer_process") & (HEAVY | {"torch"}) == set()
+    assert loaded_by("import navrl.io.checkpoint.writer_process") & (HEAVY | {"torch"}) == set()
 
 
 @pytest.mark.slow
@@ -60,6 +60,6 @@ def test_type_checkers_know_the_public_names_and_where_they_are(package):
 
 
 def test_modules_of_a_package_need_no_import_of_their_own():
-    program = "import navrl.io; print(navrl.io.codecs.DEFAULT_CODEC, hasattr(navrl.io, 'nothing'))"
+    program = "import navrl.io; print(navrl.io.container.codecs.DEFAULT_CODEC, hasattr(navrl.io, 'nothing'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "planes-zstd False\n"

@@ -51,6 +51,25 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
     return [(line, module) for line, module in found if module == "navrl" or module.startswith("navrl.")]
 
 
+# Inside io, only `container` is shared; rollouts are written in the background by the saver of checkpoints.
+ROOMS: dict[str, set[str]] = {
+    "container": set(),
+    "checkpoint": {"container"},
+    "rollouts": {"container", "checkpoint"},
+    "replay": {"container"},
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "io").glob("*/*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_of_io_imports_only_what_it_may(path):
+    room = path.parent.name
+    for line, module in imports_of(path):
+        pieces = module.split(".")
+        if pieces[:2] == ["navrl", "io"]:
+            assert len(pieces) > 2, f"{path.name}:{line} imports {module}: name the module inside"
+            assert pieces[2] in {room, *ROOMS[room]}, f"{path.name}:{line} imports {module}: {room} may not know it"
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_only_from_the_layers_below(path):
     part = path.relative_to(ROOT).parts[0].removesuffix(".py")

@@ -10,7 +10,7 @@ import torch
 from navrl.cli import main
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import PRETRAINED
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.model import load_model
 from navrl.navrl_model import create_navrl_model
 from navrl.rl.network import NavigationNetwork, to_upstream

@@ -15,10 +15,10 @@ from rich.console import Console
 from navrl.cli import main
 from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, RolloutError
-from navrl.io.checkpoint import load_checkpoint
-from navrl.io.directory import list_entries
-from navrl.io.rollout_export import export_minari, export_parquet, read_experience
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.io.checkpoint.directory import list_entries
+from navrl.io.rollouts.export import export_minari, export_parquet, read_experience
+from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.recorder import Tracking
 from navrl.train import rollouts as train_rollouts
@@ -331,7 +331,7 @@ def test_torchrl_names_are_understood(tmp_path):
 
 def test_a_folder_that_was_half_exported_does_not_appear(tmp_path, storage, monkeypatch):
     pytest.importorskip("minari")
-    from navrl.io import rollout_export
+    from navrl.io.rollouts import export as rollout_export
 
     def fail(experience):
         raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.monitor import MetricsLog
 
 TINY = (

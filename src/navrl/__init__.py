@@ -14,16 +14,16 @@ from navrl.lazy import lazy_names
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "AsyncCheckpointSaver": "navrl.io.saver",
-    "DictReplayBuffer": "navrl.io.episodes",
-    "FrameStore": "navrl.io.replay",
-    "PrefixSum": "navrl.io.episodes",
-    "Rounded": "navrl.io.replay",
-    "compress_image": "navrl.io.images",
-    "compress_image_seq": "navrl.io.images",
-    "decompress_image": "navrl.io.images",
-    "decompress_image_seq": "navrl.io.images",
-    "CheckpointDirectory": "navrl.io.directory",
+    "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
+    "DictReplayBuffer": "navrl.io.replay.episodes",
+    "FrameStore": "navrl.io.replay.frame_store",
+    "PrefixSum": "navrl.io.replay.episodes",
+    "Rounded": "navrl.io.replay.frame_store",
+    "compress_image": "navrl.io.replay.images",
+    "compress_image_seq": "navrl.io.replay.images",
+    "decompress_image": "navrl.io.replay.images",
+    "decompress_image_seq": "navrl.io.replay.images",
+    "CheckpointDirectory": "navrl.io.checkpoint.directory",
     "CompressedDataCollector": "navrl.adapters.compressed",
     "CompressedLidarTransform": "navrl.adapters.observation_compression",
     "CompressedStorage": "navrl.adapters.torchrl_replay",
@@ -31,16 +31,16 @@ _PUBLIC = {
     "PipelinedDataCollector": "navrl.adapters.pipelined",
     "PrioritizedSampler": "navrl.adapters.prioritized",
     "PrioritizedSliceSampler": "navrl.adapters.prioritized",
-    "compress_rollout": "navrl.io.rollout_bytes",
-    "decompress_minibatch": "navrl.io.rollout_bytes",
-    "decompress_rollout": "navrl.io.rollout_bytes",
-    "save_rollout_compressed": "navrl.io.rollout_bytes",
-    "format_checkpoint_name": "navrl.io.models",
-    "get_model_size": "navrl.io.models",
-    "load_checkpoint": "navrl.io.checkpoint",
-    "print_model_info": "navrl.io.models",
-    "save_checkpoint": "navrl.io.checkpoint",
-    "RolloutStorage": "navrl.io.rollouts",
+    "compress_rollout": "navrl.io.rollouts.in_memory",
+    "decompress_minibatch": "navrl.io.rollouts.in_memory",
+    "decompress_rollout": "navrl.io.rollouts.in_memory",
+    "save_rollout_compressed": "navrl.io.rollouts.in_memory",
+    "format_checkpoint_name": "navrl.io.checkpoint.names",
+    "get_model_size": "navrl.io.checkpoint.names",
+    "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "print_model_info": "navrl.io.checkpoint.names",
+    "save_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "RolloutStorage": "navrl.io.rollouts.storage",
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
@@ -62,26 +62,26 @@ if TYPE_CHECKING:
     from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
     from navrl.adapters.torchrl_replay import CompressedStorage as CompressedStorage
     from navrl.evaluate import load_policy as load_policy
-    from navrl.io.checkpoint import load_checkpoint as load_checkpoint
-    from navrl.io.checkpoint import save_checkpoint as save_checkpoint
-    from navrl.io.directory import CheckpointDirectory as CheckpointDirectory
-    from navrl.io.episodes import DictReplayBuffer as DictReplayBuffer
-    from navrl.io.episodes import PrefixSum as PrefixSum
-    from navrl.io.images import compress_image as compress_image
-    from navrl.io.images import compress_image_seq as compress_image_seq
-    from navrl.io.images import decompress_image as decompress_image
-    from navrl.io.images import decompress_image_seq as decompress_image_seq
-    from navrl.io.models import format_checkpoint_name as format_checkpoint_name
-    from navrl.io.models import get_model_size as get_model_size
-    from navrl.io.models import print_model_info as print_model_info
-    from navrl.io.replay import FrameStore as FrameStore
-    from navrl.io.replay import Rounded as Rounded
-    from navrl.io.rollout_bytes import compress_rollout as compress_rollout
-    from navrl.io.rollout_bytes import decompress_minibatch as decompress_minibatch
-    from navrl.io.rollout_bytes import decompress_rollout as decompress_rollout
-    from navrl.io.rollout_bytes import save_rollout_compressed as save_rollout_compressed
-    from navrl.io.rollouts import RolloutStorage as RolloutStorage
-    from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.io.checkpoint.checkpoint_file import load_checkpoint as load_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint
+    from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
+    from navrl.io.checkpoint.names import format_checkpoint_name as format_checkpoint_name
+    from navrl.io.checkpoint.names import get_model_size as get_model_size
+    from navrl.io.checkpoint.names import print_model_info as print_model_info
+    from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
+    from navrl.io.replay.episodes import PrefixSum as PrefixSum
+    from navrl.io.replay.frame_store import FrameStore as FrameStore
+    from navrl.io.replay.frame_store import Rounded as Rounded
+    from navrl.io.replay.images import compress_image as compress_image
+    from navrl.io.replay.images import compress_image_seq as compress_image_seq
+    from navrl.io.replay.images import decompress_image as decompress_image
+    from navrl.io.replay.images import decompress_image_seq as decompress_image_seq
+    from navrl.io.rollouts.in_memory import compress_rollout as compress_rollout
+    from navrl.io.rollouts.in_memory import decompress_minibatch as decompress_minibatch
+    from navrl.io.rollouts.in_memory import decompress_rollout as decompress_rollout
+    from navrl.io.rollouts.in_memory import save_rollout_compressed as save_rollout_compressed
+    from navrl.io.rollouts.storage import RolloutStorage as RolloutStorage
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
     from navrl.navrl_model import create_navrl_model as create_navrl_model
     from navrl.registry.find import find_model as find_model

@@ -10,7 +10,7 @@ from typing import Any
 
 from navrl.conf.overrides import GROUPS, check_overrides
 from navrl.errors import ConfigError, shown
-from navrl.io.devices import usable_device
+from navrl.io.container.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.network import NetworkSettings
 from navrl.rl.ppo import PPOSettings

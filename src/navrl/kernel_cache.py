@@ -46,8 +46,8 @@ __all__ = ["KernelMissingError", "c_kernel", "compile_alone", "kernel", "key", "
 PACKAGE = Path(__file__).parent
 # All that ends up in machine code: the kernels, and the modules whose constants they use.
 SOURCES = (
-    "kernel_cache.py", "simd.py", "sim/*.py", "rl/fused*.py", "rl/gemm.py", "io/coders.py", "io/libzstd.py",
-    "io/replay_*.py", "io/row_kernels.py",
+    "kernel_cache.py", "simd.py", "sim/*.py", "rl/fused*.py", "rl/gemm.py", "io/container/coders.py",
+    "io/container/libzstd.py", "io/container/words.py", "io/container/row_kernels.py", "io/replay/*.py",
 )  # fmt: skip
 # numba's settings that change the code it generates; those of the processor are part of the target.
 SETTINGS = (

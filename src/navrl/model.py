@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from navrl.errors import ConfigError, StateError, nearest_name, shown
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.finite import check_finite
 from navrl.rl.network import NavigationNetwork, NetworkSettings, RowLayout, build_network, from_upstream

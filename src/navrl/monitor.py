@@ -389,7 +389,7 @@ def keep_aside(path: Path) -> Path:
 
 def _replace(path: Path, lines: Sequence[bytes]) -> None:
     """Write a file of these lines in the place of another: whole or not at all."""
-    from navrl.io.files import AtomicFile  # here: timers alone need no torch
+    from navrl.io.container.atomic_files import AtomicFile  # here: timers alone need no torch
 
     with AtomicFile(path) as file:
         file.write([b"".join(lines)])

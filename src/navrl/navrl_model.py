@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from navrl.errors import ConfigError, StateError
-from navrl.io.checkpoint import load_checkpoint
-from navrl.io.devices import usable_device
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.io.container.devices import usable_device
 from navrl.model import check_weights, is_original, model_state, save_model
 from navrl.rl.network import FEATURES, STATE, NetworkSettings, RowLayout, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings

@@ -16,7 +16,7 @@ from torchrl.data.replay_buffers import samplers as torchrl_samplers  # noqa: E4
 from navrl import CompressedStorage, PrioritizedSampler, PrioritizedSliceSampler  # noqa: E402
 from navrl.adapters.prioritized import TREES, extension_is_there  # noqa: E402
 from navrl.errors import ConfigError  # noqa: E402
-from navrl.io.replay_trees import SumTree  # noqa: E402
+from navrl.io.replay.segment_trees import SumTree  # noqa: E402
 
 
 def buffer_of(sampler, count: int = 100) -> TensorDictReplayBuffer:

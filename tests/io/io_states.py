@@ -7,7 +7,7 @@ from collections import OrderedDict
 import numpy as np
 import torch
 
-from navrl.io.tensor_types import TORCH_DTYPES
+from navrl.io.container.tensor_types import TORCH_DTYPES
 
 
 def bits(tensor: torch.Tensor) -> bytes:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.io.channel import Channel
-from navrl.io.shared_memory import SharedMemory
+from navrl.io.checkpoint.channel import Channel
+from navrl.io.checkpoint.shared_memory import SharedMemory
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -68,7 +68,7 @@ def test_an_end_that_is_closed_amid_a_message_is_no_message():
 
 
 def test_a_partner_that_is_gone_while_others_hold_its_end_open_is_found_out(monkeypatch):
-    monkeypatch.setattr("navrl.io.channel._PATIENCE", 0.05)
+    monkeypatch.setattr("navrl.io.checkpoint.channel._PATIENCE", 0.05)
     alive = iter([True, True, False])
     one, other = socket.socketpair()
     with one, other, pytest.raises(EOFError, match="gone"):
@@ -77,7 +77,7 @@ def test_a_partner_that_is_gone_while_others_hold_its_end_open_is_found_out(monk
 
 
 def test_a_partner_that_is_gone_does_not_take_what_is_sent(monkeypatch):
-    monkeypatch.setattr("navrl.io.channel._PATIENCE", 0.05)
+    monkeypatch.setattr("navrl.io.checkpoint.channel._PATIENCE", 0.05)
     one, other = socket.socketpair()
     with one, other, pytest.raises(EOFError, match="gone"):
         Channel(other, lambda: False).send(None, [bytes(10_000_000)])

@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError, ContainerError
-from navrl.io import codecs as codecs_module
-from navrl.io import libzstd
-from navrl.io.codecs import CODECS, MAX_EXPANSION, find_codec
-from navrl.io.element_types import ITEM_BYTES
+from navrl.io.container import codecs as codecs_module
+from navrl.io.container import libzstd
+from navrl.io.container.codecs import CODECS, MAX_EXPANSION, find_codec
+from navrl.io.container.element_types import ITEM_BYTES
 
 
 def encode(codec: str, chunk: np.ndarray, element: str, level: int | None = None) -> np.ndarray:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from io_states import bits
 
 from navrl.errors import ConfigError, ContainerError
-from navrl.io.codecs import CODECS
-from navrl.io.compressed import CompressedRows, read_message, write_message
-from navrl.io.tensor_types import TORCH_DTYPES
+from navrl.io.container.codecs import CODECS
+from navrl.io.container.tensor_types import TORCH_DTYPES
+from navrl.io.replay.compressed_rows import CompressedRows, read_message, write_message
 
 
 def identical(first, second):

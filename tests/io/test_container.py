@@ -16,9 +16,9 @@ import torch
 import xxhash
 
 from navrl.errors import CheckpointError, ContainerError
-from navrl.io import container as container_module
 from navrl.io import load_checkpoint, read_index, save_checkpoint, verify_checkpoint
-from navrl.io.index import FOOTER, HEADER, index_checksum
+from navrl.io.container import container_file as container_module
+from navrl.io.container.index import FOOTER, HEADER, index_checksum
 
 
 @pytest.fixture

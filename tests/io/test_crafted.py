@@ -23,8 +23,8 @@ from test_container import rewrite_index
 from navrl.cli import main
 from navrl.errors import ContainerError, NavrlError
 from navrl.io import CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
-from navrl.io.directory import list_entries, list_unreadable
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.checkpoint.directory import list_entries, list_unreadable
+from navrl.io.rollouts.storage import RolloutStorage
 
 try:
     import pyarrow.parquet as parquet

@@ -18,8 +18,8 @@ import pytest
 from injected import ROUNDS
 from navrl.errors import CheckpointError
 from navrl.io import CheckpointDirectory, load_checkpoint
-from navrl.io.directory import list_aliases, list_entries
-from navrl.io.files import TEMPORARY_PATTERN, AtomicFile, remove_stale_files
+from navrl.io.checkpoint.directory import list_aliases, list_entries
+from navrl.io.container.atomic_files import TEMPORARY_PATTERN, AtomicFile, remove_stale_files
 
 STRACE = shutil.which("strace")
 
@@ -96,8 +96,8 @@ TRACED = """
     from pathlib import Path
     import torch
     from navrl.io import Retention, format_checkpoint_name, save_checkpoint
-    from navrl.io.directory import prune
-    from navrl.io.files import point_alias
+    from navrl.io.checkpoint.directory import prune
+    from navrl.io.container.atomic_files import point_alias
     torch.set_num_threads(1)
     def save(folder, step):
         state = {{'weights': torch.full((5000,), float(step)), 'step': step}}
@@ -176,7 +176,7 @@ def killed_at(process: subprocess.Popen, folder: Path, call: str, number: int) -
 
 SLOW_DISK = """
     import os, sys, time, torch
-    import navrl.io.files as files
+    import navrl.io.container.atomic_files as files
     from navrl import AsyncCheckpointSaver
     fsync = os.fsync
     def slow(descriptor):
@@ -299,7 +299,7 @@ def test_the_temporary_file_of_a_living_writer_is_left_alone(tmp_path):
 def test_the_temporary_file_of_a_dead_writer_is_removed(tmp_path):
     program = """
     import os, sys
-    from navrl.io.files import AtomicFile
+    from navrl.io.container.atomic_files import AtomicFile
     file = AtomicFile(sys.argv[1] + "/x")
     file.write([b"abc"])
     os.kill(os.getpid(), 9)

@@ -14,8 +14,8 @@ from test_container import rewrite_index
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
 from navrl.io import AsyncCheckpointSaver, CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
-from navrl.io.delta import _subtract, _unfold
-from navrl.io.element_types import ITEM_BYTES
+from navrl.io.checkpoint.differences import _subtract, _unfold
+from navrl.io.container.element_types import ITEM_BYTES
 
 
 @pytest.fixture

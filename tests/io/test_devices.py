@@ -15,7 +15,7 @@ from navrl import (
     save_checkpoint,
 )
 from navrl.errors import ConfigError
-from navrl.io.devices import usable_device
+from navrl.io.container.devices import usable_device
 
 BAD = ["cuda:99", "mps:7", "gpu", 3.5]
 

@@ -11,7 +11,7 @@ from io_states import TinyTraining, assert_same
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
 from navrl.io import CheckpointDirectory, Entry, Retention, load_checkpoint
-from navrl.io.directory import list_aliases, list_entries, prune
+from navrl.io.checkpoint.directory import list_aliases, list_entries, prune
 
 
 def entry(step, **metrics):

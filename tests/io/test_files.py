@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from navrl.io import files
-from navrl.io.files import AtomicFile
+from navrl.io.container import atomic_files as files
+from navrl.io.container.atomic_files import AtomicFile
 
 
 @given(

@@ -13,9 +13,9 @@ from io_states import TinyTraining, bits, random_tensor
 from navrl_golden import golden_rollout, write_golden
 
 from navrl.io import load_checkpoint, read_index, save_checkpoint
-from navrl.io.codecs import CODECS
-from navrl.io.rollouts import RolloutStorage
-from navrl.io.tensor_types import TORCH_DTYPES
+from navrl.io.container.codecs import CODECS
+from navrl.io.container.tensor_types import TORCH_DTYPES
+from navrl.io.rollouts.storage import RolloutStorage
 
 GOLDEN = Path(__file__).with_name("golden.navrl")
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"

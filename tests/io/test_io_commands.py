@@ -11,7 +11,7 @@ from io_states import TinyTraining, assert_same
 from navrl.cli import main
 from navrl.errors import CheckpointError
 from navrl.io import CheckpointDirectory, load_checkpoint, read_index, save_checkpoint
-from navrl.io.convert import convert_checkpoint
+from navrl.io.checkpoint.conversion import convert_checkpoint
 
 
 @pytest.fixture

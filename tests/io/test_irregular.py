@@ -12,9 +12,9 @@ import torch
 from navrl.cli import main
 from navrl.errors import CheckpointError, ContainerError, NavrlError, RolloutError
 from navrl.io import CheckpointDirectory, find_checkpoint, load_checkpoint, verify_checkpoint
-from navrl.io.convert import convert_checkpoint
-from navrl.io.files import irregular_kind, remove_stale_files
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.checkpoint.conversion import convert_checkpoint
+from navrl.io.container.atomic_files import irregular_kind, remove_stale_files
+from navrl.io.rollouts.storage import RolloutStorage
 
 
 def make_socket(path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from navrl.io import load_checkpoint
-from navrl.io.legacy import UnsafePickleError
+from navrl.io.checkpoint.torch_files import UnsafePickleError
 
 dtypes = (
     npst.boolean_dtypes()

@@ -10,7 +10,7 @@ import torch
 from io_states import assert_same
 
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index
-from navrl.io.pace import Pace
+from navrl.io.checkpoint.pace import Pace
 
 
 def test_another_process_sees_the_pace_by_its_descriptor():
@@ -31,7 +31,7 @@ def test_a_system_without_memory_for_two_processes_has_a_pace_too(monkeypatch):
 
 @pytest.mark.parametrize("process", [False, True])
 def test_a_file_that_nobody_waits_for_is_of_small_chunks_and_is_what_was_saved(tmp_path, monkeypatch, process):
-    monkeypatch.setattr("navrl.io.saver.usable_cores", lambda: 2)
+    monkeypatch.setattr("navrl.io.checkpoint.saver.usable_cores", lambda: 2)
     parameters = [torch.randn(3_000_000, requires_grad=True) for _ in range(2)]
     deadline = time.monotonic() + 60
     with AsyncCheckpointSaver(optimizers=[torch.optim.SGD(parameters, 0.1)], process=process) as saver:

@@ -16,8 +16,8 @@ from io_states import assert_same
 from injected import ROUNDS
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io import CheckpointDirectory, load_checkpoint, save_checkpoint
-from navrl.io.files import TEMPORARY_PATTERN, AtomicFile
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.container.atomic_files import TEMPORARY_PATTERN, AtomicFile
+from navrl.io.rollouts.storage import RolloutStorage
 from power_loss import write_tree
 from power_loss_shim import record
 from power_loss_trace import STRACE, record_with_strace
@@ -111,7 +111,8 @@ def test_rollouts_that_were_reported_durable_are_there(disk, tmp_path, monkeypat
 
 BY_A_PROCESS = """
 import os, sys, time, torch
-from navrl.io import CheckpointDirectory, file_writer
+from navrl.io import CheckpointDirectory
+from navrl.io.checkpoint import file_writer
 file_writer.WORTH_PROCESS = 1000
 folder, marks = sys.argv[1:]
 told = os.open(marks, os.O_WRONLY | os.O_CREAT)
@@ -181,8 +182,8 @@ def test_a_writer_that_leaves_a_step_out_is_caught(disk, tmp_path, monkeypatch, 
 
 def test_a_run_that_prunes_too_early_is_caught(disk, tmp_path, monkeypatch, injected):
     with monkeypatch.context() as patched:
-        patched.setattr("navrl.io.files.sync_folder", lambda folder: None)
-        patched.setattr("navrl.io.directory.sync_folder", lambda folder: None)
+        patched.setattr("navrl.io.container.atomic_files.sync_folder", lambda folder: None)
+        patched.setattr("navrl.io.checkpoint.directory.sync_folder", lambda folder: None)
         recording = save_steps(disk, keep_last_n=1)
     crashes = each_crash(recording, tmp_path, monkeypatch, injected)
     with pytest.raises((AssertionError, CheckpointError)):

@@ -11,11 +11,11 @@ import threading
 import pytest
 from sessions import niceness_of_session
 
-from navrl.io.priority import lower_priority
+from navrl.io.container.priority import lower_priority
 
 GIVES_WAY = """
 import json, os
-from navrl.io.priority import give_way
+from navrl.io.container.priority import give_way
 session = lambda: open("/proc/self/autogroup").read().split()[-1:]
 before = session()
 give_way(os.getpid(), 7)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from navrl import FrameStore, Rounded, load_checkpoint, save_checkpoint
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
-from navrl.io import replay_codecs
-from navrl.io.workers import Workers
+from navrl.io.replay import frame_codecs as replay_codecs
+from navrl.io.replay.workers import Workers
 
 QUIET = settings(max_examples=30, deadline=None)
 

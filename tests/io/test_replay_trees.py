@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError, ReplayIndexError
-from navrl.io.replay_trees import MinTree, SumTree
+from navrl.io.replay.segment_trees import MinTree, SumTree
 
 dtypes = st.sampled_from([torch.float32, torch.float64])
 writes = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 1000)), max_size=60)

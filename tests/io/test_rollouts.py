@@ -16,11 +16,11 @@ from io_states import assert_same, bits, random_tensor
 from tensordict import TensorDict
 
 from navrl.errors import ConfigError, ContainerError, NavrlError, RolloutError, UnsupportedStateError
-from navrl.io.container import CHUNK_BYTES, ArraySource, write_container
-from navrl.io.element_types import NUMPY_DTYPES
-from navrl.io.rollout_file import array_names
-from navrl.io.rollouts import RolloutStorage
-from navrl.io.tensor_types import TORCH_DTYPES
+from navrl.io.container.container_file import CHUNK_BYTES, ArraySource, write_container
+from navrl.io.container.element_types import NUMPY_DTYPES
+from navrl.io.container.tensor_types import TORCH_DTYPES
+from navrl.io.rollouts.rollout_layout import array_names
+from navrl.io.rollouts.storage import RolloutStorage
 
 ENVS, STEPS = 24, 20
 
@@ -208,7 +208,7 @@ def test_only_the_keys_that_were_asked_for_come(stored, keys, number):
 def test_one_environment_reads_a_small_part_of_the_file(stored, monkeypatch):
     data, storage = stored
     seen = []
-    from navrl.io import container
+    from navrl.io.container import container_file as container
 
     real = container.os.preadv
     monkeypatch.setattr(container.os, "preadv", lambda *given: seen.append(real(*given)) or seen[-1])

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from injected import ROUNDS
-from navrl.io.files import TEMPORARY_PATTERN
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.container.atomic_files import TEMPORARY_PATTERN
+from navrl.io.rollouts.storage import RolloutStorage
 
 ROOT = Path(__file__).parents[2]
 
 ENDLESS = """
     import os, sys, torch
-    from navrl.io.rollouts import RolloutStorage
+    from navrl.io.rollouts.storage import RolloutStorage
     torch.set_num_threads(1)
     for line in sys.stdin:  # one folder a line: a fresh process for each, without importing everything again
         child = os.fork()

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ContainerError
-from navrl.io.codecs import CODECS
-from navrl.io.element_types import ITEM_BYTES
-from navrl.io.row_codec import Rows, compiled
+from navrl.io.container.codecs import CODECS
+from navrl.io.container.element_types import ITEM_BYTES
+from navrl.io.container.row_codec import Rows, compiled
 
 ELEMENTS = ["bool", "int8", "float16", "uint16", "float32", "int64", "float64", "complex64", "complex128"]
 CODEC_NAMES = ["time-delta-zstd", "rows-zstd"]
@@ -95,8 +95,8 @@ WITHOUT_NUMBA = """
 import sys
 sys.modules["numba"] = None
 import numpy as np
-from navrl.io.rollouts import RolloutStorage
-from navrl.io.row_codec import compiled
+from navrl.io.rollouts.storage import RolloutStorage
+from navrl.io.container.row_codec import compiled
 assert compiled() is None
 numbers = np.arange(64 * 32 * 4, dtype=np.float32).reshape(64, 32, 4)
 with RolloutStorage(sys.argv[1]) as storage:

@@ -21,10 +21,10 @@ from io_states import TinyTraining, assert_same, everything
 
 from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
-from navrl.io import container as container_module
-from navrl.io import file_writer as file_writer_module
-from navrl.io import saver as saver_module
-from navrl.io import snapshot as snapshot_module
+from navrl.io.checkpoint import file_writer as file_writer_module
+from navrl.io.checkpoint import saver as saver_module
+from navrl.io.checkpoint import snapshot as snapshot_module
+from navrl.io.container import container_file as container_module
 
 
 @pytest.fixture

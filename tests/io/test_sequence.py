@@ -13,9 +13,9 @@ from test_container import rewrite_index
 
 from injected import ROUNDS
 from navrl.io import CheckpointDirectory, Retention, read_index, save_checkpoint
-from navrl.io.directory import list_aliases, list_entries, prune
-from navrl.io.rollouts import RolloutStorage
-from navrl.io.sequence import SequenceNumbers, sequence_of
+from navrl.io.checkpoint.directory import list_aliases, list_entries, prune
+from navrl.io.container.sequence import SequenceNumbers, sequence_of
+from navrl.io.rollouts.storage import RolloutStorage
 
 DAY = 86400.0
 

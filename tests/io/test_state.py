@@ -16,7 +16,7 @@ from io_states import TinyTraining, assert_same, everything
 
 from navrl.errors import CheckpointError, UnsupportedStateError
 from navrl.io import get_random_state, load_checkpoint, read_index, save_checkpoint, set_random_state
-from navrl.io.codecs import CODECS
+from navrl.io.container.codecs import CODECS
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 import pytest
 
-from navrl.io.container import ArraySource, Container, write_container
-from navrl.io.threads import TaskThreads
+from navrl.io.container.container_file import ArraySource, Container, write_container
+from navrl.io.container.thread_pool import TaskThreads
 
 
 @pytest.fixture

@@ -28,15 +28,15 @@ from io_states import TinyTraining, assert_same, everything
 from sessions import niceness_of_session
 
 from navrl.io import AsyncCheckpointSaver, CheckpointDirectory, load_checkpoint
-from navrl.io import checkpoint as checkpoint_module
-from navrl.io import file_writer as file_writer_module
-from navrl.io import snapshot as snapshot_module
-from navrl.io.channel import Channel
-from navrl.io.files import TEMPORARY_PATTERN
-from navrl.io.pace import Pace
-from navrl.io.shared_memory import SharedMemory
-from navrl.io.threads import TaskThreads
-from navrl.io.writer_process import WriterProcess, _error, _Mapped, _Order
+from navrl.io.checkpoint import checkpoint_file as checkpoint_module
+from navrl.io.checkpoint import file_writer as file_writer_module
+from navrl.io.checkpoint import snapshot as snapshot_module
+from navrl.io.checkpoint.channel import Channel
+from navrl.io.checkpoint.pace import Pace
+from navrl.io.checkpoint.shared_memory import SharedMemory
+from navrl.io.checkpoint.writer_process import WriterProcess, _error, _Mapped, _Order
+from navrl.io.container.atomic_files import TEMPORARY_PATTERN
+from navrl.io.container.thread_pool import TaskThreads
 
 STRACE = shutil.which("strace")
 
@@ -114,7 +114,7 @@ def test_no_file_is_torn_while_training_runs_hard(tmp_path, written_there, monke
     expected = {}
     with with_process(tmp_path, optimizers=training.optimizers) as saver:
         monkeypatch.setattr(snapshot_module.ctypes, "memmove", slow)
-        monkeypatch.setattr("navrl.io.saver._WORTH_OVERLAP", 0)
+        monkeypatch.setattr("navrl.io.checkpoint.saver._WORTH_OVERLAP", 0)
         for i in range(8):
             for _ in range(3):
                 training.step()
@@ -275,7 +275,7 @@ def test_a_process_that_is_killed_at_a_system_call_loses_nothing(tmp_path, call)
 
 
 def test_on_two_cores_the_process_uses_one_unless_somebody_waits(tmp_path, monkeypatch, hold_second):
-    monkeypatch.setattr("navrl.io.saver.usable_cores", lambda: 2)
+    monkeypatch.setattr("navrl.io.checkpoint.saver.usable_cores", lambda: 2)
     with with_process(tmp_path, optimizers=[torch.optim.SGD(hold_second.parameters, 0.1)]) as saver:
         pace = saver._files.pace
         assert pace.resting
@@ -478,7 +478,7 @@ def test_a_directory_of_checkpoints_is_written_by_a_process_too(tmp_path, writte
 
 TRAINING = """
     import os, sys, time, torch
-    import navrl.io.file_writer as file_writer
+    import navrl.io.checkpoint.file_writer as file_writer
     from navrl.io import AsyncCheckpointSaver
     file_writer.WORTH_PROCESS = 1
     folder = sys.argv[1]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import ConfigError, TrackingError
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.tracking.mirrors import open_mirror
 from navrl.tracking.secrets import PASSWORD, URI, USER, check_address, redact, redacted, sign_in
 

@@ -169,7 +169,7 @@ def test_a_kept_file_that_was_damaged_or_lost_is_never_delivered(tmp_path):
 
 
 def test_the_queue_knows_how_our_files_begin():
-    from navrl.io.index import MAGIC
+    from navrl.io.container.index import MAGIC
 
     assert CONTAINER == MAGIC
 

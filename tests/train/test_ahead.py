@@ -9,7 +9,7 @@ import torch
 
 from navrl.config import load_config
 from navrl.errors import ConfigError
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.rl import beta
 from navrl.train.team import Team
 from navrl.train.trainer import Trainer

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from injected import ROUNDS
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from training_runs import assert_ends_alike, checkpoints, evaluated, learning, same, steps
 
 pytestmark = pytest.mark.slow

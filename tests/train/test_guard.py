@@ -10,7 +10,7 @@ import torch
 from navrl.cli import main
 from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.rl.ppo import DivergedError
 from navrl.train.team import Team
 from navrl.train.trainers import make_trainer

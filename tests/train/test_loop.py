@@ -13,7 +13,7 @@ from rich.console import Console
 import navrl.commands.evaluate
 from navrl.cli import main
 from navrl.config import load_config
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.recorder import Tracking
 from navrl.train import interim, record

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from navrl.errors import ContainerError, UnsupportedStateError
-from navrl.io.tensor_types import TORCH_DTYPES
+from navrl.io.container.tensor_types import TORCH_DTYPES
 from navrl.train.message import decode, encode
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from navrl.io.checkpoint import load_checkpoint
-from navrl.io.directory import list_entries
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.io.checkpoint.directory import list_entries
 from navrl.monitor import MetricsLog
 from navrl.registry.store import Registry
 from navrl.tracking.spool import Spool

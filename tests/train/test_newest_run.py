@@ -10,8 +10,8 @@ import pytest
 
 from injected import ROUNDS
 from navrl.errors import ConfigError
-from navrl.io.checkpoint import save_checkpoint
-from navrl.io.models import format_checkpoint_name
+from navrl.io.checkpoint.checkpoint_file import save_checkpoint
+from navrl.io.checkpoint.names import format_checkpoint_name
 from navrl.train.folder import RunFolder
 from navrl.train.resume import newest_run
 

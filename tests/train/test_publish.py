@@ -13,7 +13,7 @@ import pytest
 from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import RegistryError
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.registry.store import Registry
 from navrl.registry.upload_policy import UploadConditions, UploadPolicy
 from navrl.tracking.recorder import Tracking

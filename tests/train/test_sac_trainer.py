@@ -11,7 +11,7 @@ from navrl.cli import main
 from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import load_policy
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.monitor import MetricsLog
 from navrl.train.sac_trainer import SACTrainer
 from navrl.train.team import Team

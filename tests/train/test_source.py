@@ -14,7 +14,7 @@ import yaml
 from navrl.config import load_config
 from navrl.errors import ConfigError
 from navrl.evaluate import PRETRAINED, load_policy
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.model import model_state, save_model
 from navrl.registry.store import Registry
 from navrl.rl.network import NavigationNetwork, NetworkSettings, RowLayout, build_network, to_upstream

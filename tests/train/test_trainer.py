@@ -13,7 +13,7 @@ from rich.console import Console
 from navrl.config import INTERIM, as_dict, load_config
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluate import Flights, conditions, load_policy
-from navrl.io.checkpoint import load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.model import load_model, model_state, save_model
 from navrl.monitor import MetricsLog
 from navrl.registry.store import Registry

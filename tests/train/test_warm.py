@@ -13,7 +13,7 @@ import torch
 
 from navrl import kernel_cache
 from navrl.config import load_config
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.train.warm import compile_kernels
 
 SMALL = (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from navrl.adapters.collector_options import refuse_options
 from navrl.adapters.forwarding import FrameRate
 from navrl.errors import CollectorError, ConfigError, StateError, missing_extra
-from navrl.io.devices import usable_device
+from navrl.io.container.devices import usable_device
 from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings

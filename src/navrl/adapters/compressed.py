@@ -13,8 +13,8 @@ from torch import Tensor
 from navrl.adapters.forwarding import ForwardsToBase, FrameRate
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError, missing_extra
-from navrl.io.compressed import ChunkCodec, CompressedRows
-from navrl.io.devices import usable_device
+from navrl.io.container.devices import usable_device
+from navrl.io.replay.compressed_rows import ChunkCodec, CompressedRows
 
 try:
     from tensordict import TensorDict, TensorDictBase
@@ -45,7 +45,7 @@ class CompressedTensorDict:
         compress_keys: the entries to compress, by name; a nested TensorDict's name means all below it. By default every
             entry with at least 64 bytes a frame.
         level: of the codec.
-        codec: the name of a codec of `navrl.io.codecs`, or an object with the methods of `ChunkCodec`.
+        codec: the name of a codec of `navrl.io.container.codecs`, or an object with the methods of `ChunkCodec`.
         chunk_rows: frames that are compressed together, in the order of the flattened batch.
         shuffle: draws the order in which frames are put into chunks. Then `minibatches` decompresses every frame once.
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from navrl.errors import ConfigError, missing_extra
-from navrl.io.compressed import ChunkCodec, read_message, write_message
+from navrl.io.replay.compressed_rows import ChunkCodec, read_message, write_message
 
 try:
     from tensordict import TensorDict, TensorDictBase
@@ -28,7 +28,7 @@ class ObservationCompression(Transform):  # type: ignore[misc]
     Args:
         in_keys: the entries to compress, such as `["lidar", ("next", "lidar")]`.
         level: of the codec.
-        codec: the name of a codec of `navrl.io.codecs`, or an object with the methods of `ChunkCodec`.
+        codec: the name of a codec of `navrl.io.container.codecs`, or an object with the methods of `ChunkCodec`.
     """
 
     invertible = True

@@ -22,7 +22,7 @@ from navrl.adapters.frozen import FrozenPolicy
 from navrl.adapters.thread_modes import own_modes
 from navrl.arguments import whole_number
 from navrl.errors import CollectorError, ConfigError
-from navrl.io.devices import usable_device
+from navrl.io.container.devices import usable_device
 
 __all__ = ["PipelinedDataCollector"]
 

@@ -5,7 +5,7 @@
 
 TorchRL's extension is compiled for one version of torch. Under another, the constructors of its
 samplers raise a RuntimeError. These subclasses use TorchRL's trees where they load, and those of
-`navrl.io.replay_trees` elsewhere.
+`navrl.io.replay.segment_trees` elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from navrl.errors import ConfigError, missing_extra
-from navrl.io.replay_trees import MinTree, SumTree
+from navrl.io.replay.segment_trees import MinTree, SumTree
 
 try:
     from torchrl._extension import EXTENSION_WARNING

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError, missing_extra
-from navrl.io.devices import usable_device
+from navrl.io.container.devices import usable_device
 from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings

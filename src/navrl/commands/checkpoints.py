@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prune the folder and say what went."""
     from navrl.commands.named_file import checkpoint_folder
     from navrl.io import Retention
-    from navrl.io.directory import list_entries, prune
-    from navrl.io.files import check_is_folder, remove_stale_files
+    from navrl.io.checkpoint.directory import list_entries, prune
+    from navrl.io.container.atomic_files import check_is_folder, remove_stale_files
 
     folder = checkpoint_folder(arguments.folder)
     check_is_folder(folder)

@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Convert and say how large the two files are."""
     from navrl.commands.named_file import named_file
-    from navrl.io.convert import convert_checkpoint
+    from navrl.io.checkpoint.conversion import convert_checkpoint
 
     source = named_file(arguments.source)
     target = convert_checkpoint(source, arguments.target, to=arguments.to, codec=arguments.codec, trusted=arguments.trusted)

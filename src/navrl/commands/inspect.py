@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_container(path: Path) -> bool:
-    from navrl.io.index import MAGIC, naming_file, open_to_read
+    from navrl.io.container.index import MAGIC, naming_file, open_to_read
 
     with naming_file(path), open(open_to_read(path), "rb") as file:
         return file.read(len(MAGIC)) == MAGIC
@@ -87,8 +87,8 @@ def _show_foreign(console: Any, path: Path, verify: bool) -> int:
     from rich.table import Table
 
     from navrl.errors import shown
-    from navrl.io.convert import read_any_format
-    from navrl.io.state import pack_state
+    from navrl.io.checkpoint.conversion import read_any_format
+    from navrl.io.container.state_tree import pack_state
 
     state, metadata = read_any_format(path)
     kind = "safetensors" if path.suffix == ".safetensors" else "torch.save"
@@ -115,7 +115,7 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from navrl.io.directory import list_aliases, list_entries, list_unreadable
+    from navrl.io.checkpoint.directory import list_aliases, list_entries, list_unreadable
 
     aliases = list_aliases(folder)
     table = Table(*_right("step"), "names", "metrics", *_right("bytes", "stored", "ratio"), "created")

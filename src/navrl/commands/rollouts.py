@@ -45,8 +45,8 @@ def register(subparsers: Any) -> None:
 def _storage(folder: Path) -> Any:
     """Return the rollouts of a run, or of a folder of them; those of a run are by themselves or beside its checkpoints."""
     from navrl.errors import RolloutError
-    from navrl.io.files import check_is_folder
-    from navrl.io.rollouts import RolloutStorage
+    from navrl.io.container.atomic_files import check_is_folder
+    from navrl.io.rollouts.storage import RolloutStorage
 
     if os.path.lexists(folder):
         check_is_folder(folder)
@@ -150,7 +150,7 @@ def _draw(console: Any, storage: Any, iteration: int, env: int, png: Path) -> No
 
 def _export(arguments: argparse.Namespace) -> int:
     """Write the rollouts for another tool."""
-    from navrl.io.rollout_export import export_minari, export_parquet
+    from navrl.io.rollouts.export import export_minari, export_parquet
 
     storage = _storage(arguments.folder)
     if arguments.parquet:

@@ -10,39 +10,39 @@ from typing import TYPE_CHECKING
 from navrl.lazy import lazy_names
 
 _PUBLIC = {
-    "AsyncCheckpointSaver": "navrl.io.saver",
-    "CheckpointDirectory": "navrl.io.directory",
-    "Entry": "navrl.io.directory",
-    "Retention": "navrl.io.directory",
-    "RolloutStorage": "navrl.io.rollouts",
-    "find_checkpoint": "navrl.io.checkpoint",
-    "format_checkpoint_name": "navrl.io.models",
-    "get_model_size": "navrl.io.models",
-    "get_random_state": "navrl.io.random_state",
-    "load_checkpoint": "navrl.io.checkpoint",
-    "print_model_info": "navrl.io.models",
-    "read_index": "navrl.io.index",
-    "save_checkpoint": "navrl.io.checkpoint",
-    "set_random_state": "navrl.io.random_state",
-    "verify_checkpoint": "navrl.io.checkpoint",
+    "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
+    "CheckpointDirectory": "navrl.io.checkpoint.directory",
+    "Entry": "navrl.io.checkpoint.directory",
+    "Retention": "navrl.io.checkpoint.directory",
+    "RolloutStorage": "navrl.io.rollouts.storage",
+    "find_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "format_checkpoint_name": "navrl.io.checkpoint.names",
+    "get_model_size": "navrl.io.checkpoint.names",
+    "get_random_state": "navrl.io.checkpoint.random_state",
+    "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "print_model_info": "navrl.io.checkpoint.names",
+    "read_index": "navrl.io.container.index",
+    "save_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "set_random_state": "navrl.io.checkpoint.random_state",
+    "verify_checkpoint": "navrl.io.checkpoint.checkpoint_file",
 }
 
 if TYPE_CHECKING:
-    from navrl.io.checkpoint import find_checkpoint as find_checkpoint
-    from navrl.io.checkpoint import load_checkpoint as load_checkpoint
-    from navrl.io.checkpoint import save_checkpoint as save_checkpoint
-    from navrl.io.checkpoint import verify_checkpoint as verify_checkpoint
-    from navrl.io.directory import CheckpointDirectory as CheckpointDirectory
-    from navrl.io.directory import Entry as Entry
-    from navrl.io.directory import Retention as Retention
-    from navrl.io.index import read_index as read_index
-    from navrl.io.models import format_checkpoint_name as format_checkpoint_name
-    from navrl.io.models import get_model_size as get_model_size
-    from navrl.io.models import print_model_info as print_model_info
-    from navrl.io.random_state import get_random_state as get_random_state
-    from navrl.io.random_state import set_random_state as set_random_state
-    from navrl.io.rollouts import RolloutStorage as RolloutStorage
-    from navrl.io.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.io.checkpoint.checkpoint_file import find_checkpoint as find_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import load_checkpoint as load_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import verify_checkpoint as verify_checkpoint
+    from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
+    from navrl.io.checkpoint.directory import Entry as Entry
+    from navrl.io.checkpoint.directory import Retention as Retention
+    from navrl.io.checkpoint.names import format_checkpoint_name as format_checkpoint_name
+    from navrl.io.checkpoint.names import get_model_size as get_model_size
+    from navrl.io.checkpoint.names import print_model_info as print_model_info
+    from navrl.io.checkpoint.random_state import get_random_state as get_random_state
+    from navrl.io.checkpoint.random_state import set_random_state as set_random_state
+    from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.io.container.index import read_index as read_index
+    from navrl.io.rollouts.storage import RolloutStorage as RolloutStorage
 
 __all__ = [*_PUBLIC]
 

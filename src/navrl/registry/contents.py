@@ -36,8 +36,8 @@ def read_contents(path: Path, shown: str) -> Contents:
     Raises:
         RegistryError: the file is a damaged container, or holds only differences to another file.
     """
-    from navrl.io.checkpoint import verify_checkpoint
-    from navrl.io.index import MAGIC, read_index
+    from navrl.io.checkpoint.checkpoint_file import verify_checkpoint
+    from navrl.io.container.index import MAGIC, read_index
 
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -63,9 +63,9 @@ def _state(path: Path, tree: Any) -> Any:
     """
     import numpy as np
 
-    from navrl.io.container import Container
-    from navrl.io.element_types import NUMPY_DTYPES
-    from navrl.io.state import unpack_state
+    from navrl.io.container.container_file import Container
+    from navrl.io.container.element_types import NUMPY_DTYPES
+    from navrl.io.container.state_tree import unpack_state
 
     nothing = np.zeros((), np.uint8)
     with Container(path) as container:

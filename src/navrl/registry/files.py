@@ -66,7 +66,10 @@ class ObjectFiles:
             return self._place(source, file)
 
     def _place(self, source: Path, file: BufferedReader) -> tuple[Stored, bool]:
-        from navrl.io.files import AtomicFile, make_folder  # here: it loads torch, which nobody needs to look at a list
+        from navrl.io.container.atomic_files import (  # here: it loads torch, which nobody needs to look at a list
+            AtomicFile,
+            make_folder,
+        )
 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         stored, target = Stored(digest, file.tell()), self.path(digest)
@@ -153,13 +156,13 @@ class ObjectFiles:
 
     def leftovers(self) -> list[Path]:
         """Return the temporary files, those of living writers too."""
-        from navrl.io.files import TEMPORARY_PATTERN
+        from navrl.io.container.atomic_files import TEMPORARY_PATTERN
 
         return [path for folder in self._written_folders() for path in sorted(folder.glob(TEMPORARY_PATTERN))]
 
     def remove_leftovers(self) -> list[Path]:
         """Remove the temporary files of dead writers, and return their paths."""
-        from navrl.io.files import remove_stale_files
+        from navrl.io.container.atomic_files import remove_stale_files
 
         return [path for folder in self._written_folders() for path in remove_stale_files(folder)]
 

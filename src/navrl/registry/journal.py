@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from navrl.io.files import AtomicFile, sync_folder
+from navrl.io.container.atomic_files import AtomicFile, sync_folder
 from navrl.registry.changes import Change
 
 __all__ = ["Entry", "Header", "Journal", "set_aside"]

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from navrl.io.priority import give_way
+from navrl.io.container.priority import give_way
 from navrl.tracking.mirrors import Mirror, RunInfo, open_mirror
 from navrl.tracking.mirrors.interface import SLOWEST, named_file
 from navrl.tracking.secrets import redact

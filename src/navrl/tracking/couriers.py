@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from navrl.io.priority import give_way
+from navrl.io.container.priority import give_way
 from navrl.tracking.courier import NICENESS, end_services, has_ended, is_alive
 from navrl.tracking.spool import Journal, Spool, open_private
 

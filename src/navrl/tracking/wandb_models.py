@@ -25,9 +25,9 @@ import torch
 
 from navrl.arguments import as_mapping, whole_number
 from navrl.errors import ConfigError, StateError, TrackingError, nearest_name, shown
-from navrl.io.checkpoint import load_checkpoint
-from navrl.io.files import AtomicFile
-from navrl.io.index import MAGIC
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.io.container.atomic_files import AtomicFile
+from navrl.io.container.index import MAGIC
 from navrl.registry.names import Reference, check_name, parse_reference
 from navrl.tracking.mirrors import open_mirror
 from navrl.tracking.recorder import Tracking, current_tracking

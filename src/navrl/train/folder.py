@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from navrl.bench import machine
 from navrl.errors import ConfigError
-from navrl.io.files import AtomicFile, remove_stale_files
+from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.monitor import keep_aside, plain_value
 from navrl.tracking.secrets import redact
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from navrl.config import Config, as_saved
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.rollouts.storage import RolloutStorage
 from navrl.monitor import MetricsLog
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from navrl.config import Config, as_yaml
 from navrl.errors import ConfigError
-from navrl.io.checkpoint import load_checkpoint
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.train.folder import RunFolder, default_name, write_text
 from navrl.train.resume import (
     continued_config,

@@ -11,8 +11,8 @@ import yaml
 from navrl.conf.overrides import GROUPS
 from navrl.config import Config, as_dict, from_dict, load_config, our_overrides
 from navrl.errors import ConfigError, NavrlError
-from navrl.io.checkpoint import load_checkpoint, verify_checkpoint
-from navrl.io.directory import CheckpointDirectory, list_entries
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoint
+from navrl.io.checkpoint.directory import CheckpointDirectory, list_entries
 from navrl.sim.settings import EARLIER
 from navrl.train.folder import is_finished, read_record, sequence_of
 from navrl.train.source import run_of

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from navrl.errors import NavrlError
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.rollouts.storage import RolloutStorage
 from navrl.rl.collect import Rollout
 from navrl.rl.experience import Transitions
 from navrl.train.trainers import AnyTrainer

@@ -11,7 +11,7 @@ from torch import Tensor
 from navrl.config import Config
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
-from navrl.io.replay import FrameStore
+from navrl.io.replay.frame_store import FrameStore
 from navrl.rl.accelerate import accelerate
 from navrl.rl.experience import TransitionCollector, Transitions, look_ahead
 from navrl.rl.finite import check_finite

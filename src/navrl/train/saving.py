@@ -16,8 +16,8 @@ import torch
 
 from navrl.config import Config
 from navrl.errors import CheckpointError, ConfigError, NavrlError
-from navrl.io.directory import CheckpointDirectory
-from navrl.io.models import format_checkpoint_name
+from navrl.io.checkpoint.directory import CheckpointDirectory
+from navrl.io.checkpoint.names import format_checkpoint_name
 
 __all__ = ["FileWrites", "SaveStatus", "Saving", "reason_of"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from navrl.errors import CheckpointError, ConfigError, RegistryError, TrackingError
 from navrl.evaluate import PRETRAINED
-from navrl.io.checkpoint import NoCheckpointError, find_checkpoint
-from navrl.io.directory import newest_whole
+from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, find_checkpoint
+from navrl.io.checkpoint.directory import newest_whole
 from navrl.registry.mirroring import pull
 from navrl.registry.names import parse_reference
 from navrl.registry.schema import ModelVersion

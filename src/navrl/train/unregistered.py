@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from navrl.io.files import AtomicFile
+from navrl.io.container.atomic_files import AtomicFile
 
 __all__ = ["UnregisteredModel", "drop", "keep", "kept_models"]
 

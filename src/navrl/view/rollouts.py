@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from navrl.errors import RolloutError
-from navrl.io.rollouts import RolloutStorage
+from navrl.io.rollouts.storage import RolloutStorage
 from navrl.view.topdown import make_figure
 
 PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = "#4575b4", "#1a9850", "#d73027", "#7b3294", "#f46d43"

@@ -1,0 +1,47 @@
+"""States of a training: saved in the background, loaded verified, kept by rule.
+
+A snapshot is copied while training goes on, written whole or not at all, and found again by its step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from navrl.lazy import lazy_names
+
+_PUBLIC = {
+    "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
+    "CheckpointDirectory": "navrl.io.checkpoint.directory",
+    "Entry": "navrl.io.checkpoint.directory",
+    "Retention": "navrl.io.checkpoint.directory",
+    "convert_checkpoint": "navrl.io.checkpoint.conversion",
+    "find_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "format_checkpoint_name": "navrl.io.checkpoint.names",
+    "get_model_size": "navrl.io.checkpoint.names",
+    "get_random_state": "navrl.io.checkpoint.random_state",
+    "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "print_model_info": "navrl.io.checkpoint.names",
+    "save_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+    "set_random_state": "navrl.io.checkpoint.random_state",
+    "verify_checkpoint": "navrl.io.checkpoint.checkpoint_file",
+}
+
+if TYPE_CHECKING:
+    from navrl.io.checkpoint.checkpoint_file import find_checkpoint as find_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import load_checkpoint as load_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint
+    from navrl.io.checkpoint.checkpoint_file import verify_checkpoint as verify_checkpoint
+    from navrl.io.checkpoint.conversion import convert_checkpoint as convert_checkpoint
+    from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
+    from navrl.io.checkpoint.directory import Entry as Entry
+    from navrl.io.checkpoint.directory import Retention as Retention
+    from navrl.io.checkpoint.names import format_checkpoint_name as format_checkpoint_name
+    from navrl.io.checkpoint.names import get_model_size as get_model_size
+    from navrl.io.checkpoint.names import print_model_info as print_model_info
+    from navrl.io.checkpoint.random_state import get_random_state as get_random_state
+    from navrl.io.checkpoint.random_state import set_random_state as set_random_state
+    from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+
+__all__ = [*_PUBLIC]
+
+__getattr__ = lazy_names(__name__, _PUBLIC)

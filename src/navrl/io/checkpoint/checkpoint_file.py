@@ -1,0 +1,275 @@
+"""Save a nested state to a file and load it back, every byte verified; also reads what `torch.save` wrote."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from navrl.arguments import as_mapping, as_path, whole_number
+from navrl.errors import CheckpointError, ContainerError
+from navrl.io.checkpoint import torch_files as legacy
+from navrl.io.checkpoint.differences import add_bases, base_of, verify_bases
+from navrl.io.checkpoint.rounded_moments import narrow_moments
+from navrl.io.checkpoint.snapshot import live_sources
+from navrl.io.container.atomic_files import irregular_kind
+from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL, Bytes
+from navrl.io.container.container_file import Container, Written, write_container
+from navrl.io.container.devices import usable_device
+from navrl.io.container.element_types import NUMPY_DTYPES
+from navrl.io.container.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read
+from navrl.io.container.state_tree import check_json, pack_state, unpack_state, widened_arrays
+from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
+
+__all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
+
+KIND = "checkpoint"
+_SUFFIXES = (".lz4", ".navrl")
+
+
+class NoCheckpointError(CheckpointError):
+    """There is no file where a checkpoint was asked for."""
+
+
+def save_checkpoint(
+    state: Any,
+    path: str | os.PathLike[str],
+    *,
+    codec: str = DEFAULT_CODEC,
+    level: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    lossy_moments: bool = False,
+) -> Written:
+    """Write a state to a file and return its sizes; when this returns, the file is whole and on the disk.
+
+    Nothing may write to the tensors meanwhile; `AsyncCheckpointSaver` is for a training that goes on.
+    `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see `navrl.io.checkpoint.rounded_moments`.
+
+    Raises:
+        UnsupportedStateError: the state holds an object that cannot be stored.
+        ConfigError: there is no such codec or level.
+        OSError: the disk is full, the folder not writable; what stood at `path` is untouched.
+    """
+    path, packed = as_path("path", path), pack_state(state)
+    if level is not None:
+        level = whole_number("level", level, 0, MAX_LEVEL)
+    document = {**checkpoint_document(metadata), "state": packed.tree}
+    sources = live_sources(packed)
+    if lossy_moments:
+        sources = narrow_moments(sources, packed)
+    return write_container(path, sources, document, codec=codec, level=level)
+
+
+def checkpoint_document(
+    metadata: Mapping[str, Any] | None,
+    sequence: int | None = None,
+) -> dict[str, Any]:
+    """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
+    return {
+        "kind": KIND,
+        "created": time.time(),
+        **({} if sequence is None else {"sequence": sequence}),
+        "metadata": check_json(as_mapping("metadata", metadata), "metadata"),
+    }
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """Return the file that holds a checkpoint: the path itself, or with a suffix of compression more or less.
+
+    Where several are there, it is the one that was modified last, with a warning.
+
+    Raises:
+        NoCheckpointError: there is none; the message lists the names that were tried. Or there is
+            something else than a file, which the message names.
+    """
+    path = as_path("path", path)
+    candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
+    if path.suffix in _SUFFIXES:
+        candidates.append(path.with_suffix(""))
+    # unlike Path.is_file, isfile never raises
+    there = [candidate for candidate in candidates if os.path.isfile(candidate)]
+    if there:
+        newest = max(there, key=lambda candidate: candidate.stat().st_mtime_ns)
+        if len(there) > 1:
+            names = " and ".join(candidate.name for candidate in there)
+            warnings.warn(
+                f"{path.parent} holds {names}; {newest.name}, modified last, is used. Remove the other",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return newest
+    for candidate in candidates:
+        if (kind := irregular_kind(candidate)) is not None:
+            advice = _one_in(candidate)
+            raise NoCheckpointError(f"{candidate}: found {kind}, expected a checkpoint{advice}")
+    tried = ", ".join(candidate.name for candidate in candidates)
+    meant = path.parent / "checkpoints" / path.name  # where a run keeps them
+    near = f". Did you mean {meant}?" if os.path.isfile(meant) else ""
+    raise NoCheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}{near}")
+
+
+def _one_in(folder: Path) -> str:
+    """Return what to type instead of a folder: one of its checkpoints, or of the run that it is."""
+    if not os.path.isdir(folder):
+        return ""
+    for name in ("latest", "checkpoints/latest", "model.pt"):
+        if os.path.isfile(folder / name):
+            return f"; name one in it: {folder / name}"
+    return "; name a file in it"
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    device: str | torch.device = "cpu",
+    *,
+    workers: int | None = None,
+    into: Any = None,
+    trusted: bool = False,
+) -> Any:
+    """Return the state that was saved, every byte of it verified.
+
+    Args:
+        path: the file, by its name with or without a suffix of compression; a `torch.save` file is fine too.
+        device: where the tensors go.
+        workers: threads that read and decompress; None is one for each core.
+        into: a state of the same structure whose tensors are filled in place, which spares fresh memory; arrays that
+            it lacks are created. Should the file turn out damaged half-way, they hold a mixture: load another file
+            into them, or call `verify_checkpoint` first.
+        trusted: allow a pickle to run the code that it names. Only needed for foreign files with foreign classes.
+
+    Raises:
+        ConfigError: this machine has no such device.
+        CheckpointError: there is no such file, or it does not fit `into`.
+        ContainerError: the file is damaged; the message names the file and the tensor.
+    """
+    device = usable_device(device)
+    if workers is not None:
+        workers = whole_number("workers", workers, 1)
+    found = find_checkpoint(path)
+    with naming_file(found), open(open_to_read(found), "rb") as file:
+        start = file.read(len(MAGIC))
+    if start != MAGIC:
+        return legacy.load(found, start, device, trusted=trusted, into=into)
+    with Container(found) as container:
+        return _Loading(container, device, workers, into).state()
+
+
+def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:
+    """Check every byte of a container, and of those that it builds on, without loading it; return its index.
+
+    Raises:
+        FileNotFoundError: `path` does not exist.
+        ContainerError: the file is damaged, or no container; the message names the file and the tensor. Or a file that
+            it builds on is damaged, missing, or not the file that it was.
+    """
+    with Container(path) as container:
+        container.verify(workers=workers)
+        verify_bases(container.index, workers)
+        return container.index
+
+
+class _Loading:
+    """One load: which arrays go where, and the state around them."""
+
+    def __init__(self, container: Container, device: torch.device, workers: int | None, into: Any) -> None:
+        self._container = container
+        self._index = container.index
+        self._device = device
+        self._workers = workers
+        self._tree = checkpoint_tree(container)
+        self._live = _live_tensors(into) if into is not None else {}
+        self._widened = self._named(widened_arrays, self._tree)
+
+    def state(self) -> Any:
+        base = base_of(self._index)
+        elements = base.elements if base else {}  # of arrays that are stored as differences
+        entries = [replace(entry, element=elements.get(entry.name, entry.element)) for entry in self._index.arrays]
+        for number, entry in enumerate(entries):
+            self._check(entry, self._widened.get(number, entry.element))
+        outputs = [self._output(entry) for entry in entries]
+        self._container.read(self._index.arrays, outputs, workers=self._workers)
+        add_bases(self._index, dict(zip((entry.name for entry in entries), outputs, strict=True)), self._workers)
+        tensors = [self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)]
+        return self._named(unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i]))
+
+    def _named(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something that knows no files, and name this one should it fail."""
+        try:
+            return function(*arguments)
+        except ContainerError as error:
+            raise ContainerError(f"{self._index.path}: {error}") from error
+
+    def _check(self, entry: ArrayEntry, element: str) -> None:
+        if element != entry.element and (entry.element, element) != ("bfloat16", "float32"):
+            raise ContainerError(
+                f"{self._index.path}: {entry.name} is {entry.element}, to be widened to {element}; "
+                "only bfloat16 is ever widened, to float32: the file is damaged, use an older checkpoint"
+            )
+        if element not in TORCH_DTYPES or entry.element not in TORCH_DTYPES:
+            raise CheckpointError(f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch")
+        live = self._live.get(entry.name)
+        if live is None:
+            return
+        found = f"{element} {list(entry.shape)}"
+        expected = f"{live[0]} {list(live[1].shape)}"
+        if found != expected:
+            raise CheckpointError(f"{self._index.path}: {entry.name} is {found}, to be loaded into {expected}")
+
+    def _output(self, entry: ArrayEntry) -> Bytes:
+        element, tensor = self._live.get(entry.name, ("", None))
+        if tensor is not None and element == entry.element and _can_be_filled(tensor):
+            if not tensor.is_inference():
+                # A write through NumPy is not counted by itself. Counted before it begins, it cannot tear a snapshot unseen.
+                torch.autograd.graph.increment_version(tensor)
+            return tensor_bytes(tensor)
+        return np.empty(entry.size, np.uint8)
+
+    def _tensor(self, number: int, entry: ArrayEntry, output: Bytes) -> Any:
+        dtype = TORCH_DTYPES[entry.element]
+        if entry.size:
+            tensor = torch.from_numpy(output).view(dtype).reshape(entry.shape)
+        else:
+            tensor = torch.empty(entry.shape, dtype=dtype)
+        _, live = self._live.get(entry.name, ("", None))
+        if live is not None:
+            if live.data_ptr() != tensor.data_ptr():
+                live.detach().copy_(tensor)
+            return live
+        return tensor.to(self._device, TORCH_DTYPES[self._widened.get(number, entry.element)])
+
+
+def _can_be_filled(tensor: torch.Tensor) -> bool:
+    """Tell whether the bytes of a tensor can be written to directly."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def checkpoint_tree(container: Container) -> Any:
+    """Return the tree of a checkpoint's state."""
+    document = container.index.document
+    if document.get("kind") != KIND or "state" not in document:
+        kind = f"{document.get('kind')!r:.60}"
+        raise ContainerError(f"{container.index.path}: holds {kind}, not a checkpoint")
+    return document["state"]
+
+
+def _array(entry: ArrayEntry, output: Bytes) -> Any:
+    if entry.element not in NUMPY_DTYPES:
+        raise ContainerError(f"{entry.name}: NumPy has no {entry.element}")
+    return output.view(NUMPY_DTYPES[entry.element]).reshape(entry.shape)
+
+
+def _live_tensors(into: Any) -> dict[str, tuple[str, torch.Tensor]]:
+    """Return element type and tensor by name, for every tensor of a state."""
+    packed = pack_state(into)
+    return {
+        name: (NAME_OF_TORCH_DTYPE[value.dtype], value)
+        for name, value in zip(packed.names(), packed.values, strict=True)
+        if isinstance(value, torch.Tensor)
+    }

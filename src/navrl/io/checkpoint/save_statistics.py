@@ -1,0 +1,54 @@
+"""What saves cost and brought, counted."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from navrl.io.container.container_file import Written
+
+__all__ = ["SaveStatistics"]
+
+
+class SaveStatistics:
+    """Counts saves and bytes, and keeps how long the training thread was held up."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._saves = 0
+        self._raw_bytes = 0
+        self._stored_bytes = 0
+        self._write_seconds = 0.0
+        self._stalls: deque[float] = deque(maxlen=10_000)
+
+    def stalled(self, seconds: float) -> None:
+        """Note what a call to save cost."""
+        self._stalls.append(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """Note what a step waited for the copy; it belongs to the save before it."""
+        if self._stalls:
+            self._stalls[-1] += seconds
+
+    def wrote(self, written: Written, seconds: float) -> None:
+        """Note a file on the disk."""
+        self._saves += 1
+        self._raw_bytes += written.raw_bytes
+        self._stored_bytes += written.stored_bytes
+        self._write_seconds += seconds
+
+    def summary(self) -> dict[str, float]:
+        """Return it all; times of the training thread in milliseconds."""
+        stalls = 1e3 * np.array(self._stalls or [0.0])
+        return {
+            "total_saved": self._saves,
+            "failed": self.failed,
+            "raw_bytes": self._raw_bytes,
+            "stored_bytes": self._stored_bytes,
+            "compression_ratio": self._raw_bytes / self._stored_bytes if self._stored_bytes else 1.0,
+            "stall_ms_p50": float(np.percentile(stalls, 50)),
+            "stall_ms_p99": float(np.percentile(stalls, 99)),
+            "stall_ms_max": float(stalls.max()),
+            "write_seconds": self._write_seconds,
+        }

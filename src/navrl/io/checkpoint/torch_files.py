@@ -1,0 +1,141 @@
+"""Files that others wrote: `torch.save` archives, plain or inside an LZ4 frame."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import torch
+
+from navrl.errors import CheckpointError, ContainerError
+from navrl.io.checkpoint.numpy_pickles import NUMPY_GLOBALS, with_arrays
+
+__all__ = ["UnsafePickleError", "load"]
+
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_ZIP_MAGIC = b"PK\x03\x04"
+_PICKLE_MAGIC = b"\x80"
+_allowing_numpy = threading.Lock()
+_LZ4_MAX_RATIO = 255  # no LZ4 frame holds more than so many times its own bytes
+
+
+class UnsafePickleError(CheckpointError):
+    """A pickle names code, or is damaged so that it seems to; it was not run."""
+
+
+def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool, into: Any = None) -> Any:
+    """Return the state in a file that is no container; without `trusted` no code in it can run.
+
+    With `into`, its tensors are filled and returned in the places where the file has tensors too.
+
+    Raises:
+        CheckpointError: a tensor does not fit the one of `into`; nothing was filled.
+        ContainerError: the file is neither a container nor anything torch wrote, or it is damaged.
+        UnsafePickleError: the file would run code, and the caller has not said that it may.
+    """
+    if into is None:
+        return _load(path, start, device, trusted=trusted)
+    loaded = _load(path, start, "cpu", trusted=trusted)
+    for place, tensor, live in _pairs(loaded, into, ""):
+        if (tensor.dtype, tensor.shape) != (live.dtype, live.shape):
+            found, expected = (f"{one.dtype} {list(one.shape)}" for one in (tensor, live))
+            raise CheckpointError(f"{path}: {place} is {found}, to be loaded into {expected}")
+    for _, tensor, live in _pairs(loaded, into, ""):
+        live.detach().copy_(tensor)
+    return _with_live(loaded, into, torch.device(device))
+
+
+def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool) -> Any:
+    source: io.BytesIO | Path = path
+    try:
+        if start.startswith(LZ4_MAGIC):
+            content = _decompress(path)
+            source, start = io.BytesIO(content), content[:8]
+        if not start.startswith((_ZIP_MAGIC, _PICKLE_MAGIC)):
+            raise ContainerError(
+                f"{path}: starts with {start!r}: not a navrl container, nor a torch.save file, plain or in LZ4"
+            )
+        if trusted:
+            return torch.load(source, map_location=device, weights_only=False)
+        return _load_unpickled(source, device)
+    except pickle.UnpicklingError as error:
+        raise UnsafePickleError(
+            f"{path}: holds more than tensors, NumPy arrays and plain values, or is damaged: {_reason(error)}. "
+            "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OSError) as error:
+        if isinstance(error, ContainerError | FileNotFoundError):
+            raise
+        raise ContainerError(f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}") from error
+
+
+def _load_unpickled(source: io.BytesIO | Path, device: str | torch.device) -> Any:
+    """Return what torch's weights-only unpickler reads, with NumPy arrays where it met their names.
+
+    The names are allowed in the whole process meanwhile, so only for files that need them.
+    """
+    try:
+        return torch.load(source, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        if not any(name in str(error) for _, name in NUMPY_GLOBALS):
+            raise
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    with _allowing_numpy, torch.serialization.safe_globals(NUMPY_GLOBALS):
+        return with_arrays(torch.load(source, map_location=device, weights_only=True))
+
+
+def _reason(error: pickle.UnpicklingError) -> str:
+    """Return what torch found, without its advice."""
+    said = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
+    return said.partition(" Please use")[0].partition("\n")[0].rstrip(".")[:200]
+
+
+def _decompress(path: Path) -> bytes:
+    """Return what an LZ4 frame holds; a claim that its bytes cannot fulfil costs no memory."""
+    stored = path.read_bytes()
+    claimed = lz4.frame.get_frame_info(stored)["content_size"]
+    if claimed > _LZ4_MAX_RATIO * len(stored):
+        raise ContainerError(
+            f"{path}: damaged: an LZ4 frame of {len(stored)} bytes that claims to hold {claimed}, "
+            f"expected at most {_LZ4_MAX_RATIO * len(stored)}; use an older checkpoint"
+        )
+    return lz4.frame.decompress(stored)
+
+
+def _children(loaded: Any, into: Any) -> list[tuple[Any, Any, Any]]:
+    """Return key, value and live value (None where there is none) of everything in a container."""
+    if isinstance(loaded, dict):
+        named = into if isinstance(into, dict) else {}
+        return [(key, value, named.get(key)) for key, value in loaded.items()]
+    if isinstance(loaded, list | tuple):
+        counted = into if isinstance(into, list | tuple) else ()
+        return [(key, value, counted[key] if key < len(counted) else None) for key, value in enumerate(loaded)]
+    return []
+
+
+def _pairs(loaded: Any, into: Any, place: str) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the place of every tensor that both states have, and the two tensors."""
+    if isinstance(loaded, torch.Tensor) and isinstance(into, torch.Tensor):
+        yield place, loaded, into
+    for key, value, live in _children(loaded, into):
+        yield from _pairs(value, live, f"{place}/{key}" if place else str(key))
+
+
+def _with_live(loaded: Any, into: Any, device: torch.device) -> Any:
+    """Return the loaded state with the live tensors in their places; all other tensors go to the device."""
+    if isinstance(loaded, torch.Tensor):
+        return into if isinstance(into, torch.Tensor) else loaded.to(device)
+    children = [(key, _with_live(value, live, device)) for key, value, live in _children(loaded, into)]
+    if type(loaded) is tuple:
+        return tuple(value for _, value in children)
+    if isinstance(loaded, dict | list):  # made by this load: nobody else has it yet
+        for key, value in children:
+            loaded[key] = value
+    return loaded

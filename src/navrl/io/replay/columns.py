@@ -1,0 +1,132 @@
+"""The frames of one key in a ring: as they are (`RawColumn`), or in compressed chunks (`ChunkColumn`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from navrl.io.container.words import PADDING
+from navrl.io.replay.arena import Arena
+from navrl.io.replay.frame_codecs import Array, ChunkCodec, Kind, Split
+from navrl.io.replay.frame_kernels import copy_chunks
+
+__all__ = ["ChunkColumn", "RawColumn", "Ring"]
+
+
+@dataclass
+class Ring:
+    """Where frames are: `size` frames of each of `streams` make up a block; the open block is being filled."""
+
+    capacity: int
+    size: int
+    streams: int
+    cursor: int = 0  # the index of the next frame
+    total: int = 0  # frames ever written
+
+    @property
+    def length(self) -> int:
+        """How many frames are held."""
+        return min(self.total, self.capacity)
+
+    @property
+    def block_frames(self) -> int:
+        """Frames of a whole block."""
+        return self.size * self.streams
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are; the last may be short."""
+        return -(-self.capacity // self.block_frames)
+
+    def frames_of(self, block: int) -> int:
+        """Return how many frames a block has."""
+        return min(self.block_frames, self.capacity - block * self.block_frames)
+
+    def numbers(self) -> Array:
+        """Return what the kernels need to know: capacity, K, N, the open block, and how much of it is in the stage."""
+        block, staged = divmod(self.cursor, self.block_frames)
+        return np.array([self.capacity, self.size, self.streams, block, staged], np.int64)
+
+    def chunks_of(self, first: int, blocks: int) -> tuple[Array, Array, Array]:
+        """Return numbers, first frames (counted from the first block's) and frame counts of the chunks of some blocks."""
+        block = np.repeat(np.arange(blocks), self.streams)
+        stream = np.tile(np.arange(self.streams), blocks)
+        frames = np.minimum(self.block_frames, self.capacity - (first + block) * self.block_frames)
+        counts = np.maximum((frames - stream + self.streams - 1) // self.streams, 0)
+        held = counts > 0
+        numbers = (first * self.streams + np.arange(blocks * self.streams))[held]
+        return numbers, (block * self.block_frames + stream)[held], counts[held]
+
+
+class RawColumn:
+    """Frames as they are; any of them can be rewritten."""
+
+    codec = None
+
+    def __init__(self, kind: Kind, ring: Ring) -> None:
+        self.kind, self.dtype, self._ring = kind, np.dtype(f"u{kind.word}"), ring
+        self.frames = np.zeros((ring.capacity, kind.features), self.dtype)  # no memory is used before it is written to
+
+    def read(self, indices: Array, paired: Array, out: Array, following: Array, split: Split) -> None:
+        """Fill `out` with frames, and `following`, where paired, with those after them."""
+
+        def work(begin: int, end: int) -> None:
+            np.take(self.frames, indices[begin:end], axis=0, out=out[begin:end], mode="clip")
+            rows = begin + np.flatnonzero(paired[begin:end])
+            if len(rows):
+                following[rows] = self.frames[(indices[rows] + self._ring.streams) % self._ring.capacity]
+
+        split(work, len(indices), out.nbytes)
+
+    def write(self, indices: Array, words: Array) -> None:
+        """Rewrite frames."""
+        self.frames[indices] = words
+
+    def nbytes(self) -> int:
+        """Return the bytes that have been written to."""
+        return self._ring.length * self.kind.nbytes
+
+
+class ChunkColumn:
+    """Frames in compressed chunks, and those of the open block in a stage."""
+
+    def __init__(self, kind: Kind, ring: Ring, codec: ChunkCodec) -> None:
+        self.kind, self.dtype, self.codec, self._ring = kind, np.dtype(f"u{kind.word}"), codec, ring
+        self.arena = Arena(ring.blocks * ring.streams)
+        self.stage = np.zeros((ring.block_frames, kind.features), self.dtype)
+
+    def read(self, indices: Array, paired: Array, out: Array, following: Array, split: Split) -> None:
+        """Fill `out` with frames, and `following`, where paired, with those after them."""
+        self.codec.decode(indices, paired, self._ring.numbers(), self.stage, self.arena.addresses, out, following, split)
+
+    def encode(self, block: int, blocks: int, words: Array) -> tuple[Array, Array, Array]:
+        """Return numbers, blobs and sizes of the chunks of whole blocks; what the column holds does not change."""
+        numbers, starts, counts = self._ring.chunks_of(block, blocks)
+        blobs = np.empty(len(numbers) * self.codec.bound() + PADDING, np.uint8)
+        return numbers, blobs, self.codec.encode(words, starts, counts, self._ring.streams, blobs)
+
+    def commit(self, numbers: Array, blobs: Array, sizes: Array) -> None:
+        """Put encoded chunks in place of those with the same numbers."""
+        copy_chunks(blobs.ctypes.data, sizes, self.arena.place(numbers, sizes))
+
+    def write(self, indices: Array, words: Array) -> None:
+        """Rewrite frames: those of whole chunks are decoded, changed and encoded again."""
+        ring = self._ring
+        opened, staged = divmod(ring.cursor, ring.block_frames)
+        block, place = np.divmod(indices, ring.block_frames)
+        in_stage = (block == opened) & (place < staged)
+        self.stage[place[in_stage]] = words[in_stage]
+        for changed in np.unique(block[~in_stage]).tolist():
+            first = changed * ring.block_frames
+            live = np.arange(first, first + ring.frames_of(changed))
+            frames = np.empty((len(live), self.kind.features), self.stage.dtype)
+            self.read(live, np.zeros(len(live), np.uint8), frames, frames, lambda work, rows, _: work(0, rows))
+            chosen = ~in_stage & (block == changed)
+            frames[place[chosen]] = words[chosen]
+            self.commit(*self.encode(changed, 1, frames))
+        self.arena.compact()
+
+    def nbytes(self) -> int:
+        """Return the bytes held."""
+        return self.arena.nbytes() + self.stage.nbytes

@@ -1,0 +1,232 @@
+"""Compiled entries of the replay store: encode many chunks, or decode many frames into a batch, in one call without the GIL.
+
+Frame `i` of the ring lies in block `i // (K * N)`, with N streams and K frames of each in a block. Frames of one stream
+(every N-th) make up a chunk, so that a chunk follows one drone through time. The open block, whose frames are still
+coming in, lies uncompressed in a stage; where it was not written yet, the chunks of the round before are still valid.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from navrl.io.container.words import (
+    COMPRESS,
+    COMPRESS_WITH,
+    DECOMPRESS,
+    DECOMPRESS_WITH,
+    LOAD_DICTIONARY,
+    LZ4_STATE,
+    call_compress,
+    call_compress_with,
+    call_decompress,
+    call_decompress_with,
+    call_load_dictionary,
+    copy_bytes,
+    inner,
+    read,
+    read_byte,
+    write,
+)
+from navrl.io.replay import delta_codec as replay_delta
+from navrl.io.replay import rows_codec as replay_rows
+from navrl.kernel_cache import kernel
+
+__all__ = [
+    "LZ4",
+    "ROWS",
+    "copy_chunks",
+    "decode_bytes",
+    "decode_delta",
+    "encode_bytes",
+    "encode_delta",
+    "scratch_bytes",
+    "sizes_of_chunks",
+    "unequal_rows",
+]
+
+# Exact arithmetic, and kept on disk.
+_entry = kernel(nogil=True, error_model="numpy")
+
+ROWS, LZ4 = 1, 2
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@_entry
+def copy_chunks(source: int, sizes: Any, targets: Any) -> None:
+    """Copy blobs that lie one behind the other to their addresses."""
+    for i in range(len(sizes)):
+        copy_bytes(targets[i], source, sizes[i])
+        source += sizes[i]
+
+
+@_entry
+def unequal_rows(one: int, other: int, rows: int, row_bytes: int, unequal: Any) -> None:
+    """Say of every row at one address whether a byte of it differs from the row at the other."""
+    for i in range(rows):
+        differs, place = np.uint64(0), 0
+        while place + 32 <= row_bytes and not differs:
+            differs = read(one + place) ^ read(other + place)
+            for ahead in range(8, 32, 8):
+                differs |= read(one + place + ahead) ^ read(other + place + ahead)
+            place += 32
+        while place < row_bytes and not differs:
+            differs = read_byte(one + place) ^ read_byte(other + place)
+            place += 1
+        unequal[i] = differs != np.uint64(0)
+        one += row_bytes
+        other += row_bytes
+
+
+@_entry
+def encode_delta(
+    frames: int, features: int, word: int, starts: Any, counts: Any, stride: int, size: int, target: int, sizes: Any
+) -> None:
+    """Encode chunks that begin at `starts` and have `counts` frames, one behind the other at `target`."""
+    scratch, lengths = np.empty((3, 64), np.uint64), np.zeros((2, 64), np.int64)
+    for i in range(len(starts)):
+        first = frames + starts[i] * features * word
+        sizes[i] = replay_delta.encode_chunk(first, features, word, stride, counts[i], size, target, scratch, lengths)
+        target += sizes[i]
+
+
+@_entry
+def decode_delta(
+    indices: Any, begin: int, end: int, paired: Any, ring: Any, stage: int, addresses: Any, out: int, following: int,
+    features: int, word: int,
+) -> None:  # fmt: skip
+    """Fill rows `begin` to `end` of `out` with the frames asked for and, where `paired`, of `following` with those after.
+
+    `ring` holds the capacity, K, N, the open block and how many of its frames are in the stage.
+    """
+    capacity, size, streams, opened, staged = ring[0], ring[1], ring[2], ring[3], ring[4]
+    block_frames, row = size * streams, features * word
+    for j in range(begin, end):
+        index, target, rest = indices[j], out + j * row, 0
+        if paired[j]:
+            rest = following + j * row
+        while target:
+            block, place = index // block_frames, index % block_frames
+            t, both = place // streams, 0
+            if block == opened and place < staged:
+                copy_bytes(target, stage + place * row, row)
+            else:
+                if rest and t + 1 < size and index + streams < capacity:
+                    both = rest
+                source = addresses[block * streams + place % streams]
+                replay_delta.decode_pair(source, t, size, features, word, target, both)
+            target = 0 if both else rest
+            rest = 0
+            index = (index + streams) % capacity
+
+
+def scratch_bytes(kind: int, frame_bytes: int, stride: int) -> int:
+    """Return how much memory `encode_bytes` and `decode_bytes` need, from whoever calls them and keeps it meanwhile.
+
+    Compiled code frees an array of its own when it uses the array for the last time, not when it does so with its address.
+    """
+    return replay_rows.scratch_size(frame_bytes, stride) if kind == ROWS else max(LZ4_STATE, frame_bytes + 16)
+
+
+@_entry
+def encode_bytes(
+    kind: int, frames: int, frame_bytes: int, starts: Any, counts: Any, jump: int, size: int, stride: int, target: int,
+    sizes: Any, bound: int, state: int, functions: Any,
+) -> None:  # fmt: skip
+    """Encode chunks of byte frames, as `encode_delta` does; `stride` is the length of a row, `state` has `scratch_bytes`."""
+    for i in range(len(starts)):
+        first = frames + starts[i] * frame_bytes
+        if kind == ROWS:
+            sizes[i] = replay_rows.encode_chunk(first, frame_bytes, jump, counts[i], size, stride, target, state)
+        else:
+            room = bound - 4 * size
+            sizes[i] = _compress_chunk(first, frame_bytes, jump, counts[i], size, target, room, state, functions)
+        target += sizes[i]
+
+
+@inner
+def _compress_chunk(
+    reference: int, frame_bytes: int, jump: int, number: int, size: int, target: int, room: int, state: int, functions: Any
+) -> int:
+    """Write a chunk of lz4 blocks: where each ends (4 bytes a frame), the first frame, the others with it as dictionary."""
+    begin = target + 4 * size
+    position: Any = np.int64(0)
+    for t in range(size):
+        if t < number:
+            source = reference + t * jump * frame_bytes
+            if t == 0:
+                position += call_compress(functions[COMPRESS], (source, begin + position, frame_bytes, room - position))
+            else:
+                call_load_dictionary(functions[LOAD_DICTIONARY], (state, reference, frame_bytes))
+                given = (state, source, begin + position, frame_bytes, room - position, 1)
+                position += call_compress_with(functions[COMPRESS_WITH], given)
+        write(target + 4 * t, np.uint64(position) | (read(target + 4 * t + 4) << np.uint64(32)))
+    return 4 * size + position
+
+
+@inner
+def _decompress_frame(source: int, t: int, size: int, frame_bytes: int, out: int, held: int, functions: Any) -> bool:
+    """Write frame `t` to `out`; `held` holds the first frame of the chunk. Return whether it is whole."""
+    begin = source + 4 * size
+    start = np.int64(read(source + 4 * t - 4) & _LOW) if t else 0
+    length = np.int64(read(source + 4 * t) & _LOW) - start
+    if t == 0:
+        copy_bytes(out, held, frame_bytes)
+        return True
+    given = (begin + start, out, length, frame_bytes, held, frame_bytes)
+    return call_decompress_with(functions[DECOMPRESS_WITH], given) == frame_bytes
+
+
+@_entry
+def decode_bytes(
+    kind: int, indices: Any, begin: int, end: int, paired: Any, ring: Any, stage: int, addresses: Any, out: int,
+    following: int, frame_bytes: int, stride: int, held: int, functions: Any,
+) -> bool:  # fmt: skip
+    """Do what `decode_delta` does, for byte frames; return whether all could be decoded. `held` has `scratch_bytes`."""
+    capacity, size, streams, opened, staged = ring[0], ring[1], ring[2], ring[3], ring[4]
+    block_frames = size * streams
+    held_from, whole = np.int64(0), True
+    for j in range(begin, end):
+        for turn in range(2 if paired[j] else 1):
+            index = indices[j] if turn == 0 else (indices[j] + streams) % capacity
+            target = (out if turn == 0 else following) + j * frame_bytes
+            block, place = index // block_frames, index % block_frames
+            if block == opened and place < staged:
+                copy_bytes(target, stage + place * frame_bytes, frame_bytes)
+                continue
+            source, t = addresses[block * streams + place % streams], place // streams
+            if source != held_from:
+                held_from = source
+                if kind == ROWS:
+                    replay_rows.load_ranks(source, held)
+                else:
+                    length = np.int64(read(source) & _LOW)
+                    given = (source + 4 * size, held, length, frame_bytes)
+                    whole &= call_decompress(functions[DECOMPRESS], given) == frame_bytes
+            if kind == ROWS:
+                replay_rows.decode_frame(source, t, size, frame_bytes, stride, target, held)
+            else:
+                whole &= _decompress_frame(source, t, size, frame_bytes, target, held, functions)
+    return whole
+
+
+@_entry
+def sizes_of_chunks(kind: int, source: int, stored: Any, counts: Any, features: int, word: int, size: int) -> int:
+    """Return the number of the first chunk that does not take exactly the bytes stored for it, or -1."""
+    place = source
+    for i in range(len(stored)):
+        found: Any = np.int64(0)
+        if kind == 0:
+            found = replay_delta.chunk_size(place, stored[i], features, word, size)
+        elif kind == ROWS:
+            found = replay_rows.chunk_size(place, stored[i], features, size, counts[i])
+        else:
+            found = 4 * size
+            for t in range(size if stored[i] >= 4 * size else 0):
+                end = 4 * size + np.int64(read(place + 4 * t) & _LOW)
+                found = end if end >= found else np.int64(1) << 40
+        if found != stored[i]:
+            return i
+        place += stored[i]
+    return -1

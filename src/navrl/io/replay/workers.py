@@ -1,0 +1,46 @@
+"""Threads that share the rows of a batch among them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent import futures
+from itertools import pairwise
+from typing import Any
+
+from navrl.io.container.thread_pool import TaskThreads
+
+__all__ = ["Workers"]
+
+WORTH_A_THREAD = 1 << 20  # bytes of a batch
+
+
+class Workers:
+    """Threads that share the rows of a batch among them; none is started before there is enough to do."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._threads: TaskThreads | None = None
+        self._process = 0
+
+    def split(self, work: Callable[[int, int], Any], rows: int, size: int) -> None:
+        """Call `work` on ranges of the rows, which are `size` bytes."""
+        parts = min(self.count, rows, size // WORTH_A_THREAD + 1)
+        if parts < 2:
+            work(0, rows)
+            return
+        if self._threads is None or self._process != os.getpid():  # a forked child has none of them
+            self._process = os.getpid()
+            self._threads = TaskThreads(self.count - 1, "navrl-replay")
+        first, *ranges = pairwise([rows * part // parts for part in range(parts + 1)])
+        waits = [self._threads.submit(work, *others) for others in ranges]
+        try:
+            work(*first)
+        finally:  # whatever is raised, no thread may go on with what the caller is about to unlock
+            futures.wait(waits)
+        for done in waits:
+            done.result()
+
+    def __del__(self) -> None:
+        if self._threads is not None:
+            self._threads.close()

@@ -1,0 +1,361 @@
+"""RolloutStorage: batches of experience on disk, written in the background, of which any part can be read alone."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+
+from navrl.arguments import as_path, whole_number
+from navrl.errors import (
+    CheckpointError,
+    ContainerError,
+    RolloutError,
+    UnsupportedStateError,
+)
+from navrl.io.checkpoint.file_writer import FileWriter
+from navrl.io.checkpoint.job import Job
+from navrl.io.checkpoint.saver import AsyncCheckpointSaver
+from navrl.io.container.atomic_files import irregular_kind, sync_folder
+from navrl.io.container.codecs import MAX_LEVEL
+from navrl.io.container.container_file import ArraySource, Written
+from navrl.io.container.index import read_index
+from navrl.io.container.sequence import SequenceNumbers, sequence_of
+from navrl.io.rollouts.reader import RolloutReader
+from navrl.io.rollouts.rollout_layout import (
+    Key,
+    RolloutInfo,
+    complete_document,
+    plain_rollout,
+    rollout_document,
+    rollout_info,
+)
+
+__all__ = ["RolloutStorage"]
+
+_NAME = re.compile(r"rollout_(\d{9,})\.navrl")
+
+
+class RolloutStorage:
+    """A folder of rollouts, one file for each iteration; every file equals the data at the moment of the call.
+
+    A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element types. The first two
+    lengths that most of the arrays have are taken for environments and steps; arrays that begin otherwise are kept
+    too, but only ever read whole.
+
+    Args:
+        save_dir: the folder; it is made with the first rollout.
+        compression_level: how hard to try, 0 to 16. Up to 9 all are the same, zstd's level 1; beyond, zstd's own level:
+            slower, for a few percent. Reading takes the same time whatever the level.
+        error_bounds: keys of floats that may be rounded, and by how much at most; all others are lossless. A nested key
+            is a tuple, or its parts joined by `/`. The file says what was rounded; NaN and infinity stay.
+        time_first: the arrays are (steps, environments, ...), and are loaded as such.
+        keep_last_n: whenever a rollout was written, remove all but the last so many saved; None keeps
+            all. A file whose index cannot be read is never removed.
+        max_queue_size: rollouts that may be on their way at once; each holds one copy of the data in memory.
+        on_error: `raise` a failed save at the next call and at the end, or `warn` and go on.
+        workers: threads that compress; None is one for each core.
+    """
+
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str],
+        compression_level: int = 9,
+        *,
+        error_bounds: Mapping[Key, float] | None = None,
+        time_first: bool = False,
+        keep_last_n: int | None = None,
+        max_queue_size: int = 2,
+        on_error: Literal["raise", "warn"] = "raise",
+        workers: int | None = None,
+    ) -> None:
+        level = zstd_level(compression_level)
+        if keep_last_n is not None:
+            keep_last_n = whole_number("keep_last_n", keep_last_n, 1)
+        self.folder = as_path("save_dir", save_dir)
+        self.error_bounds = dict(error_bounds or {})
+        self.time_first = time_first
+        self.keep_last_n = keep_last_n
+        self._options: dict[str, Any] = {
+            "max_queue_size": max_queue_size, "level": level, "on_error": on_error, "workers": workers,
+        }  # fmt: skip
+        self._writer: _RolloutWriter | None = None
+        self._numbers: SequenceNumbers | None = None  # of the files; made with the first
+        self._reader: RolloutReader | None = None  # of the rollout that was read last
+        self._closed = False
+
+    def save(
+        self, data: Any, iteration: int, *, metadata: Mapping[str, Any] | None = None, wait: bool = False
+    ) -> Path:  # fmt: skip
+        """Copy a rollout and return the path that it will have; a background thread writes it.
+
+        Args:
+            data: a TensorDict or a nested dict; numbers and strings may stand beside the arrays.
+            iteration: its number; an earlier rollout of that number is replaced when the new one is whole.
+            metadata: JSON values that can be read without reading the rollout.
+            wait: return when the file is on the disk.
+
+        Raises:
+            RolloutError: an earlier save failed (this one was not started; call again), or this is no rollout.
+            UnsupportedStateError: the data hold an object that cannot be stored; the message names its place.
+        """
+        path = self.path(iteration)
+        if self._closed:
+            raise RolloutError(f"{self.folder}: this RolloutStorage is closed; create a new one to save more")
+        plain, tensordicts = plain_rollout(data)
+        document = rollout_document(
+            plain,
+            tensordicts,
+            _checked_iteration(iteration),
+            time_first=self.time_first,
+            error_bounds=self.error_bounds,
+            metadata=metadata,
+        )
+        document["sequence"] = self._next_number()
+        with _as_rollout_errors():
+            if self._writer is None:
+                self._writer = _RolloutWriter(**self._options)
+            self._writer.save(plain, path, document, self._prune)
+        if wait:
+            self.flush()
+        return path
+
+    def load(
+        self,
+        iteration: int,
+        device: str | torch.device = "cpu",
+        envs: int | slice | Sequence[int] | None = None,
+        keys: Sequence[Key] | Key | None = None,
+        steps: int | slice | Sequence[int] | None = None,
+    ) -> Any:
+        """Return a rollout, or a part of it; every byte that is read is verified, and only the needed ones are read.
+
+        It is a TensorDict if one was saved and tensordict is installed, else nested dicts; keys, shapes and element types
+        are those that were saved, but for the part that was not asked for.
+
+        Args:
+            iteration: its number.
+            device: where tensors go.
+            envs: environments: a number (the axis is dropped then), a slice, or numbers in any order.
+            keys: names of keys, tuples for nested ones (or joined by `/`); one with others below it means all of those.
+            steps: steps, as `envs`.
+
+        Raises:
+            RolloutError: there is no such rollout, key, environment or step.
+            ContainerError: the file is damaged; the message names the file and the array.
+        """
+        self.flush()
+        reader = self._reader
+        if reader is None or not reader.is_still(self.path(iteration)):
+            reader = RolloutReader(self._existing(iteration))
+        self._reader = reader
+        if self._closed or not reader.is_still(reader.path):  # removed meanwhile: an open file would keep its place on the disk
+            self._reader = None
+        return reader.read(device, envs, keys, steps)
+
+    def info(self, iteration: int) -> RolloutInfo:
+        """Return what a rollout holds, from the index of its file alone.
+
+        Raises:
+            RolloutError: there is no such rollout.
+            ContainerError: the index is damaged, or none of a rollout.
+        """
+        return rollout_info(read_index(self._existing(iteration)))
+
+    def list(self) -> builtins.list[int]:
+        """Return the iterations of the rollouts that are on the disk, in order."""
+        self.flush()
+        return sorted(_stored(self.folder))
+
+    def latest(self) -> int | None:
+        """Return the iteration of the rollout that was saved last, or None.
+
+        Its sequence number counts, not the iteration or the clock. Damaged files are passed over.
+        """
+        self.flush()
+        ordered = _oldest_first(_stored(self.folder))
+        return ordered[-1][0] if ordered else None
+
+    def size(self, iteration: int | None = None) -> int:
+        """Return the bytes on disk of one rollout, or of all."""
+        if iteration is not None:
+            return self._existing(iteration).stat().st_size
+        self.flush()
+        paths = _stored(self.folder).values()
+        return sum(path.stat().st_size for path in paths if os.path.isfile(path))
+
+    def delete(self, iteration: int) -> None:
+        """Remove a rollout.
+
+        Raises:
+            RolloutError: there is no such rollout.
+        """
+        self._existing(iteration).unlink()
+        self._reader = None
+        sync_folder(self.folder)
+
+    def path(self, iteration: int) -> Path:
+        """Return where the rollout of an iteration is, or would be."""
+        return self.folder / f"rollout_{_checked_iteration(iteration):09d}.navrl"
+
+    def flush(self) -> None:
+        """Return when everything saved so far is on the disk.
+
+        Raises:
+            RolloutError: a save failed.
+        """
+        if self._writer is not None:
+            with _as_rollout_errors():
+                self._writer.flush()
+
+    def close(self) -> None:
+        """Write everything that is pending, stop the threads, and raise what failed; what is stored can still be read."""
+        self._closed, self._reader = True, None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with _as_rollout_errors():
+                writer.shutdown()
+
+    def get_stats(self) -> dict[str, float]:
+        """Return counts, bytes, and how long the calls took, as `AsyncCheckpointSaver.get_stats`; empty before a save."""
+        return {} if self._writer is None else self._writer.get_stats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reader": None}  # a file is open in one process only
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except RolloutError as failed:
+            if error is None:
+                raise
+            error.add_note(f"and a rollout was not saved: {failed}")
+
+    def _existing(self, iteration: int) -> Path:
+        """Return the file of a rollout, once what was saved is there."""
+        path = self.path(iteration)
+        self.flush()
+        if not os.path.isfile(path):
+            if (kind := irregular_kind(path)) is not None:
+                raise RolloutError(f"{path}: found {kind}, expected the file of a rollout")
+            known = sorted(_stored(self.folder))
+            shown = ", ".join(map(str, known[:3] + known[-3:] if len(known) > 6 else known)) or "none"
+            raise RolloutError(f"{self.folder}: no rollout of iteration {iteration}; there are {shown}")
+        return path
+
+    def _next_number(self) -> int:
+        """Return the sequence number of the next file; the first call reads the folder's indexes."""
+        if self._numbers is None:
+            stored = _stored(self.folder)
+            ages = _ages(stored)
+            numbers = [number for number, _, _ in ages]
+            unreadable = len(ages) < len(stored)
+            self._numbers = SequenceNumbers(self.folder, numbers, unreadable=unreadable)
+        return self._numbers.take()
+
+    def _prune(self, written: Written) -> None:
+        """Remove the oldest files; in the background thread."""
+        self._reader = None  # its file may have been replaced, or is removed now
+        stored = _stored(self.folder)
+        if self.keep_last_n is None or len(stored) <= self.keep_last_n:
+            return
+        for _, path in _oldest_first(stored)[: -self.keep_last_n]:
+            with suppress(FileNotFoundError):  # the user was quicker
+                path.unlink()
+        sync_folder(self.folder)
+
+
+class _RolloutFiles(FileWriter):
+    """Files whose arrays are stored by rows, which are cut from the copy as they are written."""
+
+    shares = False
+
+    def sources(self, job: Job) -> Sequence[ArraySource]:
+        """Return the arrays as rows, and complete the document."""
+        job.snapshot.check()
+        sources = job.snapshot.sources()
+        return complete_document(job.document, sources, job.snapshot.packed.tree)
+
+
+class _RolloutWriter(AsyncCheckpointSaver):
+    """Keeps the saver's promises for rollouts: only what is written to the file differs."""
+
+    _file_writer = _RolloutFiles
+
+    def save(self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]) -> None:
+        """Take a copy and return."""
+        self._take(data, path, lambda: document, self.codec, after)
+
+
+def _checked_iteration(iteration: Any) -> int:
+    """Return the number of an iteration as Python's own, whatever kind of integer it is."""
+    try:
+        number = -1 if isinstance(iteration, bool) else operator.index(iteration)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise RolloutError(f"iteration is {iteration!r:.60}; expected a whole number of at least 0")
+    return number
+
+
+def _stored(folder: Path) -> dict[int, Path]:
+    """Return what is named like a rollout in a folder, by iteration."""
+    if not os.path.isdir(folder):
+        return {}
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return {int(match[1]): path for match, path in found if match is not None}
+
+
+def _ages(stored: Mapping[int, Path]) -> builtins.list[tuple[int, float, int]]:
+    """Return what orders the rollouts with a readable index: sequence number, time, iteration.
+
+    Those of an older navrl have no number, and count as 0.
+    """
+    ages = []
+    for iteration, path in stored.items():
+        with suppress(ContainerError, FileNotFoundError):
+            document = read_index(path).document
+            created = document.get("created")
+            told = created if isinstance(created, float) else 0.0
+            ages.append((sequence_of(document) or 0, told, iteration))
+    return ages
+
+
+def _oldest_first(stored: Mapping[int, Path]) -> builtins.list[tuple[int, Path]]:
+    """Return iteration and path of the rollouts with a readable index, as they were saved."""
+    return [(iteration, stored[iteration]) for _, _, iteration in sorted(_ages(stored))]
+
+
+@contextmanager
+def _as_rollout_errors() -> Iterator[None]:
+    """Turn what the saver says into errors of this module."""
+    try:
+        yield
+    except UnsupportedStateError:
+        raise
+    except CheckpointError as error:
+        failed = RolloutError(str(error))
+        for note in getattr(error, "__notes__", ()):
+            failed.add_note(note)
+        raise failed from error
+
+
+def zstd_level(compression_level: int) -> int:
+    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is gained by patience.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    compression_level = whole_number("compression_level", compression_level, 0, MAX_LEVEL)
+    return 1 if compression_level <= 9 else compression_level
