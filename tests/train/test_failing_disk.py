@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from training_runs import assert_ends_alike, checkpoints, evaluated, learning, same, steps
 
 from navrl.io.checkpoint import load_checkpoint
+from training_runs import assert_ends_alike, checkpoints, evaluated, learning, same, steps
 
 pytestmark = pytest.mark.slow
 

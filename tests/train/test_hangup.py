@@ -8,6 +8,7 @@ import signal
 import threading
 
 import pytest
+
 from training_runs import learning, logged, steps
 
 pytestmark = pytest.mark.slow

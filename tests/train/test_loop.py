@@ -6,7 +6,6 @@ import io
 
 import pytest
 from rich.console import Console
-from training_runs import TINY, steps
 
 from navrl.config import load_config
 from navrl.registry.upload_policy import UploadPolicy
@@ -17,6 +16,7 @@ from navrl.train.loop import Order, lead
 from navrl.train.publish import Publisher
 from navrl.train.stopping import StopRequest
 from navrl.train.team import Team
+from training_runs import TINY, steps
 
 
 class Broken(PlainDisplay):

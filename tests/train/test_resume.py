@@ -13,6 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+
+from injected import ROUNDS
+from navrl.io.checkpoint import load_checkpoint
+from navrl.registry import Registry
 from training_runs import (
     ITERATIONS,
     ONE_THREAD,
@@ -27,10 +31,6 @@ from training_runs import (
     logged,
     same,
 )
-
-from injected import ROUNDS
-from navrl.io.checkpoint import load_checkpoint
-from navrl.registry import Registry
 
 pytestmark = pytest.mark.slow
 
