@@ -24,7 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-MUTATIONS = 20_000  # of files, in a round
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Scenario:
     name: str
     what: str
     tests: tuple[str, ...]
+    files: int = 0  # damaged or crafted ones in a round, for each property
 
 
 SCENARIOS = (
@@ -48,11 +48,12 @@ SCENARIOS = (
         "registry: kill -9 at every change, lost and old databases, power loss",
         ("registry/test_killed.py", "registry/test_lost_database.py", "registry/test_registry_power_loss.py"),
     ),
-    Scenario("damage", "damaged files: flipped, cut, spliced", ("io/test_fuzz.py",)),
+    Scenario("damage", "damaged files: flipped, cut, spliced", ("io/test_fuzz.py",), 20_000),
     Scenario(
         "crafted",
         "crafted files: indexes, models, worlds, pickles",
         ("io/test_crafted.py", "test_model_files.py", "sim/test_world_limits.py", "io/test_numpy_pickles.py"),
+        200,
     ),
 )
 
@@ -72,7 +73,7 @@ class Result:
 
 def run(scenario: Scenario, rounds: int, folder: Path) -> Result:
     """Run the tests of a scenario, each file in a process of its own, and count."""
-    environment = os.environ | {"NAVRL_TORTURE": str(rounds), "NAVRL_FUZZ": str(rounds * MUTATIONS)}
+    environment = os.environ | {"NAVRL_TORTURE": str(rounds), "NAVRL_FUZZ": str(rounds * scenario.files)}
     start, counted = time.monotonic(), [0, 0, 0, 0]
     for test in scenario.tests:
         report = folder / f"{Path(test).stem}.xml"
