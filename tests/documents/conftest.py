@@ -14,6 +14,9 @@ def here(tmp_path, monkeypatch):
     """An empty current folder and an empty registry; W&B is never asked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("wandb.run", None)  # an earlier test of this process may have left one
     monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
     return tmp_path
 

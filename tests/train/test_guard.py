@@ -59,9 +59,9 @@ def test_an_update_of_sac_that_spoils_a_weight_stops_with_iteration_and_paramete
 @pytest.mark.parametrize(
     ("overrides", "parts", "name"),
     [
-        (PPO, ("network", "lidar.0.weight"), "network.lidar.0.weight"),
+        (PPO, ("model_state_dict", "lidar.0.weight"), "network.lidar.0.weight"),
         (PPO, ("normaliser", "running_mean"), "normaliser.running_mean"),
-        (SAC, ("network", "alpha.bias"), "network.alpha.bias"),
+        (SAC, ("model_state_dict", "alpha.bias"), "network.alpha.bias"),
         (SAC, ("sac", "critic", "weights.0"), "critic.weights.0"),
         (SAC, ("sac", "target", "biases.1"), "target.biases.1"),
         (SAC, ("sac", "log_temperature"), "log_temperature"),
@@ -75,7 +75,7 @@ def test_a_checkpoint_with_a_bad_weight_is_refused_by_name_and_nothing_is_loaded
     for part in parts:
         tensor = tensor[part]
     tensor.view(-1)[-1] = bad
-    state["network"]["critic.bias"] += 1
+    state["model_state_dict"]["critic.bias"] += 1
     with pytest.raises(ConfigError, match=rf"checkpoint of iteration 0: parameter '{name}' holds NaN or infinite"):
         trainer.load(state)
     assert all(torch.equal(before[key], value) for key, value in trainer.network.state_dict().items())
@@ -89,4 +89,4 @@ def test_a_training_that_diverges_ends_with_an_error_and_leaves_good_checkpoints
     checkpoints = [*(tmp_path / "run" / "checkpoints").glob("checkpoint_*.pt")]
     assert checkpoints
     for path in checkpoints:
-        assert all(tensor.isfinite().all() for tensor in load_checkpoint(path)["network"].values())
+        assert all(tensor.isfinite().all() for tensor in load_checkpoint(path)["model_state_dict"].values())

@@ -15,7 +15,7 @@ import torch
 
 from navrl.arguments import as_mapping, as_path, whole_number
 from navrl.errors import CheckpointError, ContainerError
-from navrl.io.checkpoint import torch_files as legacy
+from navrl.io.checkpoint import torch_files
 from navrl.io.checkpoint.differences import add_bases, base_of, verify_bases
 from navrl.io.checkpoint.rounded_moments import narrow_moments
 from navrl.io.checkpoint.snapshot import live_sources
@@ -156,7 +156,7 @@ def load_checkpoint(
     with naming_file(found), open(open_to_read(found), "rb") as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
-        return legacy.load(found, start, device, trusted=trusted, into=into)
+        return torch_files.load(found, start, device, trusted=trusted, into=into)
     with Container(found) as container:
         return _Loading(container, device, workers, into).state()
 

@@ -18,8 +18,7 @@ import numpy as np
 from navrl.errors import ConfigError, ReplayError, nearest_name
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
 from navrl.io.container.words import lz4_functions
-from navrl.io.replay import delta_codec as replay_delta
-from navrl.io.replay import rows_codec as replay_rows
+from navrl.io.replay import delta_codec, rows_codec
 from navrl.io.replay.frame_kernels import (
     LZ4,
     ROWS,
@@ -128,7 +127,7 @@ class _Delta:
         self._kind, self._size = kind, size
 
     def bound(self) -> int:
-        return replay_delta.chunk_bound(self._kind.features, self._kind.word, self._size)
+        return delta_codec.chunk_bound(self._kind.features, self._kind.word, self._size)
 
     def encode(self, frames: Array, starts: Array, counts: Array, stride: int, target: Array) -> Array:
         sizes = np.zeros(len(starts), np.int64)
@@ -171,7 +170,7 @@ class _Bytes:
 
     def bound(self) -> int:
         if self._number == ROWS:
-            return replay_rows.chunk_bound(self._kind.nbytes, self._size)
+            return rows_codec.chunk_bound(self._kind.nbytes, self._size)
         return self._size * (4 + self._kind.nbytes + self._kind.nbytes // 255 + 16) + 16  # as LZ4_compressBound
 
     def encode(self, frames: Array, starts: Array, counts: Array, stride: int, target: Array) -> Array:

@@ -29,8 +29,7 @@ from navrl.io.container.words import (
     read_byte,
     write,
 )
-from navrl.io.replay import delta_codec as replay_delta
-from navrl.io.replay import rows_codec as replay_rows
+from navrl.io.replay import delta_codec, rows_codec
 from navrl.kernel_cache import kernel
 
 __all__ = [
@@ -87,7 +86,7 @@ def encode_delta(
     scratch, lengths = np.empty((3, 64), np.uint64), np.zeros((2, 64), np.int64)
     for i in range(len(starts)):
         first = frames + starts[i] * features * word
-        sizes[i] = replay_delta.encode_chunk(first, features, word, stride, counts[i], size, target, scratch, lengths)
+        sizes[i] = delta_codec.encode_chunk(first, features, word, stride, counts[i], size, target, scratch, lengths)
         target += sizes[i]
 
 
@@ -115,7 +114,7 @@ def decode_delta(
                 if rest and t + 1 < size and index + streams < capacity:
                     both = rest
                 source = addresses[block * streams + place % streams]
-                replay_delta.decode_pair(source, t, size, features, word, target, both)
+                delta_codec.decode_pair(source, t, size, features, word, target, both)
             target = 0 if both else rest
             rest = 0
             index = (index + streams) % capacity
@@ -126,7 +125,7 @@ def scratch_bytes(kind: int, frame_bytes: int, stride: int) -> int:
 
     Compiled code frees an array of its own when it uses the array for the last time, not when it does so with its address.
     """
-    return replay_rows.scratch_size(frame_bytes, stride) if kind == ROWS else max(LZ4_STATE, frame_bytes + 16)
+    return rows_codec.scratch_size(frame_bytes, stride) if kind == ROWS else max(LZ4_STATE, frame_bytes + 16)
 
 
 @_entry
@@ -138,7 +137,7 @@ def encode_bytes(
     for i in range(len(starts)):
         first = frames + starts[i] * frame_bytes
         if kind == ROWS:
-            sizes[i] = replay_rows.encode_chunk(first, frame_bytes, jump, counts[i], size, stride, target, state)
+            sizes[i] = rows_codec.encode_chunk(first, frame_bytes, jump, counts[i], size, stride, target, state)
         else:
             room = bound - 4 * size
             sizes[i] = _compress_chunk(first, frame_bytes, jump, counts[i], size, target, room, state, functions)
@@ -199,13 +198,13 @@ def decode_bytes(
             if source != held_from:
                 held_from = source
                 if kind == ROWS:
-                    replay_rows.load_ranks(source, held)
+                    rows_codec.load_ranks(source, held)
                 else:
                     length = np.int64(read(source) & _LOW)
                     given = (source + 4 * size, held, length, frame_bytes)
                     whole &= call_decompress(functions[DECOMPRESS], given) == frame_bytes
             if kind == ROWS:
-                replay_rows.decode_frame(source, t, size, frame_bytes, stride, target, held)
+                rows_codec.decode_frame(source, t, size, frame_bytes, stride, target, held)
             else:
                 whole &= _decompress_frame(source, t, size, frame_bytes, target, held, functions)
     return whole
@@ -218,9 +217,9 @@ def sizes_of_chunks(kind: int, source: int, stored: Any, counts: Any, features: 
     for i in range(len(stored)):
         found: Any = np.int64(0)
         if kind == 0:
-            found = replay_delta.chunk_size(place, stored[i], features, word, size)
+            found = delta_codec.chunk_size(place, stored[i], features, word, size)
         elif kind == ROWS:
-            found = replay_rows.chunk_size(place, stored[i], features, size, counts[i])
+            found = rows_codec.chunk_size(place, stored[i], features, size, counts[i])
         else:
             found = 4 * size
             for t in range(size if stored[i] >= 4 * size else 0):
