@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from torture import count
+from torture import SCENARIOS, count
 
 TESTS = """
 import pytest
@@ -39,3 +40,14 @@ def test_only_faults_that_were_counted_are_reported(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
     assert count(report) == (5, 43, 1, 1)
+
+
+def test_the_page_shows_the_results_that_are_kept():
+    root = Path(__file__).parents[1]
+    kept = json.loads((root / "benchmarks" / "results" / "reliability.json").read_text())
+    page = (root / "docs" / "reliability.md").read_text()
+    assert [result["scenario"] for result in kept["results"]] == [scenario.name for scenario in SCENARIOS]
+    assert f"--rounds {kept['rounds']}" in page
+    for result in kept["results"]:
+        row = f"| {result['what']} | {result['injected']:,} | {result['tests']} | {result['failed']} |"
+        assert row in page

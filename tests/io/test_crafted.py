@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from test_container import rewrite_index
 
 from navrl.cli import main
-from navrl.errors import ContainerError, NavrlError
+from navrl.errors import ContainerError, NavrlError, RolloutError
 from navrl.io import CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
 from navrl.io.checkpoint.directory import list_entries, list_unreadable
+from navrl.io.rollouts.export import export_parquet
 from navrl.io.rollouts.storage import RolloutStorage
 
 try:
@@ -172,6 +173,19 @@ def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(templates, folder
     command("inspect", folder)
     command("checkpoints", "prune", folder, "--keep-last", 1, "--keep-best", 1, "--metric", "success", "--dry-run")
     shutil.copy(templates / name, path)
+
+
+@pytest.mark.skipif(parquet is None, reason="needs pyarrow")
+def test_an_array_that_the_state_does_not_hold_is_refused_by_an_export(templates, folder):
+    def rename(index):
+        for pair in index["document"]["state"]["dict"]:
+            pair[0] = "x" if pair[0] == "reward" else pair[0]
+
+    path = folder / "rollout_000000000.navrl"
+    shutil.copy(templates / path.name, path)
+    rewrite_index(path, rename)
+    with pytest.raises((ContainerError, RolloutError), match="reward"):
+        export_parquet(RolloutStorage(folder), folder / "x.parquet", iterations=[0])
 
 
 @pytest.mark.slow

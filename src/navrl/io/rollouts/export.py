@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from navrl.errors import ConfigError, RolloutError, missing_extra
+from navrl.errors import ConfigError, ContainerError, RolloutError, missing_extra
 from navrl.io.container.atomic_files import make_folder, sync_file, sync_folder, sync_tree
 from navrl.io.rollouts.rollout_layout import RolloutInfo, array_names
 from navrl.io.rollouts.storage import RolloutStorage
@@ -236,8 +236,11 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
     columns = {"iteration": np.full(env.size, iteration), "environment": env, "step": step}
     arrays = {name: pyarrow.array(values) for name, values in columns.items()}
     shapes = {}
+    axes = (info.steps, info.envs) if info.time_first else (info.envs, info.steps)
     for name in names:
         array = _at(data, name)
+        if not isinstance(array, np.ndarray) or array.shape[:2] != axes:
+            raise ContainerError(f"{info.path}: {name} is no array of environments and steps; the file is damaged")
         array = np.swapaxes(array, 0, 1) if info.time_first else array
         if array.dtype.kind == "c":
             raise ConfigError(f"{name} is {array.dtype}; Parquet has no complex numbers")

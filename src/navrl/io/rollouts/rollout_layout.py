@@ -145,7 +145,8 @@ def resolve_key(key: Key, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
             return candidate
     names, name = ["/".join(path) for path in known], "/".join(map(str, parts))
     near = nearest_name(name, [*names, *(path[-1] for path in known)])
-    raise RolloutError(f"{'more than one key ends with' if ends else 'no key'} {name!r}; there are {', '.join(names)}.{near}")
+    told = ", ".join(f"{one:.80}" for one in names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    raise RolloutError(f"{'more than one key ends with' if ends else 'no key'} {name!r:.200}; there are {told}.{near:.200}")
 
 
 def checked_bounds(bounds: Mapping[Key, float], arrays: Mapping[str, Any]) -> dict[str, float]:
