@@ -51,7 +51,7 @@ def no_credentials(monkeypatch):
         ("failed: http://a:b@c/d and http://e:f@g?token=h", "failed: http://a:***@c/d and http://e:***@g?token=***"),
         ("http://localhost:5000", "http://localhost:5000"),
         ("http://host/models@v1", "http://host/models@v1"),
-        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+        ("sqlite:////data/a.db", "sqlite:////data/a.db"),
         ("ada@example.org?key=1", "ada@example.org?key=1"),
     ],
 )
