@@ -79,14 +79,19 @@ class Writer:
 
     def size(self) -> int:
         """Return the bytes on the disk."""
-        return sum(one.stat().st_size for one in (self.path.iterdir() if self.path.is_dir() else [self.path]))
+        return sum(
+            one.stat().st_size
+            for one in (self.path.iterdir() if self.path.is_dir() else [self.path])
+        )
 
     def close(self) -> None:
         """Stop what runs in the background."""
 
 
 class NoSave(Writer):
-    """No save at all, for as long as one takes: what it seems to add is what cannot be told from nothing."""
+    """No save at all, for as long as one takes: what it seems to add is what cannot be told from
+    nothing.
+    """
 
     writes = False
     _SECONDS = 0.4
@@ -118,7 +123,9 @@ class Safetensors(Writer):
 
 
 class CloneAndQueue(Writer):
-    """The design of the documents: clone every tensor, queue it; a thread runs torch.save into memory and LZ4 at 9."""
+    """The design of the documents: clone every tensor, queue it; a thread runs torch.save into
+    memory and LZ4 at 9.
+    """
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
@@ -158,7 +165,9 @@ class CloneAndQueue(Writer):
 
 
 class CopyOnly(Writer):
-    """A copy of the bytes beside the training, and nothing else: a yardstick for those who take a snapshot."""
+    """A copy of the bytes beside the training, and nothing else: a yardstick for those who take a
+    snapshot.
+    """
 
     writes = False
 
@@ -170,7 +179,9 @@ class CopyOnly(Writer):
         self._done: Any = None
 
     def save(self, state: dict[str, Any]) -> None:
-        self._copied = self._thread.submit(self._take, [tensor for _, tensor in named_tensors(state)])
+        self._copied = self._thread.submit(
+            self._take, [tensor for _, tensor in named_tensors(state)]
+        )
         self._done = self._copied
 
     def _take(self, tensors: list[torch.Tensor]) -> None:
@@ -194,13 +205,17 @@ class CopyOnly(Writer):
 
 
 class CopyAndWrite(CopyOnly):
-    """A plain writer beside the training: copy the bytes, write and flush them; no names, no checksums."""
+    """A plain writer beside the training: copy the bytes, write and flush them; no names, no
+    checksums.
+    """
 
     writes = True
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
-        self._shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(training.state())]
+        self._shapes = [
+            (name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(training.state())
+        ]
 
     def save(self, state: dict[str, Any]) -> None:
         super().save(state)
@@ -211,7 +226,9 @@ class CopyAndWrite(CopyOnly):
         sync(self.path)
 
     def load(self) -> dict[str, torch.Tensor]:
-        flat, place, found = torch.frombuffer(bytearray(self.path.read_bytes()), dtype=torch.uint8), 0, {}
+        flat = torch.frombuffer(bytearray(self.path.read_bytes()), dtype=torch.uint8)
+        place = 0
+        found = {}
         for name, shape, dtype in self._shapes:
             size = shape.numel() * dtype.itemsize
             found[name] = flat[place : place + size].view(dtype).reshape(shape)
@@ -246,7 +263,9 @@ class Lightning(Writer):
 
 
 class Distributed(Writer):
-    """torch.distributed.checkpoint.async_save, in a thread or a process, with one of its stagers."""
+    """torch.distributed.checkpoint.async_save, in a thread or a process, with one of its
+    stagers.
+    """
 
     kind = "thread"
     staging: Callable[[], Any] = staticmethod(lambda: None)
@@ -290,7 +309,9 @@ class Distributed(Writer):
         self._done.result()  # its FileSystemWriter flushes by itself
 
     def load_live(self, state: dict[str, Any]) -> None:
-        self._library.load(state, storage_reader=self._library.FileSystemReader(self.path), no_dist=True)
+        self._library.load(
+            state, storage_reader=self._library.FileSystemReader(self.path), no_dist=True
+        )
 
     def load(self) -> dict[str, torch.Tensor]:
         state = Training.state(self.training)
@@ -319,7 +340,8 @@ class DistributedCached(Distributed):
     def staging() -> Any:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-        return DefaultStager(StagingOptions(False, False, False, False))  # pinned memory would need a GPU
+        # pinned memory would need a GPU
+        return DefaultStager(StagingOptions(False, False, False, False))
 
 
 class DistributedStaged(Distributed):
@@ -347,7 +369,9 @@ class Navrl(Writer):
 
     def __init__(self, training: Training, path: Path) -> None:
         super().__init__(training, path)
-        self.saver = AsyncCheckpointSaver(optimizers=[training.optimizer] if self.lazy else [], **self.options)
+        self.saver = AsyncCheckpointSaver(
+            optimizers=[training.optimizer] if self.lazy else [], **self.options
+        )
 
     def save(self, state: dict[str, Any]) -> None:
         self.saver.save_async(state, self.path, compress=self.compress)
@@ -396,7 +420,9 @@ class NavrlLossy(Navrl):
 
 
 class NavrlDelta(Navrl):
-    """The same as differences to the save before, a few steps of training ago; a whole file after eight."""
+    """The same as differences to the save before, a few steps of training ago; a whole file after
+    eight.
+    """
 
     options: Mapping[str, Any] = {"delta_chain": 8}
 

@@ -1,5 +1,4 @@
-"""The replay buffers that are compared: ours, TorchRL's, Stable-Baselines3's, cpprb, and the designs with one LZ4 block a
-frame or an episode."""  # noqa: D209
+"""The replay buffers under comparison: ours, TorchRL's, Stable-Baselines3's, cpprb, LZ4 blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +20,9 @@ BATCH = 128
 
 
 class Buffer(Protocol):
-    """Takes segments of frames, gives random batches. Where it has a second way to draw one, `threaded`, the faster counts."""
+    """Takes segments of frames, gives random batches. Where it has a second way to draw one,
+    `threaded`, the faster counts.
+    """
 
     def add(self, frames: Frames) -> None: ...
 
@@ -47,7 +48,9 @@ class Ours:
 
 
 class OursInTurns(Ours):
-    """navrl.FrameStore, 256 drones taking turns: a frame of each is added, then the next of each."""
+    """navrl.FrameStore, 256 drones taking turns: a frame of each is added, then the next of
+    each.
+    """
 
     segments = staticmethod(in_turns)
 
@@ -61,11 +64,17 @@ def _tensordict(frames: Frames) -> Any:
     from tensordict import TensorDict
 
     later = ("reward", "terminated", "truncated")
-    now = {key: torch.from_numpy(value) for key, value in frames.items() if key not in later and "/" not in key}
+    now = {
+        key: torch.from_numpy(value)
+        for key, value in frames.items()
+        if key not in later and "/" not in key
+    }
     after = {key: torch.from_numpy(frames[key])[:, None] for key in later}
     after["observation"] = torch.from_numpy(frames["next/observation"])
     after["done"] = after["terminated"] | after["truncated"]
-    return TensorDict({**now, "next": TensorDict(after, [len(frames["reward"])])}, [len(frames["reward"])])
+    return TensorDict(
+        {**now, "next": TensorDict(after, [len(frames["reward"])])}, [len(frames["reward"])]
+    )
 
 
 class TorchRL:
@@ -74,7 +83,9 @@ class TorchRL:
     def __init__(self, storage: Any, *, flat: bool = False) -> None:
         from torchrl.data import ReplayBuffer
 
-        self.buffer, self.storage, self._flat = ReplayBuffer(storage=storage, batch_size=BATCH), storage, flat
+        self.buffer = ReplayBuffer(storage=storage, batch_size=BATCH)
+        self.storage = storage
+        self._flat = flat
 
     def add(self, frames: Frames) -> None:
         data = _tensordict(frames)
@@ -115,10 +126,11 @@ class CompressedList(TorchRL):
 
 
 class StableBaselines3:
-    """Stable-Baselines3's ReplayBuffer, one step at a time; its optimize_memory_usage would lose the last next observations.
+    """Stable-Baselines3's ReplayBuffer, one step at a time; its optimize_memory_usage would lose
+    the last next observations.
 
-    With it the next observation of an episode's last frame is the first one of the next episode: after a timeout, learning
-    needs the true one, so these would not be the same frames.
+    With it the next observation of an episode's last frame is the first one of the next episode:
+    after a timeout, learning needs the true one, so these would not be the same frames.
     """
 
     def __init__(self, capacity: int, frames: Frames) -> None:
@@ -129,34 +141,54 @@ class StableBaselines3:
         low, high = (0, 255) if dtype == np.uint8 else (-np.inf, np.inf)
         space = gymnasium.spaces.Box(low, high, shape, dtype.type)
         actions = gymnasium.spaces.Box(-2, 2, (3,), np.float32)
-        self.buffer = ReplayBuffer(capacity, space, actions, device="cpu", handle_timeout_termination=False)
+        self.buffer = ReplayBuffer(
+            capacity, space, actions, device="cpu", handle_timeout_termination=False
+        )
 
     def add(self, frames: Frames) -> None:
         now, after, action = frames["observation"], frames["next/observation"], frames["action"]
         for row in range(len(action)):
             one = slice(row, row + 1)
-            self.buffer.add(now[one], after[one], action[one], frames["reward"][one], frames["terminated"][one], [{}])
+            self.buffer.add(
+                now[one],
+                after[one],
+                action[one],
+                frames["reward"][one],
+                frames["terminated"][one],
+                [{}],
+            )
 
     def sample(self) -> Any:
         return self.buffer.sample(BATCH)
 
 
 class Cpprb:
-    """cpprb, which stores next observations once, too, and compresses nothing: the floor of the time."""
+    """cpprb, which stores next observations once, too, and compresses nothing: the floor of the
+    time.
+    """
 
     def __init__(self, capacity: int, frames: Frames) -> None:
         from cpprb import ReplayBuffer
 
-        kinds = {key: {"shape": value.shape[1:] or 1, "dtype": value.dtype} for key, value in frames.items() if "/" not in key}
+        kinds = {
+            key: {"shape": value.shape[1:] or 1, "dtype": value.dtype}
+            for key, value in frames.items()
+            if "/" not in key
+        }
         self.buffer = ReplayBuffer(capacity, kinds, next_of=("observation",))
 
     def add(self, frames: Frames) -> None:
-        named = {key.replace("/", "_"): value for key, value in frames.items() if key != "next/observation"}
+        named = {
+            key.replace("/", "_"): value
+            for key, value in frames.items()
+            if key != "next/observation"
+        }
         named["next_observation"] = frames["next/observation"]
         ends = np.flatnonzero(frames["terminated"] | frames["truncated"]) + 1
         for begin, end in pairwise(np.unique([0, *ends, len(frames["reward"])]).tolist()):
             self.buffer.add(**{key: value[begin:end] for key, value in named.items()})
-            self.buffer.on_episode_end()  # or the next observation of the last frame would be that of the next episode
+            # or the next observation of the last frame would be that of the next episode
+            self.buffer.on_episode_end()
 
     def sample(self) -> Any:
         return self.buffer.sample(BATCH)
@@ -179,7 +211,9 @@ class Blocks:
         self._pool, self._blocks, self._random = ThreadPoolExecutor(4), [], np.random.default_rng(0)
 
     def _draw(self, mapped: Callable[..., Iterable[Frames]]) -> Any:
-        return _stacked(mapped(self._frame, self._random.integers(0, self._count(), BATCH).tolist()))
+        return _stacked(
+            mapped(self._frame, self._random.integers(0, self._count(), BATCH).tolist())
+        )
 
     def sample(self) -> Any:
         return self._draw(map)
@@ -192,13 +226,18 @@ class Blocks:
 
 
 class FrameBlocks(Blocks):
-    """A pickle in an LZ4-9 block for each frame; the faster of with and without a pool of threads."""
+    """A pickle in an LZ4-9 block for each frame; the faster of with and without a pool of
+    threads.
+    """
 
     level = 9
 
     def add(self, frames: Frames) -> None:
         count = len(frames["reward"])
-        self._blocks += [_packed({key: value[row] for key, value in frames.items()}, self.level) for row in range(count)]
+        self._blocks += [
+            _packed({key: value[row] for key, value in frames.items()}, self.level)
+            for row in range(count)
+        ]
 
     def _count(self) -> int:
         return len(self._blocks)
@@ -208,13 +247,17 @@ class FrameBlocks(Blocks):
 
 
 class FastFrameBlocks(FrameBlocks):
-    """A pickle in an LZ4 block of the default level for each frame; the faster of with and without a pool of threads."""
+    """A pickle in an LZ4 block of the default level for each frame; the faster of with and without
+    a pool of threads.
+    """
 
     level = 0
 
 
 class EpisodeBlocks(Blocks):
-    """A pickle in an LZ4-9 block for each episode; the faster of with and without a pool of threads."""
+    """A pickle in an LZ4-9 block for each episode; the faster of with and without a pool of
+    threads.
+    """
 
     def __init__(self, capacity: int, frames: Frames) -> None:
         super().__init__(capacity, frames)

@@ -1,4 +1,6 @@
-"""Flights for the replay benchmark: real ones of the simulator, with LiDAR observations or with grids, kept in a folder."""
+"""Flights for the replay benchmark: real ones of the simulator, with LiDAR observations or with
+grids, kept in a folder.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def flights(frames: int) -> Frames:
 
 
 def grid_flights(frames: int) -> Frames:
-    """Return flights whose observation is a grid of what is around the drone, turned the way it flies."""
+    """Return flights whose observation is a grid of what is around the drone, turned the way it
+    flies.
+    """
     return _kept(f"grid-{frames}", lambda: _fly(max(1, frames // SEGMENT), SEGMENT, grids=True))
 
 
@@ -42,12 +46,19 @@ def repeated(base: Frames, frames: int) -> Iterator[Frames]:
     length = len(base["reward"])
     for begin in range(0, frames, SEGMENT):
         turn, first = divmod(begin, length)
-        segment = {key: value[first : first + min(SEGMENT, frames - begin)] for key, value in base.items()}
-        yield {key: _varied(value, turn) if "observation" in key else value for key, value in segment.items()}
+        segment = {
+            key: value[first : first + min(SEGMENT, frames - begin)] for key, value in base.items()
+        }
+        yield {
+            key: _varied(value, turn) if "observation" in key else value
+            for key, value in segment.items()
+        }
 
 
 def in_turns(base: Frames, frames: int) -> Iterator[Frames]:
-    """Yield a step of all drones at a time, as a vectorised environment does, until there are enough LiDAR frames."""
+    """Yield a step of all drones at a time, as a vectorised environment does, until there are
+    enough LiDAR frames.
+    """
     flown = len(base["reward"]) // SEGMENT
     for begin in range(0, frames, DRONES):
         again, step = divmod(begin // DRONES, SEGMENT)
@@ -55,7 +66,10 @@ def in_turns(base: Frames, frames: int) -> Iterator[Frames]:
         turn = again * -(-DRONES // flown) + drone // flown
         scale = (1 + turn * 1e-3).astype(np.float32)[:, None]
         rows = drone % flown * SEGMENT + step
-        yield {key: value[rows] * scale if "observation" in key else value[rows] for key, value in base.items()}
+        yield {
+            key: value[rows] * scale if "observation" in key else value[rows]
+            for key, value in base.items()
+        }
 
 
 def _varied(value: np.ndarray, turn: int) -> np.ndarray:
@@ -63,7 +77,9 @@ def _varied(value: np.ndarray, turn: int) -> np.ndarray:
         return value
     if value.dtype == np.uint8:
         turned = np.rot90(value, turn % 4, (-2, -1))
-        return np.ascontiguousarray(np.roll(turned[..., ::-1, :] if turn // 4 % 2 else turned, turn // 8, -1))
+        return np.ascontiguousarray(
+            np.roll(turned[..., ::-1, :] if turn // 4 % 2 else turned, turn // 8, -1)
+        )
     return value * np.float32(1 + turn * 1e-3)
 
 
@@ -78,24 +94,41 @@ def _kept(name: str, make) -> Frames:
 
 
 def _fly(drones: int, steps: int, *, grids: bool) -> Frames:
-    settings = NavigationSettings.of(env__num_envs=drones, env__num_worlds=min(8, drones), env__action_repeat=6 if grids else 1)
+    settings = NavigationSettings.of(
+        env__num_envs=drones, env__num_worlds=min(8, drones), env__action_repeat=6 if grids else 1
+    )
     env = NavigationEnv(settings, seed=3)
     observation, noise = env.reset(), torch.Generator().manual_seed(0)
     maps = [_map(world.boxes) for world in env.pool.worlds] if grids else []
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("now", "next", "action", "reward", "terminated", "truncated")}
+    columns: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("now", "next", "action", "reward", "terminated", "truncated")
+    }
     now = _seen(env, maps, env.observe_packed())
     for _ in range(steps):
-        action = (scripted_pilot(observation) + 0.3 * torch.randn(drones, 3, generator=noise)).clamp(-2, 2)
+        action = (
+            scripted_pilot(observation) + 0.3 * torch.randn(drones, 3, generator=noise)
+        ).clamp(-2, 2)
         step = env.step(action)
         after = _seen(env, maps, step.packed)
         ended = (step.terminated | step.truncated).numpy()
-        final = step.final_packed.numpy() if not grids else np.zeros_like(after)  # a drone that ended has moved already
+        # a drone that ended has moved already
+        final = step.final_packed.numpy() if not grids else np.zeros_like(after)
         following = np.where(ended.reshape(-1, *[1] * (after.ndim - 1)), final, after)
-        values = (now, following, action.numpy(), step.reward.numpy(), step.terminated.numpy(), step.truncated.numpy())
+        values = (
+            now,
+            following,
+            action.numpy(),
+            step.reward.numpy(),
+            step.terminated.numpy(),
+            step.truncated.numpy(),
+        )
         for column, value in zip(columns.values(), values, strict=True):
             column.append(np.array(value))
         observation, now = step.observation, after
-    joined = {name: np.stack(column, 1).reshape(drones * steps, *column[0].shape[1:]) for name, column in columns.items()}
+    joined = {
+        name: np.stack(column, 1).reshape(drones * steps, *column[0].shape[1:])
+        for name, column in columns.items()
+    }
     return {
         "observation": joined["now"],
         "action": joined["action"],
@@ -124,7 +157,9 @@ def _seen(env: NavigationEnv, maps: list[np.ndarray], packed: torch.Tensor) -> n
 
 
 def _map(boxes: np.ndarray) -> np.ndarray:
-    """Return what is occupied, and a cost that fades with the distance from it, as costmaps have."""
+    """Return what is occupied, and a cost that fades with the distance from it, as costmaps
+    have.
+    """
     size = int(50 / CELL) + 2 * MARGIN
     occupied = np.zeros((size, size), np.uint8)
     cells = np.clip((boxes[:, :4] / CELL + size / 2).astype(int), 0, size - 1)
@@ -134,5 +169,9 @@ def _map(boxes: np.ndarray) -> np.ndarray:
     for _ in range(14):
         padded = np.pad(distance, 1, constant_values=99)
         for i, j in np.ndindex(3, 3):
-            distance = np.minimum(distance, padded[i : i + size, j : j + size] + np.hypot(i - 1, j - 1))
-    return np.stack([occupied, np.where(distance < 14, 254 * np.exp(-0.25 * distance), 0).astype(np.uint8)])
+            distance = np.minimum(
+                distance, padded[i : i + size, j : j + size] + np.hypot(i - 1, j - 1)
+            )
+    return np.stack(
+        [occupied, np.where(distance < 14, 254 * np.exp(-0.25 * distance), 0).astype(np.uint8)]
+    )

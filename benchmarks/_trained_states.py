@@ -1,4 +1,6 @@
-"""Really trained networks of a few sizes, trained once and kept: random weights would mislead a compressor."""
+"""Really trained networks of a few sizes, trained once and kept: random weights would mislead a
+compressor.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Training:
         for _ in range(3):
             hidden += [nn.Linear(width, width), nn.ELU(), nn.LayerNorm(width)]
         torch.manual_seed(0)
-        self.model = nn.Sequential(*hidden, nn.Linear(width, width), nn.ELU(), nn.Linear(width, OUTPUTS))
+        self.model = nn.Sequential(
+            *hidden, nn.Linear(width, width), nn.ELU(), nn.Linear(width, OUTPUTS)
+        )
         self.optimizer = torch.optim.Adam(self.model.parameters(), 3e-4)
         self.iteration = 0
 
@@ -57,7 +61,11 @@ class Training:
 def trained(size: str) -> Training:
     """Return a training of this size at its last step, from the cache where there is one."""
     training = Training(size)
-    folder = Path(os.environ.get("NAVRL_BENCHMARK_CACHE", Path(tempfile.gettempdir()) / "navrl-benchmark-states"))
+    folder = Path(
+        os.environ.get(
+            "NAVRL_BENCHMARK_CACHE", Path(tempfile.gettempdir()) / "navrl-benchmark-states"
+        )
+    )
     cached = folder / f"{size.replace(' ', '')}-{training.steps}-{torch.__version__}.pt"
     if cached.exists():
         state = torch.load(cached, weights_only=True)

@@ -1,13 +1,17 @@
-"""What a checkpoint costs: time taken from training, time to the disk, size, load time, memory; beside its peers.
+"""What a checkpoint costs: time taken from training, time to the disk, size, load time, memory;
+beside its peers.
 
-The state is a network that is really trained (`_trained_states.py`), and training goes on while the writers work. One
-core is left to them, as in a run whose simulator or data loader does not use every core; the cases "all cores" leave
-none. A save is followed by steps until the writer is done, and those steps are compared with those just before and after:
-`added` is how much longer they took, and `slower` how much more time of the processor their thread needed for the same work.
-Meanwhile the process keeps the memory that training frees (`_kept_memory.py`), so that steps can be compared at all.
+The state is a network that is really trained (`_trained_states.py`), and training goes on while the
+writers work. One core is left to them, as in a run whose simulator or data loader does not use
+every core; the cases "all cores" leave none. A save is followed by steps until the writer is done,
+and those steps are compared with those just before and after: `added` is how much longer they took,
+and `slower` how much more time of the processor their thread needed for the same work. Meanwhile
+the process keeps the memory that training frees (`_kept_memory.py`), so that steps can be compared
+at all.
 
-Files are loaded twice over: in this process, whose memory was used many times before, and, at 200 MB, in one that was just
-started, as a training that resumes is. Fresh memory has to come from the system first, and on a virtual machine from its host.
+Files are loaded twice over: in this process, whose memory was used many times before, and, at 200
+MB, in one that was just started, as a training that resumes is. Fresh memory has to come from the
+system first, and on a virtual machine from its host.
 """
 
 from __future__ import annotations
@@ -34,8 +38,10 @@ from _kept_memory import kept_memory
 from _trained_states import Training, trained
 from navrl.bench import Case, Column, Gate, Results, Suite
 
-SAVES = {"1 MB": 6, "20 MB": 6, "200 MB": 12, "2 GB": 3}  # in a round: what a save adds differs much from one to the next
-MORE_SAVES = 24  # of 200 MB in a round, for those that limits on it compare, and for what shows how sure they are
+# in a round: what a save adds differs much from one to the next
+SAVES = {"1 MB": 6, "20 MB": 6, "200 MB": 12, "2 GB": 3}
+# of 200 MB in a round, for those that limits on it compare, and for what shows how sure they are
+MORE_SAVES = 24
 SMOKE_SAVES = {"1 MB": 2}
 PEERS = {"safetensors": "safetensors", "Lightning async": "lightning"}
 ALONE = 2  # times in a round that each file is written and read with training idle
@@ -58,14 +64,18 @@ class Bench:
 
     def __init__(self, saves: Mapping[str, int]) -> None:
         self._saves = saves
-        self.folder = Path(tempfile.mkdtemp(prefix="navrl-bench-", dir=os.environ.get("NAVRL_BENCHMARK_FOLDER")))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="navrl-bench-", dir=os.environ.get("NAVRL_BENCHMARK_FOLDER"))
+        )
         self._trainings: dict[str, Training] = {}
         self._writers: dict[tuple[str, str], Writer] = {}
         self.stalls: dict[tuple[str, str], list[float]] = {}
         self._rounds: dict[str, int] = {}
         self._peaks: dict[str, float] = {}
 
-    def case(self, name: str, size: str, *, all_cores: bool = False, stall_only: bool = False) -> Case:
+    def case(
+        self, name: str, size: str, *, all_cores: bool = False, stall_only: bool = False
+    ) -> Case:
         """Return one writer at one size as a case of the suite."""
         label = f"{name}, {size}" + (", all cores" if all_cores else "")
         limit = 1 if stall_only else SLOW.get(name) if size == "200 MB" else None
@@ -74,7 +84,9 @@ class Bench:
             self._rounds[label] = self._rounds.get(label, 0) + 1
             if limit is not None and self._rounds[label] > limit + 1:  # the first is the warm-up
                 return {}
-            torch.set_num_threads((os.cpu_count() or 2) if all_cores else max(1, (os.cpu_count() or 2) - 1))
+            torch.set_num_threads(
+                (os.cpu_count() or 2) if all_cores else max(1, (os.cpu_count() or 2) - 1)
+            )
             return self._measure(name, size, label, stall_only)
 
         return Case(label, measure, note=(WRITERS[name].__doc__ or "").splitlines()[0])
@@ -89,7 +101,9 @@ class Bench:
         writer = self._writers[name, size]
         with kept_memory():
             saves = MORE_SAVES if size == "200 MB" and name in COMPARED else self._saves[size]
-            stalls, metrics = self._beside_training(training, writer, saves, beside=1 if stall_only else 2)
+            stalls, metrics = self._beside_training(
+                training, writer, saves, beside=1 if stall_only else 2
+            )
         known = self.stalls.setdefault((label, size), [])
         if self._rounds[label] > 1:
             known += stalls
@@ -106,8 +120,10 @@ class Bench:
 
     def _beside_training(
         self, training: Training, writer: Writer, saves: int, beside: int
-    ) -> tuple[list[float], dict[str, float]]:  # fmt: skip
-        """Save while training, compare with so many steps before and after each save; return the stalls, and the medians."""
+    ) -> tuple[list[float], dict[str, float]]:
+        """Save while training, compare with so many steps before and after each save; return the
+        stalls, and the medians.
+        """
         stalls, added, slower = [], [], []
         self._step(training, writer)  # which takes memory that the others then have
         plain = [self._step(training, writer) for _ in range(beside)]
@@ -116,7 +132,9 @@ class Bench:
             after = [self._step(training, writer) for _ in range(beside)]
             stalls.append(stall)
             added.append(seconds - steps * statistics.mean(step.seconds for step in plain + after))
-            slower.append(computing - steps * statistics.mean(step.computing for step in plain + after))
+            slower.append(
+                computing - steps * statistics.mean(step.computing for step in plain + after)
+            )
             plain = after
         return stalls, {
             "stall": statistics.median(stalls),
@@ -134,15 +152,20 @@ class Bench:
             waits.append(time.perf_counter() - start)
 
         hook = training.optimizer.register_step_pre_hook(wait)
-        training.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)  # before our own hook
+        # before our own hook
+        training.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)
         start, computed = time.perf_counter(), time.thread_time()
         training.step()
         step = Step(time.perf_counter() - start, waits[0], time.thread_time() - computed)
         hook.remove()
         return step
 
-    def _save_while_training(self, training: Training, writer: Writer) -> tuple[float, float, float, int]:
-        """Return the seconds that training waited for a save, those until it was done, those computed, and the steps made."""
+    def _save_while_training(
+        self, training: Training, writer: Writer
+    ) -> tuple[float, float, float, int]:
+        """Return the seconds that training waited for a save, those until it was done, those
+        computed, and the steps made.
+        """
         state = training.state()
         start, computed = time.perf_counter(), time.thread_time()
         writer.save(state)
@@ -156,14 +179,17 @@ class Bench:
         return stall, seconds, computed, steps
 
     def _alone(self, training: Training, writer: Writer, times: int) -> dict[str, float]:
-        """Measure what does not depend on training: time to the disk, size, and reading back; medians of some times."""
+        """Measure what does not depend on training: time to the disk, size, and reading back;
+        medians of some times.
+        """
         found = []
         for _ in range(times):
             self._step(training, writer)  # or there would be no difference to store
             found.append(self._alone_once(training, writer))
-        return {name: statistics.median(one[name] for one in found) for name in ("durable", "size", "load", "load_live")} | {
-            "identical": min(one["identical"] for one in found)
-        }
+        return {
+            name: statistics.median(one[name] for one in found)
+            for name in ("durable", "size", "load", "load_live")
+        } | {"identical": min(one["identical"] for one in found)}
 
     def _alone_once(self, training: Training, writer: Writer) -> dict[str, float]:
         state = training.state()
@@ -180,7 +206,9 @@ class Bench:
         start = time.perf_counter()
         writer.load_live(state)
         live = time.perf_counter() - start
-        identical &= all(torch.equal(tensor, expected[name]) for name, tensor in named_tensors(state))
+        identical &= all(
+            torch.equal(tensor, expected[name]) for name, tensor in named_tensors(state)
+        )
         raw = sum(tensor.nbytes for tensor in expected.values())
         return {
             "durable": durable,
@@ -199,8 +227,12 @@ class Bench:
         return {"peak": self._peaks[name]}
 
     def _resume(self, name: str, size: str, writer: Writer, label: str) -> dict[str, float]:
-        """Measure how long a process that was just started takes to load the last file into its live tensors."""
-        if size != "200 MB" or label != f"{name}, {size}":  # how many cores train beside a save is nothing to it
+        """Measure how long a process that was just started takes to load the last file into its
+        live tensors.
+        """
+        if (
+            size != "200 MB" or label != f"{name}, {size}"
+        ):  # how many cores train beside a save is nothing to it
             return {}
         return {"resume": _in_a_new_process("resume", name, size, writer.path)}
 
@@ -218,7 +250,9 @@ def _in_a_new_process(what: str, name: str, size: str, path: Path) -> float:
 
 
 def measure_resume(name: str, size: str, path: Path) -> float:
-    """Return the seconds to load a file into the live tensors of a training that has made a step."""
+    """Return the seconds to load a file into the live tensors of a training that has made a
+    step.
+    """
     torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
     training = Training(size)
     training.step()
@@ -230,7 +264,9 @@ def measure_resume(name: str, size: str, path: Path) -> float:
 
 
 def measure_peak(name: str, size: str, folder: Path) -> float:
-    """Return the bytes of memory that two saves need at most, beyond what the training itself holds."""
+    """Return the bytes of memory that two saves need at most, beyond what the training itself
+    holds.
+    """
     training = trained(size)
     training.step()
     writer = WRITERS[name](training, Path(tempfile.mkdtemp(dir=folder)) / "peak.pt")
@@ -242,8 +278,13 @@ def measure_peak(name: str, size: str, folder: Path) -> float:
         writer.wait()
         time.sleep(2)  # a process that the first save starts is there for the second
     peak = _status("VmHWM") - before
-    children = [int(child) for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
-    peak += sum(_status("VmHWM", child) - _status("RssShmem", child) for child in children)  # what they share is counted above
+    children = [
+        int(child)
+        for path in Path("/proc/self/task").glob("*/children")
+        for child in path.read_text().split()
+    ]
+    # what they share is counted above
+    peak += sum(_status("VmHWM", child) - _status("RssShmem", child) for child in children)
     writer.close()
     return peak
 
@@ -258,15 +299,23 @@ def _status(field: str, process: int | str = "self") -> float:
 def gates(sizes: list[str]) -> list[Gate]:
     """Return what is promised: sizes and identity everywhere, the rest at 200 MB."""
     everywhere = [
-        *(Gate(f"size at {size}", _median(f"{OURS}, {size}", "size"), at_most=0.85) for size in sizes),
-        *(Gate(f"identical at {size}", _median(f"{OURS}, {size}", "identical"), at_least=1) for size in sizes),
+        *(
+            Gate(f"size at {size}", _median(f"{OURS}, {size}", "size"), at_most=0.85)
+            for size in sizes
+        ),
+        *(
+            Gate(f"identical at {size}", _median(f"{OURS}, {size}", "identical"), at_least=1)
+            for size in sizes
+        ),
     ]
     if "200 MB" not in sizes:
         return everywhere
     ours, raw, blocking = (f"{name}, 200 MB" for name in (OURS, RAW, TORCH))
 
     def over_best_distributed(metric: str) -> Callable[[Results], float]:
-        return lambda results: max(results.ratio(metric, ours, f"{name}, 200 MB") for name in DISTRIBUTED)
+        return lambda results: max(
+            results.ratio(metric, ours, f"{name}, 200 MB") for name in DISTRIBUTED
+        )
 
     def last(results: Results, case: str) -> float:
         return results.rounds[case]["stall_p99"][-1]  # over all saves of all rounds
@@ -282,10 +331,19 @@ def gates(sizes: list[str]) -> list[Gate]:
         Gate("added / best DCP", over_best_distributed("added"), at_most=0.2),
         *everywhere,
         Gate("durable raw / torch.save + fsync", over("durable", raw, blocking), at_most=0.7),
-        Gate("durable compressed / torch.save + fsync", over("durable", ours, blocking), at_most=0.85),
+        Gate(
+            "durable compressed / torch.save + fsync", over("durable", ours, blocking), at_most=0.85
+        ),
         *(
-            Gate(f"load {what} into live tensors, times torch.load, {where}", over(metric, blocking, case), at_least=limit)
-            for metric, where in (("resume", "in a new process"), ("load_live", "in the one that saved"))
+            Gate(
+                f"load {what} into live tensors, times torch.load, {where}",
+                over(metric, blocking, case),
+                at_least=limit,
+            )
+            for metric, where in (
+                ("resume", "in a new process"),
+                ("load_live", "in the one that saved"),
+            )
             for what, case, limit in (("raw", raw, 4), ("compressed", ours, 1.6))
         ),
         Gate(
@@ -323,10 +381,17 @@ def draw(bench: Bench, path: Path) -> None:
             if label == f"{name}, {size}" and stalls
         }
         if points and WRITERS[name].writes:
-            style: dict[str, Any] = {"lw": 2.5} if name.startswith("navrl") else {"lw": 1.2, "ls": "--"}
+            style: dict[str, Any] = (
+                {"lw": 2.5} if name.startswith("navrl") else {"lw": 1.2, "ls": "--"}
+            )
             style["color"] = matplotlib.colormaps["tab20"](2 * list(WRITERS).index(name) % 19)
             axes.plot(*zip(*sorted(points.items()), strict=True), marker="o", label=name, **style)
-    axes.set(xscale="log", yscale="log", xlabel="weights and moments, MB", ylabel="training held up by a save, ms")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="weights and moments, MB",
+        ylabel="training held up by a save, ms",
+    )
     axes.grid(alpha=0.3)
     figure.legend(fontsize=8, loc="outside right upper")
     path.parent.mkdir(exist_ok=True)
@@ -336,10 +401,21 @@ def draw(bench: Bench, path: Path) -> None:
 def suite(smoke: bool) -> Suite:
     bench = Bench(SMOKE_SAVES if smoke else SAVES)
     sizes = ["1 MB"] if smoke else ["1 MB", "20 MB", "200 MB"]
-    names = [name for name in WRITERS if name not in PEERS or importlib.util.find_spec(PEERS[name]) is not None]
-    cases = [bench.case(name, size) for size in sizes for name in names if WRITERS[name].writes or size == "200 MB"]
+    names = [
+        name
+        for name in WRITERS
+        if name not in PEERS or importlib.util.find_spec(PEERS[name]) is not None
+    ]
+    cases = [
+        bench.case(name, size)
+        for size in sizes
+        for name in names
+        if WRITERS[name].writes or size == "200 MB"
+    ]
     if not smoke:
-        cases += [bench.case(name, "200 MB", all_cores=True) for name in (TORCH, "DCP thread", OURS, RAW)]
+        cases += [
+            bench.case(name, "200 MB", all_cores=True) for name in (TORCH, "DCP thread", OURS, RAW)
+        ]
         cases += [bench.case(name, "2 GB", stall_only=True) for name in (TORCH, RAW)]
 
     def close() -> None:

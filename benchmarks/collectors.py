@@ -1,18 +1,21 @@
-"""Collectors side by side: what collecting ahead gains or costs, and what keeping rollouts compressed saves and takes.
+"""Collectors side by side: what collecting ahead gains or costs, and what keeping rollouts
+compressed saves and takes.
 
-Three questions, all with the simulator and the network of `benchmarks/training.py` and the update of its plain loop:
+Three questions, all with the simulator and the network of `benchmarks/training.py` and the update
+of its plain loop:
 
-- "here": the simulator as it is, and an update of the real size. Collecting is the smaller part of an iteration and wants
-  the same cores as the update, so that collecting ahead has little to gain and something to lose.
-- "slow": every step takes longer without using the processor, as that of a simulator on another machine or on a GPU does.
-  One epoch, so that collecting and learning take about as long.
-- "kept": a rollout flown by the package's policy: bytes that stay, bytes at most, and the time of a minibatch. Bytes at
-  most are measured: by how much the process's peak of resident memory grows while batches come, one at a time, and are
-  made into what is kept.
+- "here": the simulator as it is, and an update of the real size. Collecting is the smaller part of
+  an iteration and wants the same cores as the update, so that collecting ahead has little to gain
+  and something to lose.
+- "slow": every step takes longer without using the processor, as that of a simulator on another
+  machine or on a GPU does. One epoch, so that collecting and learning take about as long.
+- "kept": a rollout flown by the package's policy: bytes that stay, bytes at most, and the time of a
+  minibatch. Bytes at most are measured: by how much the process's peak of resident memory grows
+  while batches come, one at a time, and are made into what is kept.
 
-A measure of the first two is a few iterations of collecting and learning without a pause, with a pipeline after one that
-fills it; the pipeline is closed before another case has its turn. They have half the drones of `benchmarks/training.py`,
-so that the whole is over in five minutes.
+A measure of the first two is a few iterations of collecting and learning without a pause, with a
+pipeline after one that fills it; the pipeline is closed before another case has its turn. They have
+half the drones of `benchmarks/training.py`, so that the whole is over in five minutes.
 """
 
 from __future__ import annotations
@@ -63,13 +66,17 @@ def slow_down(simulator: NavigationEnv, seconds: float) -> None:
 
 
 def resident(field: str) -> float:
-    """Return a number of bytes of this process's memory: VmRSS, resident now; VmHWM, at most since it was reset."""
+    """Return a number of bytes of this process's memory: VmRSS, resident now; VmHWM, at most since
+    it was reset.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def most_memory(work: Callable[[], object]) -> float:
-    """Return by how many bytes resident memory grew at most while something worked and its result was there."""
+    """Return by how many bytes resident memory grew at most while something worked and its result
+    was there.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # or it would grow into what was freed before, unseen
     before = resident("VmRSS")
@@ -83,13 +90,19 @@ def most_memory(work: Callable[[], object]) -> float:
 class Training:
     """A collector and the plain update."""
 
-    def __init__(self, task: Task, collector: str, *, ahead: int = 0, pause: float = 0.0, iterations: int = 2) -> None:
+    def __init__(
+        self, task: Task, collector: str, *, ahead: int = 0, pause: float = 0.0, iterations: int = 2
+    ) -> None:
         self.task, self.ahead, self.iterations = task, ahead, iterations
         self.update = PlainUpdate(task)
         settings = task.settings()
         self.limit = ScaledBeta.limit = settings.env.action_limit
         self.policy = make_policy(self.update.network)
-        options: dict[str, Any] = {"frames_per_batch": task.frames, "total_frames": -1, "return_same_td": True}
+        options: dict[str, Any] = {
+            "frames_per_batch": task.frames,
+            "total_frames": -1,
+            "return_same_td": True,
+        }
         if collector == THEIRS:
             env = TorchRLNavigationEnv(settings, seed=0)
             self.base, simulator = Collector(env, self.policy, **options), env.simulator
@@ -102,7 +115,11 @@ class Training:
     def measure(self) -> Mapping[str, float]:
         torch.set_num_threads(self.task.threads)
         batches: Any = iter(self.base)
-        pipeline = PipelinedDataCollector(batches, prefetch_count=self.ahead, policy=self.policy) if self.ahead else None
+        pipeline = (
+            PipelinedDataCollector(batches, prefetch_count=self.ahead, policy=self.policy)
+            if self.ahead
+            else None
+        )
         source: Iterator[Any] = pipeline or batches
         if pipeline is not None:
             self.learn(next(source))  # fills it
@@ -116,14 +133,22 @@ class Training:
         if pipeline is not None:
             pipeline.shutdown()
         frames = self.iterations * self.task.frames
-        return {"frames_per_second": frames / whole, "iteration": whole / self.iterations, "waited": waited / self.iterations}
+        return {
+            "frames_per_second": frames / whole,
+            "iteration": whole / self.iterations,
+            "waited": waited / self.iterations,
+        }
 
     def learn(self, data: Any) -> None:
         after = data["next"]
         with torch.no_grad():
             rows = torch.cat([data[name].flatten(2) for name in SEEN], 2)
             last = torch.cat([after[name][:, -1].flatten(1) for name in SEEN], 1)
-            value = torch.cat([data["passed_value"], self.update.network(last)[:, None, 6:]], 1).squeeze(2).T
+            value = (
+                torch.cat([data["passed_value"], self.update.network(last)[:, None, 6:]], 1)
+                .squeeze(2)
+                .T
+            )
             reward = after["reward"].squeeze(2).T.contiguous()
             advantage = self.update.advantages(reward, after["done"].squeeze(2).T, value)
             action = ((data["action"] + self.limit) / (2 * self.limit)).clamp(1e-6, 1 - 1e-6)
@@ -141,7 +166,9 @@ class Kept:
         self.piece_steps = max(1, task.steps // PIECES)
 
     def fly(self, *, before: int) -> Any:
-        """Return a rollout from amid the flights: at their start the drones are far from the obstacles."""
+        """Return a rollout from amid the flights: at their start the drones are far from the
+        obstacles.
+        """
 
         def policy(tensordict: Any) -> Any:
             return tensordict.set("action", self.pilot(tensordict))
@@ -166,13 +193,19 @@ class Kept:
                 yield flat[chosen]
 
         most = most_memory(self.data.clone)
-        return {"kept": float(self.data.bytes()), "most": most, "minibatch": self._timed(minibatches)}
+        return {
+            "kept": float(self.data.bytes()),
+            "most": most,
+            "minibatch": self._timed(minibatches),
+        }
 
     def compressed(self, *, seed: int | None, pieces: bool = False) -> Mapping[str, float]:
         parts = self.data.split(self.piece_steps, 1) if pieces else [self.data]
 
         def rollout_of(batches: Iterable[Any]) -> CompressedTensorDict:
-            return next(iter(CompressedDataCollector(batches, batches_per_rollout=len(parts), seed=seed)))
+            return next(
+                iter(CompressedDataCollector(batches, batches_per_rollout=len(parts), seed=seed))
+            )
 
         most = most_memory(lambda: rollout_of(part.clone() for part in parts))
         batches = [part.clone() for part in parts]
@@ -183,7 +216,9 @@ class Kept:
             "kept": float(rollout.stored_nbytes),
             "most": most,
             "compressing": seconds,
-            "minibatch": self._timed(lambda: rollout.minibatches(self.task.minibatch, keys=LEARNED_FROM)),
+            "minibatch": self._timed(
+                lambda: rollout.minibatches(self.task.minibatch, keys=LEARNED_FROM)
+            ),
         }
 
     def sent(self) -> Mapping[str, float]:
@@ -195,7 +230,12 @@ class Kept:
         seconds = time.perf_counter() - start
         transform.inv(message)
         whole = time.perf_counter() - start - seconds
-        return {"kept": float(message.bytes()), "most": most, "compressing": seconds, "whole": whole}
+        return {
+            "kept": float(message.bytes()),
+            "most": most,
+            "compressing": seconds,
+            "whole": whole,
+        }
 
 
 def suite(smoke: bool) -> Suite:
@@ -219,7 +259,10 @@ def suite(smoke: bool) -> Suite:
         "kept: plain": (kept.plain, "one TensorDict, written again for each rollout"),
         "kept: compressed": (lambda: kept.compressed(seed=0), "frames shuffled"),
         IN_PIECES: (lambda: kept.compressed(seed=0, pieces=True), "as they are collected"),
-        "kept: compressed, in order": (lambda: kept.compressed(seed=None), "any minibatch touches most chunks"),
+        "kept: compressed, in order": (
+            lambda: kept.compressed(seed=None),
+            "any minibatch touches most chunks",
+        ),
         "sent: ObservationCompression": (kept.sent, "one message for each entry"),
     }
 
@@ -227,24 +270,50 @@ def suite(smoke: bool) -> Suite:
         return lambda results: results.ratio("frames_per_second", case, peer)
 
     gates = [
-        Gate("slow: 1 ahead over none", speed(f"slow: {OURS}, 1 ahead", f"slow: {OURS}"), at_least=1.3),
-        Gate("slow: TorchRL's, 1 ahead over none", speed(f"slow: {THEIRS}, 1 ahead", f"slow: {THEIRS}"), at_least=1.3),
+        Gate(
+            "slow: 1 ahead over none",
+            speed(f"slow: {OURS}, 1 ahead", f"slow: {OURS}"),
+            at_least=1.3,
+        ),
+        Gate(
+            "slow: TorchRL's, 1 ahead over none",
+            speed(f"slow: {THEIRS}, 1 ahead", f"slow: {THEIRS}"),
+            at_least=1.3,
+        ),
         Gate(  # the update, most of the time, is the same
             "here: collecting, ours over TorchRL's",
             lambda results: results.ratio("waited", f"here: {THEIRS}", f"here: {OURS}"),
             at_least=1.0,
         ),
-        Gate("here: 1 ahead over none", speed(f"here: {OURS}, 1 ahead", f"here: {OURS}"), at_least=1.0, stretch=True),
-        Gate("kept: bytes", lambda r: r.ratio("kept", "kept: compressed", "kept: plain"), at_most=0.4),
         Gate(
-            "kept: bytes at most", lambda r: r.ratio("most", f"kept: compressed, {PIECES} pieces", "kept: plain"), at_most=0.6
+            "here: 1 ahead over none",
+            speed(f"here: {OURS}, 1 ahead", f"here: {OURS}"),
+            at_least=1.0,
+            stretch=True,
         ),
-        Gate("kept: ms of a minibatch", lambda r: 1e3 * r.median("kept: compressed", "minibatch"), at_most=30),
-        Gate("sent: bytes", lambda r: r.ratio("kept", "sent: ObservationCompression", "kept: plain"), at_most=0.4),
+        Gate(
+            "kept: bytes", lambda r: r.ratio("kept", "kept: compressed", "kept: plain"), at_most=0.4
+        ),
+        Gate(
+            "kept: bytes at most",
+            lambda r: r.ratio("most", f"kept: compressed, {PIECES} pieces", "kept: plain"),
+            at_most=0.6,
+        ),
+        Gate(
+            "kept: ms of a minibatch",
+            lambda r: 1e3 * r.median("kept: compressed", "minibatch"),
+            at_most=30,
+        ),
+        Gate(
+            "sent: bytes",
+            lambda r: r.ratio("kept", "sent: ObservationCompression", "kept: plain"),
+            at_most=0.4,
+        ),
     ]
     return Suite(
         name="collectors",
-        title=f"Collectors: {here.drones} drones x {here.steps} steps, {here.epochs} epochs x {here.minibatches} minibatches "
+        title=f"Collectors: {here.drones} drones x {here.steps} steps, {here.epochs} epochs x "
+        f"{here.minibatches} minibatches "
         f"(slow: {slow.epochs} epoch, {1e3 * pause:.0f} ms more a step), {here.threads} threads; "
         f"kept and sent: {kept.task.drones} drones x {kept.task.steps} steps",
         cases=[

@@ -1,7 +1,9 @@
-"""What a registry costs: a model in, an alias moved, a name resolved; beside MLflow's store in SQLite.
+"""What a registry costs: a model in, an alias moved, a name resolved; beside MLflow's store in
+SQLite.
 
-Both work in folders of the same disk, with a hundred versions of a model in them. Both flush what they commit. MLflow is given
-the file through `log_artifact`, which copies it; it neither verifies it nor remembers its content.
+Both work in folders of the same disk, with a hundred versions of a model in them. Both flush what
+they commit. MLflow is given the file through `log_artifact`, which copies it; it neither verifies
+it nor remembers its content.
 """
 
 from __future__ import annotations
@@ -50,15 +52,21 @@ class MLflow:
         from mlflow import MlflowClient
 
         (folder / "mlflow").mkdir()
-        self.client = MlflowClient(f"sqlite:///{folder}/mlflow/store.db", f"sqlite:///{folder}/mlflow/store.db")
-        experiment = self.client.create_experiment("bench", artifact_location=str(folder / "mlflow" / "artifacts"))
+        self.client = MlflowClient(
+            f"sqlite:///{folder}/mlflow/store.db", f"sqlite:///{folder}/mlflow/store.db"
+        )
+        experiment = self.client.create_experiment(
+            "bench", artifact_location=str(folder / "mlflow" / "artifacts")
+        )
         self.client.create_registered_model(NAME)
         self.experiment = experiment
 
     def register(self, file: Path) -> None:
         run = self.client.create_run(self.experiment)
         self.client.log_artifact(run.info.run_id, str(file))
-        self.client.create_model_version(NAME, f"{run.info.artifact_uri}/{file.name}", run.info.run_id)
+        self.client.create_model_version(
+            NAME, f"{run.info.artifact_uri}/{file.name}", run.info.run_id
+        )
 
     def move(self, version: int) -> None:
         self.client.set_registered_model_alias(NAME, "best", str(version))
@@ -74,7 +82,9 @@ class Bench:
     """The two registries, made and filled when their turn first comes."""
 
     def __init__(self, smoke: bool) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="navrl-bench-", dir=os.environ.get("NAVRL_BENCHMARK_FOLDER")))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="navrl-bench-", dir=os.environ.get("NAVRL_BENCHMARK_FOLDER"))
+        )
         self.versions = 5 if smoke else 100
         self.seconds = 0.05 if smoke else 0.5
         self._made: dict[str, Any] = {}
@@ -93,7 +103,9 @@ class Bench:
             registry.register(file)
             return {
                 "register": time.perf_counter() - start,
-                "move": seconds_per_call(lambda: registry.move(1 + next(turn) % self.versions), self.seconds),
+                "move": seconds_per_call(
+                    lambda: registry.move(1 + next(turn) % self.versions), self.seconds
+                ),
                 "resolve": seconds_per_call(registry.resolve, self.seconds),
             }
 
@@ -123,8 +135,16 @@ def suite(smoke: bool) -> Suite:
                 return results.ratio(metric, OURS, PEER)
 
             gates.append(Gate(f"{metric} / MLflow", value, at_most=limit))
-    columns = [Column(metric, f"{metric} ms", ".3g", 1000) for metric in ("register", "move", "resolve")]
+    columns = [
+        Column(metric, f"{metric} ms", ".3g", 1000) for metric in ("register", "move", "resolve")
+    ]
     return Suite(
-        "registry", "A model in, an alias moved, a name resolved", cases, columns, gates, packages=("mlflow",),
-        settings={"versions": bench.versions, "bytes": SIZE}, close=bench.close,
-    )  # fmt: skip
+        "registry",
+        "A model in, an alias moved, a name resolved",
+        cases,
+        columns,
+        gates,
+        packages=("mlflow",),
+        settings={"versions": bench.versions, "bytes": SIZE},
+        close=bench.close,
+    )

@@ -1,8 +1,10 @@
-"""Rollouts on disk beside pickle + LZ4, HDF5, NumPy and torch: the same real flights, written durably and read in parts.
+"""Rollouts on disk beside pickle + LZ4, HDF5, NumPy and torch: the same real flights, written
+durably and read in parts.
 
-1024 drones fly 32 steps under the scripted pilot among 350 static and 80 moving obstacles; what they see is stored. All
-writers flush their file to the disk. `stall` is how long the call holds the caller up, `durable` how long until the file is
-there. Peers that can only read a whole file read it whole to give one environment, one key or a window.
+1024 drones fly 32 steps under the scripted pilot among 350 static and 80 moving obstacles; what
+they see is stored. All writers flush their file to the disk. `stall` is how long the call holds the
+caller up, `durable` how long until the file is there. Peers that can only read a whole file read it
+whole to give one environment, one key or a window.
 """
 
 from __future__ import annotations
@@ -46,7 +48,12 @@ def fly(drones: int, steps: int) -> Data:
         env.step(action, out=step)
         seen = step.observation
         if number >= WARM_UP:
-            earned = {"action": action, "reward": step.reward, "terminated": step.terminated, "truncated": step.truncated}
+            earned = {
+                "action": action,
+                "reward": step.reward,
+                "terminated": step.terminated,
+                "truncated": step.truncated,
+            }
             rows.append(before | {name: value.clone() for name, value in earned.items()})
     return {name: torch.stack([row[name] for row in rows], 1).numpy() for name in rows[0]}
 
@@ -101,15 +108,25 @@ class Peer(ABC):
         window, a_window = timed(lambda: self.read_window("lidar"))
         same = all(np.array_equal(whole[name], array) for name, array in self.data.items())
         same &= all(np.array_equal(one[name], array[self.env]) for name, array in self.data.items())
-        same &= np.array_equal(key, self.data["reward"]) and np.array_equal(window, self.data["lidar"][:, WINDOW])
+        same &= np.array_equal(key, self.data["reward"]) and np.array_equal(
+            window, self.data["lidar"][:, WINDOW]
+        )
         return {
-            "bytes": self.size(), "stall": stall, "durable": durable, "read": read, "one_env": one_env, "one_key": one_key,
-            "window": a_window, "identical": float(same),
-        }  # fmt: skip
+            "bytes": self.size(),
+            "stall": stall,
+            "durable": durable,
+            "read": read,
+            "one_env": one_env,
+            "one_key": one_key,
+            "window": a_window,
+            "identical": float(same),
+        }
 
 
 def timed(function: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what a function returns, and the least of the times that it took: of three, or all within a tenth of a second."""
+    """Return what a function returns, and the least of the times that it took: of three, or all
+    within a tenth of a second.
+    """
     times: list[float] = []
     while len(times) < 3 or sum(times) < 0.1:
         start = time.perf_counter()
@@ -155,7 +172,9 @@ class PickleLz4(Peer):
     """What the design that this replaces did: pickle, LZ4 at level 9."""
 
     def write(self) -> None:
-        write_durably(self.path, lz4.frame.compress(pickle.dumps(self.data, protocol=5), compression_level=9))
+        write_durably(
+            self.path, lz4.frame.compress(pickle.dumps(self.data, protocol=5), compression_level=9)
+        )
 
     def read(self) -> Data:
         return pickle.loads(lz4.frame.decompress(self.path.read_bytes()))
@@ -170,7 +189,10 @@ class TorchSave(Peer):
         write_durably(self.path, buffer.getbuffer())
 
     def read(self) -> Data:
-        return {name: tensor.numpy() for name, tensor in torch.load(self.path, weights_only=True).items()}
+        return {
+            name: tensor.numpy()
+            for name, tensor in torch.load(self.path, weights_only=True).items()
+        }
 
 
 class Savez(Peer):
@@ -199,7 +221,11 @@ class Hdf5(Peer):
         with h5py.File(self.path, "w") as file:
             for name, array in self.data.items():
                 file.create_dataset(
-                    name, data=array, chunks=(min(16, len(array)), *array.shape[1:]), compression="gzip", shuffle=True
+                    name,
+                    data=array,
+                    chunks=(min(16, len(array)), *array.shape[1:]),
+                    compression="gzip",
+                    shuffle=True,
                 )
         descriptor = os.open(self.path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -235,8 +261,15 @@ def suite(*, smoke: bool) -> Suite:
     drones, steps = (64, 32) if smoke else (1024, 32)
     data = fly(drones, steps)
     folder = Path(tempfile.mkdtemp(prefix="navrl-rollouts-"))
-    kinds: dict[str, Peer] = {"navrl": Ours("navrl", data, folder), "navrl, level 12": Ours("small", data, folder, level=12)}
-    for name, kind in (("pickle + LZ4-9", PickleLz4), ("numpy.savez_compressed", Savez), ("torch.save", TorchSave)):
+    kinds: dict[str, Peer] = {
+        "navrl": Ours("navrl", data, folder),
+        "navrl, level 12": Ours("small", data, folder, level=12),
+    }
+    for name, kind in (
+        ("pickle + LZ4-9", PickleLz4),
+        ("numpy.savez_compressed", Savez),
+        ("torch.save", TorchSave),
+    ):
         kinds[name] = kind(name, data, folder)
     try:
         import h5py  # noqa: F401
@@ -256,30 +289,56 @@ def suite(*, smoke: bool) -> Suite:
     def faster(metric: str, than: str) -> Callable[[Results], float]:
         return lambda results: _times(results, metric, than, peer)
 
-    gates = [Gate("identical", lambda results: min(results.median(name, "identical") for name in kinds), at_least=1.0)]
+    gates = [
+        Gate(
+            "identical",
+            lambda results: min(results.median(name, "identical") for name in kinds),
+            at_least=1.0,
+        )
+    ]
     if not smoke:
         gates += [
-            Gate("size / pickle + LZ4-9", lambda results: results.ratio("bytes", "navrl", peer), at_most=0.65),
+            Gate(
+                "size / pickle + LZ4-9",
+                lambda results: results.ratio("bytes", "navrl", peer),
+                at_most=0.65,
+            ),
             Gate("durable write, times faster", faster("durable", "durable"), at_least=5.0),
-            Gate("one environment, times faster than a whole read", faster("one_env", "read"), at_least=50.0),
-            Gate("size, MB", lambda results: results.median("navrl", "bytes") / 1e6, at_most=5.57, stretch=True),
+            Gate(
+                "one environment, times faster than a whole read",
+                faster("one_env", "read"),
+                at_least=50.0,
+            ),
+            Gate(
+                "size, MB",
+                lambda results: results.median("navrl", "bytes") / 1e6,
+                at_most=5.57,
+                stretch=True,
+            ),
             Gate("whole read, times faster", faster("read", "read"), at_least=1.0, stretch=True),
         ]
     columns = [
-        Column("bytes", "MB", ".2f", 1e-6), Column("stall", "stall ms", ".1f", 1e3),
-        Column("durable", "durable ms", ".0f", 1e3), Column("read", "read ms", ".1f", 1e3),
+        Column("bytes", "MB", ".2f", 1e-6),
+        Column("stall", "stall ms", ".1f", 1e3),
+        Column("durable", "durable ms", ".0f", 1e3),
+        Column("read", "read ms", ".1f", 1e3),
         Column("one_env", "one env ms", ".2f", 1e3),
-        Column("one_key", "one key ms", ".2f", 1e3), Column("window", "window ms", ".1f", 1e3),
+        Column("one_key", "one key ms", ".2f", 1e3),
+        Column("window", "window ms", ".1f", 1e3),
         Column("identical", "identical", ".0f"),
-    ]  # fmt: skip
+    ]
     zeros = float((data["lidar"] == 0).mean())
     settings = {"drones": drones, "steps": steps, "raw_bytes": raw, "lidar_zeros": round(zeros, 3)}
     cases = [Case(name, kind.measure, type(kind).__doc__ or "") for name, kind in kinds.items()]
     title = f"A rollout of {drones} x {steps} steps, {raw / 1e6:.1f} MB"
-    return Suite("rollouts", title, cases, columns, gates, ("lz4", "zstandard", "h5py"), 7, settings, close)
+    return Suite(
+        "rollouts", title, cases, columns, gates, ("lz4", "zstandard", "h5py"), 7, settings, close
+    )
 
 
 def _times(results: Results, ours: str, theirs: str, peer: str) -> float:
-    """Return how many times longer the peer takes for `theirs` than we for `ours`: the median over the rounds."""
+    """Return how many times longer the peer takes for `theirs` than we for `ours`: the median over
+    the rounds.
+    """
     pairs = zip(results.rounds["navrl"][ours], results.rounds[peer][theirs], strict=True)
     return float(np.median([other / mine for mine, other in pairs]))

@@ -1,9 +1,11 @@
-"""What a tracker costs the thread that trains, and the end of a run: navrl's queue beside W&B's own calls, same server.
+"""What a tracker costs the thread that trains, and the end of a run: navrl's queue beside W&B's own
+calls, same server.
 
-The real W&B client talks to the emulator of the tests, behind a proxy that fails on purpose: in the middle of the run it
-stops answering (hangs) or listening (refused), or it never answers at all (dead). Each case is a process of its own that
-begins, logs and uploads a model at every step, and ends; for each of the three it has `CAP` seconds beyond its pauses, then
-it is killed, and the step that it was in counts as its upload, for as long as it had lasted.
+The real W&B client talks to the emulator of the tests, behind a proxy that fails on purpose: in the
+middle of the run it stops answering (hangs) or listening (refused), or it never answers at all
+(dead). Each case is a process of its own that begins, logs and uploads a model at every step, and
+ends; for each of the three it has `CAP` seconds beyond its pauses, then it is killed, and the step
+that it was in counts as its upload, for as long as it had lasted.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Navrl:
         from navrl.tracking.recorder import Tracking
         from navrl.tracking.settings import TrackingSettings, WandbSettings
 
-        self._tracking = Tracking(TrackingSettings(wandb=WandbSettings("online", "bench"), patience=patience), {}, folder)
+        self._tracking = Tracking(
+            TrackingSettings(wandb=WandbSettings("online", "bench"), patience=patience), {}, folder
+        )
         self.log, self.close = self._tracking.log, self._tracking.close
 
     def artifact(self, file: Path, step: int) -> None:
@@ -49,7 +53,9 @@ class Direct:
         import wandb
 
         self._wandb = wandb
-        self._run = wandb.init(project="bench", dir=str(folder), settings=wandb.Settings(console="off", silent=True))
+        self._run = wandb.init(
+            project="bench", dir=str(folder), settings=wandb.Settings(console="off", silent=True)
+        )
         self.close = self._run.finish
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -65,7 +71,9 @@ KINDS: dict[str, Callable[[Path, float], Navrl | Direct]] = {"navrl": Navrl, "wa
 
 
 def act(kind: str, folder: Path, steps: int, patience: float) -> None:
-    """Be the training: print `begun`, a line for each step, and the seconds of every call; wait for a line after each step."""
+    """Be the training: print `begun`, a line for each step, and the seconds of every call; wait for
+    a line after each step.
+    """
     start = time.perf_counter()
     tracker = KINDS[kind](folder, patience)
     print(json.dumps({"begin": time.perf_counter() - start}), flush=True)
@@ -98,21 +106,39 @@ class Bench:
     def measure(self, kind: str, condition: str) -> dict[str, float]:
         from faulty_proxy import FaultyProxy
 
-        if (kind, condition) not in self._warm:  # every measurement is a new process: nothing to warm up
+        if (
+            kind,
+            condition,
+        ) not in self._warm:  # every measurement is a new process: nothing to warm up
             self._warm.add((kind, condition))
             return {}
         proxy = FaultyProxy(self.emulator.url)
         proxy.fault = "hang" if condition == "dead" else "ok"
         environment = os.environ | {
-            "WANDB_BASE_URL": proxy.url, "WANDB_API_KEY": "a" * 40, "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true",
+            "WANDB_BASE_URL": proxy.url,
+            "WANDB_API_KEY": "a" * 40,
+            "WANDB_ERROR_REPORTING": "false",
+            "WANDB_SILENT": "true",
             "PYTHONWARNINGS": "ignore",
-        }  # fmt: skip
+        }
         with tempfile.TemporaryDirectory(prefix="navrl-bench-") as folder:
-            command = [sys.executable, str(Path(__file__).resolve()), kind, folder, str(self.steps), str(self.patience)]
+            command = [
+                sys.executable,
+                str(Path(__file__).resolve()),
+                kind,
+                folder,
+                str(self.steps),
+                str(self.patience),
+            ]
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment,
                 start_new_session=True,
-            )  # fmt: skip
+            )
             try:
                 return self._drive(process, proxy, condition)
             finally:
@@ -121,7 +147,9 @@ class Bench:
                 process.wait()
                 time.sleep(0.5)  # those that it has started notice its end
 
-    def _drive(self, process: subprocess.Popen[str], proxy: object, condition: str) -> dict[str, float]:
+    def _drive(
+        self, process: subprocess.Popen[str], proxy: object, condition: str
+    ) -> dict[str, float]:
         found = {"ended": 0.0}
         begun = self._line(process, self.cap)
         if begun is None:
@@ -150,7 +178,9 @@ class Bench:
 
         lines: list[str] = []
         assert process.stdout is not None
-        reader = threading.Thread(target=lambda: lines.append(process.stdout.readline()), daemon=True)  # type: ignore[union-attr]
+        reader = threading.Thread(
+            target=lambda: lines.append(process.stdout.readline()), daemon=True
+        )  # type: ignore[union-attr]
         reader.start()
         reader.join(max(0.0, seconds))
         return json.loads(lines[0]) if lines and lines[0] else None
@@ -158,9 +188,14 @@ class Bench:
 
 def suite(smoke: bool) -> Suite:
     conditions = ("hangs",) if smoke else CONDITIONS
-    bench = Bench(steps=2, cap=4.0, patience=0.5) if smoke else Bench(steps=20, cap=CAP, patience=8.0)
+    bench = (
+        Bench(steps=2, cap=4.0, patience=0.5) if smoke else Bench(steps=20, cap=CAP, patience=8.0)
+    )
     cases = [
-        Case(f"{kind}, {condition}", lambda kind=kind, condition=condition: bench.measure(kind, condition))
+        Case(
+            f"{kind}, {condition}",
+            lambda kind=kind, condition=condition: bench.measure(kind, condition),
+        )
         for condition in conditions
         for kind in KINDS
     ]
@@ -173,7 +208,9 @@ def suite(smoke: bool) -> Suite:
     ]
 
     def longest(condition: str, metric: str) -> Callable[[Results], float]:
-        return lambda results: max(results.rounds[f"navrl, {condition}"].get(metric, [float("inf")]))
+        return lambda results: max(
+            results.rounds[f"navrl, {condition}"].get(metric, [float("inf")])
+        )
 
     def ended(condition: str) -> Callable[[Results], float]:
         return lambda results: min(results.rounds[f"navrl, {condition}"]["ended"])
@@ -190,9 +227,16 @@ def suite(smoke: bool) -> Suite:
     ]
     settings = {"model_megabytes": MEGABYTES, "steps": bench.steps, "cap_seconds": bench.cap}
     return Suite(
-        "tracking", "What a tracker costs the thread that trains", cases, columns, gates, ("wandb",), repeats=3,
-        settings=settings, close=bench.emulator.close,
-    )  # fmt: skip
+        "tracking",
+        "What a tracker costs the thread that trains",
+        cases,
+        columns,
+        gates,
+        ("wandb",),
+        repeats=3,
+        settings=settings,
+        close=bench.emulator.close,
+    )
 
 
 if __name__ == "__main__":

@@ -14,8 +14,14 @@ from navrl import NavigationEnv, NavigationSettings, load_policy
 
 def main() -> None:
     """Fly, and print the share of episodes that reached their goal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", default="pretrained", help="pretrained, scripted, a model file or a run's folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--policy",
+        default="pretrained",
+        help="pretrained, scripted, a model file or a run's folder",
+    )
     parser.add_argument("--drones", type=int, default=256)
     parser.add_argument("--steps", type=int, default=500)
     arguments = parser.parse_args()
@@ -23,7 +29,8 @@ def main() -> None:
     settings = NavigationSettings.of(env__num_envs=arguments.drones, env__num_worlds=16)
     policy = load_policy(arguments.policy, settings)
     if policy.task is not None:
-        settings.env.action_repeat = policy.task.env.action_repeat  # it decides as often as it was trained to
+        # it decides as often as it was trained to
+        settings.env.action_repeat = policy.task.env.action_repeat
     env = NavigationEnv(settings, seed=0)
     step = env.make_step()  # buffers that every step fills: nothing is allocated while flying
     observation = env.reset()

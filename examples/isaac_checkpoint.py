@@ -1,6 +1,8 @@
-"""Checkpoints in a training script that knows nothing of navrl, such as one for Isaac Sim: five lines, marked (1)-(5).
+"""Checkpoints in a training script that knows nothing of navrl, such as one for Isaac Sim: five
+lines, marked (1)-(5).
 
-Run it twice: the second run goes on where the first one stopped. Stop it with Ctrl+C whenever you like.
+Run it twice: the second run goes on where the first one stopped. Stop it with Ctrl+C whenever you
+like.
 
     python examples/isaac_checkpoint.py --folder runs/isaac --iterations 200
 """
@@ -42,9 +44,12 @@ def main():
     optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
     start = 0
 
-    with CheckpointDirectory(  # (2) the next optimizer.step() waits for the copy, and for nothing else
-        arguments.folder, optimizers=[optimizer], keep_last_n=3, keep_best=1, metric="reward"
-    ) as checkpoints:
+    with (
+        # (2) the next optimizer.step() waits for the copy, and for nothing else
+        CheckpointDirectory(
+            arguments.folder, optimizers=[optimizer], keep_last_n=3, keep_best=1, metric="reward"
+        ) as checkpoints
+    ):
         if checkpoints.latest():  # (3)
             state = checkpoints.load()
             policy.load_state_dict(state["policy"])
@@ -68,11 +73,15 @@ def main():
                     "random": get_random_state(),
                     "iteration": iteration,
                 }
-                checkpoints.save(iteration, state, metrics={"reward": float(total)})  # (5) returns in under 1 ms
+                # (5) returns in under 1 ms
+                checkpoints.save(iteration, state, metrics={"reward": float(total)})
                 print(f"iteration {iteration}: reward {float(total):.3f}")
 
     statistics = checkpoints.saver.get_stats()
-    print(f"{statistics['total_saved']:.0f} saves held training up for {statistics['stall_ms_p50']:.2f} ms each (median)")
+    print(
+        f"{statistics['total_saved']:.0f} saves held training up for "
+        f"{statistics['stall_ms_p50']:.2f} ms each (median)"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How often the hostile tests inject something, and how many rounds of it they are asked for.
 
-`NAVRL_TORTURE` multiplies the rounds; `make torture` sets it, and reads the counts from pytest's XML.
+`NAVRL_TORTURE` multiplies the rounds; `make torture` sets it, and reads the counts from pytest's
+XML.
 """
 
 from __future__ import annotations

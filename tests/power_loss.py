@@ -8,10 +8,10 @@ The model is that of POSIX, which promises less than most file systems keep:
   or not, whatever became of the changes before and after it. A rename within a folder is atomic.
 - What was flushed stays.
 
-`power_loss_shim.record` patches the functions of `os`, and so sees what Python code does with them, in every thread
-of this process; `power_loss_trace.record_with_strace` sees what any program does, such as SQLite.
-Both check at the end that replaying everything gives what is really there, so that no operation
-goes unnoticed.
+`power_loss_shim.record` patches the functions of `os`, and so sees what Python code does with them,
+in every thread of this process; `power_loss_trace.record_with_strace` sees what any program does,
+such as SQLite. Both check at the end that replaying everything gives what is really there, so that
+no operation goes unnoticed.
 
 The program marks what it takes for durable. `Recording.crashes` then gives every distinct state of
 the disk with the last mark before it.
@@ -138,7 +138,9 @@ class Disk:
     def _target(self, name: str) -> Any:
         """Return the node that a path leads to, through a link in the same folder too."""
         node = self._node(name)
-        return self._target(str(Path(name).parent / node.target)) if isinstance(node, Link) else node
+        return (
+            self._target(str(Path(name).parent / node.target)) if isinstance(node, Link) else node
+        )
 
     def has(self, name: str) -> bool:
         try:
@@ -204,7 +206,9 @@ class Disk:
         self.mark = value
 
     def tree(self, names: Callable[[int], bool], keep: Keep) -> dict[str, Any]:
-        """Return what a crash leaves; `names` says of each pending change of a name whether it stays."""
+        """Return what a crash leaves; `names` says of each pending change of a name whether it
+        stays.
+        """
         number = iter(range(10**9))
         kept: dict[int, dict[str, Any]] = {}
         for folder in self._folders():
@@ -230,7 +234,10 @@ class Disk:
             if folder in found:
                 continue
             found.append(folder)
-            nodes = [*folder.flushed.values(), *(node for change in folder.pending for node in change.values())]
+            nodes = [
+                *folder.flushed.values(),
+                *(node for change in folder.pending for node in change.values()),
+            ]
             left += [node for node in nodes if isinstance(node, Folder)]
         return found
 
@@ -241,7 +248,9 @@ def _flushed_node(content: Any) -> Any:
     return content if isinstance(content, Link) else File(bytearray(content), bytes(content))
 
 
-def _flat(folder: Folder, place: str, kept: dict[int, dict[str, Any]], keep: Keep) -> Iterator[tuple[str, Any]]:
+def _flat(
+    folder: Folder, place: str, kept: dict[int, dict[str, Any]], keep: Keep
+) -> Iterator[tuple[str, Any]]:
     for name, node in sorted(kept[id(folder)].items()):
         if isinstance(node, Folder):
             yield place + name, None
@@ -323,7 +332,11 @@ class Recording:
 def _left(disk: Disk, randomly: int, generator: random.Random) -> Iterator[dict[str, Any]]:
     """Yield what may be left: the plain cases, each name alone, each name missing, random ones."""
     count = disk.pending_names()
-    contents: list[Keep] = [lambda block: block, lambda block: None, lambda block: bytes(len(block))]
+    contents: list[Keep] = [
+        lambda block: block,
+        lambda block: None,
+        lambda block: bytes(len(block)),
+    ]
     for keep in contents:
         yield disk.tree(lambda number: True, keep)
         yield disk.tree(lambda number: False, keep)
@@ -332,7 +345,9 @@ def _left(disk: Disk, randomly: int, generator: random.Random) -> Iterator[dict[
             yield disk.tree(lambda number, one=one: number == one, keep)
             yield disk.tree(lambda number, one=one: number != one, keep)
     for _ in range(randomly):
-        yield disk.tree(lambda number: generator.random() < 0.5, lambda block: _torn(block, generator))
+        yield disk.tree(
+            lambda number: generator.random() < 0.5, lambda block: _torn(block, generator)
+        )
 
 
 def _torn(block: bytes, generator: random.Random) -> bytes | None:

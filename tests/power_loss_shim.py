@@ -30,14 +30,30 @@ class _Shim:
     """Functions of `os` that note what they did to files below a folder."""
 
     PATCHED = (
-        "open", "close", "write", "writev", "pwrite", "ftruncate", "fsync", "fdatasync", "replace", "rename",
-        "symlink", "link", "unlink", "remove", "mkdir", "rmdir",
-    )  # fmt: skip
+        "open",
+        "close",
+        "write",
+        "writev",
+        "pwrite",
+        "ftruncate",
+        "fsync",
+        "fdatasync",
+        "replace",
+        "rename",
+        "symlink",
+        "link",
+        "unlink",
+        "remove",
+        "mkdir",
+        "rmdir",
+    )
 
     def __init__(self, recording: Recording) -> None:
         self._root = recording.root
         self._note = recording.operations.append
-        self._names: dict[int, str] = {}  # of open files; a file keeps its descriptor through a rename
+        self._names: dict[
+            int, str
+        ] = {}  # of open files; a file keeps its descriptor through a rename
         self._lock = threading.RLock()
         self._real = {name: getattr(os, name) for name in self.PATCHED}
 
@@ -71,9 +87,13 @@ class _Shim:
         return self._written(descriptor, None, buffers, self._real["writev"](descriptor, buffers))
 
     def pwrite(self, descriptor, data, offset):
-        return self._written(descriptor, offset, [data], self._real["pwrite"](descriptor, data, offset))
+        return self._written(
+            descriptor, offset, [data], self._real["pwrite"](descriptor, data, offset)
+        )
 
-    def _written(self, descriptor: int, offset: int | None, buffers: Sequence[Any], count: int) -> int:
+    def _written(
+        self, descriptor: int, offset: int | None, buffers: Sequence[Any], count: int
+    ) -> int:
         if descriptor in self._names:
             data = b"".join(bytes(buffer) for buffer in buffers)[:count]
             self._note(("write", self._names[descriptor], offset, data))

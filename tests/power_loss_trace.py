@@ -1,4 +1,6 @@
-"""Records by strace what a program does to a folder, for `power_loss`: SQLite, or several processes."""
+"""Records by strace what a program does to a folder, for `power_loss`: SQLite, or several
+processes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,20 @@ def record_with_strace(command: Sequence[str], root: Path, ignored: str = "-shm"
     root = Path(root).absolute()
     marks, trace = root.with_name(f"{root.name}.marks"), root.with_name(f"{root.name}.trace")
     recording = Recording(root, read_tree(root))
-    options = ["-f", "-qq", "-y", "-xx", "-s", str(1 << 26), "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(trace)]
+    options = [
+        "-f",
+        "-qq",
+        "-y",
+        "-xx",
+        "-s",
+        str(1 << 26),
+        "-e",
+        f"trace={CALLS}",
+        "-e",
+        "signal=none",
+        "-o",
+        str(trace),
+    ]
     subprocess.run([str(STRACE), *options, *command, str(marks)], check=True)
     reader = _TraceReader(recording, str(marks), ignored)
     with open(trace) as lines:
@@ -56,7 +71,9 @@ class _TraceReader:
         self._recording = recording
         self._marks, self._ignored = marks, ignored
         self._disk = Disk(recording.root, recording.before)
-        self._begun: dict[str, str] = {}  # calls that another thread interrupted in the log, by thread
+        self._begun: dict[
+            str, str
+        ] = {}  # calls that another thread interrupted in the log, by thread
 
     def read(self, line: str) -> None:
         if begun := UNFINISHED.match(line):
@@ -67,7 +84,10 @@ class _TraceReader:
         call = LINE.match(line)
         if call is not None and int(call[4]) >= 0:
             texts = [bytes.fromhex(text.replace("\\x", "")) for text in TEXT.findall(call[3])]
-            places = [bytes.fromhex(text.replace("\\x", "")).decode() for text in DESCRIPTOR.findall(call[3])]
+            places = [
+                bytes.fromhex(text.replace("\\x", "")).decode()
+                for text in DESCRIPTOR.findall(call[3])
+            ]
             self._call(call[2], call[3], texts, places, int(call[4]))
 
     def _name(self, path: str) -> str | None:
@@ -82,7 +102,9 @@ class _TraceReader:
             self._disk.apply(operation)
             self._recording.operations.append(operation)
 
-    def _call(self, call: str, arguments: str, texts: list[bytes], places: list[str], result: int) -> None:
+    def _call(
+        self, call: str, arguments: str, texts: list[bytes], places: list[str], result: int
+    ) -> None:
         if call in ("write", "writev", "pwrite64", "pwritev"):
             data = b"".join(texts)[:result]
             if places[0] == self._marks:

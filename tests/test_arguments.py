@@ -1,4 +1,6 @@
-"""Plausible mistakes in arguments of public functions are told in a sentence that names the argument."""
+"""Plausible mistakes in arguments of public functions are told in a sentence that names the
+argument.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ STATE = {"x": torch.ones(3)}
 EPISODE = {"a": np.ones((5, 2), np.float32)}
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3), 3.0, np.float64(3.0)])
+@pytest.mark.parametrize(
+    "value", [3, np.int64(3), np.uint8(3), torch.tensor(3), 3.0, np.float64(3.0)]
+)
 def test_a_whole_number_of_any_library_is_taken(value):
     assert type(whole_number("size", value, 1)) is int
     assert whole_number("size", value, 1) == 3
 
 
-@pytest.mark.parametrize("value", [None, "3", 3.7, True, [], float("nan"), np.float64("inf"), 0, 11, torch.ones(2)])
+@pytest.mark.parametrize(
+    "value", [None, "3", 3.7, True, [], float("nan"), np.float64("inf"), 0, 11, torch.ones(2)]
+)
 def test_what_is_no_whole_number_within_its_limits_is_refused(value):
     with pytest.raises(ConfigError, match=r"size is .*; expected a whole number from 1 to 10"):
         whole_number("size", value, 1, 10)
@@ -87,21 +93,39 @@ MISTAKES = {
     "save_async path": (lambda: in_saver(path=None), "path is None"),
     "save_async metadata": (lambda: in_saver(metadata="best"), "metadata is 'best'"),
     "load_checkpoint": (lambda: navrl.load_checkpoint(None), "path is None"),
-    "load_checkpoint workers": (lambda: navrl.load_checkpoint("a.pt", workers="2"), "workers is '2'"),
+    "load_checkpoint workers": (
+        lambda: navrl.load_checkpoint("a.pt", workers="2"),
+        "workers is '2'",
+    ),
     "save_checkpoint": (lambda: navrl.save_checkpoint(STATE, None), "path is None"),
-    "save_checkpoint level": (lambda: navrl.save_checkpoint(STATE, "a.pt", level="9"), "level is '9'"),
+    "save_checkpoint level": (
+        lambda: navrl.save_checkpoint(STATE, "a.pt", level="9"),
+        "level is '9'",
+    ),
     "CheckpointDirectory": (lambda: navrl.CheckpointDirectory(None), "folder is None"),
-    "keep_last_n": (lambda: navrl.CheckpointDirectory("run", keep_last_n="3"), "keep_last_n is '3'"),
+    "keep_last_n": (
+        lambda: navrl.CheckpointDirectory("run", keep_last_n="3"),
+        "keep_last_n is '3'",
+    ),
     "save step": (lambda: in_folder(lambda folder: folder.save(2.5, STATE)), "step is 2.5"),
-    "save metrics": (lambda: in_folder(lambda folder: folder.save(1, STATE, metrics=0.5)), "metrics is 0.5"),
+    "save metrics": (
+        lambda: in_folder(lambda folder: folder.save(1, STATE, metrics=0.5)),
+        "metrics is 0.5",
+    ),
     "load step": (lambda: in_folder(lambda folder: folder.load("latest")), "step is 'latest'"),
     "format_checkpoint_name": (lambda: navrl.format_checkpoint_name("1000"), "step is '1000'"),
     "get_model_size": (lambda: navrl.get_model_size({}), "model is a dict"),
     "print_model_info": (lambda: navrl.print_model_info(None), "model is a NoneType"),
     "RolloutStorage": (lambda: navrl.RolloutStorage(None), "save_dir is None"),
     "compression_level": (lambda: navrl.RolloutStorage("r", "9"), "compression_level is '9'"),
-    "save_rollout_compressed": (lambda: navrl.save_rollout_compressed(ROLLOUT, None), "path is None"),
-    "compress_rollout": (lambda: navrl.compress_rollout(ROLLOUT, None), "compression_level is None"),
+    "save_rollout_compressed": (
+        lambda: navrl.save_rollout_compressed(ROLLOUT, None),
+        "path is None",
+    ),
+    "compress_rollout": (
+        lambda: navrl.compress_rollout(ROLLOUT, None),
+        "compression_level is None",
+    ),
     "DictReplayBuffer": (lambda: navrl.DictReplayBuffer(10, 3), "keys is 3"),
     "add": (lambda: navrl.DictReplayBuffer(10).add(None), "an episode is None"),
     "sample": (lambda: in_store(lambda store: store.sample("3")), "batch_size is '3'"),
@@ -114,16 +138,25 @@ MISTAKES = {
         "image_shape is 4",
     ),
     "CompressedTensorDict": (lambda: navrl.CompressedTensorDict({}), "data is a dict"),
-    "CompressedDataCollector": (lambda: navrl.CompressedDataCollector(None), "base_collector is a NoneType"),
+    "CompressedDataCollector": (
+        lambda: navrl.CompressedDataCollector(None),
+        "base_collector is a NoneType",
+    ),
     "record": (lambda: navrl.PerformanceMonitor().record("x", None), "None.*expected seconds"),
-    "NavigationEnv": (lambda: navrl.NavigationEnv({"env": {}}), "settings is .*expected NavigationSettings"),
+    "NavigationEnv": (
+        lambda: navrl.NavigationEnv({"env": {}}),
+        "settings is .*expected NavigationSettings",
+    ),
     "find_model": (lambda: navrl.find_model(None), "a model is None"),
     "load_policy": (lambda: navrl.load_policy(3), "a model is 3"),
     "act_spec": (lambda: navrl.create_navrl_model(None, None, 3), "act_spec has the shape"),
     "obs_spec": (lambda: navrl.create_navrl_model(None, 3), "obs_spec has no 'lidar'"),
     "upload step": (lambda: navrl.upload_model_to_wandb(STATE, "3"), "step is '3'"),
     "upload metrics": (lambda: navrl.upload_model_to_wandb(STATE, 3, 0.5), "eval_metrics is 0.5"),
-    "best metrics": (lambda: navrl.save_and_upload_best_model(STATE, 3, None), "eval_metrics has no 'mean_reward'"),
+    "best metrics": (
+        lambda: navrl.save_and_upload_best_model(STATE, 3, None),
+        "eval_metrics has no 'mean_reward'",
+    ),
     "best value": (
         lambda: navrl.save_and_upload_best_model(STATE, 3, {"mean_reward": None}),
         r"eval_metrics\['mean_reward'\] is None",

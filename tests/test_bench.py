@@ -54,7 +54,9 @@ def test_a_metric_that_was_never_measured_is_not_a_number():
     assert math.isnan(Results().median("nobody", "nothing"))
 
 
-@pytest.mark.parametrize(("value", "holds"), [(1.0, False), (2.0, True), (3.0, True), (float("nan"), False)])
+@pytest.mark.parametrize(
+    ("value", "holds"), [(1.0, False), (2.0, True), (3.0, True), (float("nan"), False)]
+)
 def test_a_gate_holds_at_its_limit_and_never_for_nan(value, holds):
     assert Gate("g", lambda _: 0.0, at_least=2.0).holds(value) is holds
 
@@ -87,7 +89,9 @@ def test_the_json_has_rounds_machine_and_gates_and_null_for_nan(tmp_path):
     report.write(tmp_path / "deep" / "demo.json")
     whole = json.loads((tmp_path / "deep" / "demo.json").read_text())
     assert whole["cases"]["ours"]["metrics"]["seconds"]["rounds"] == [1.0, 2.0, 3.0]
-    assert whole["gates"] == [{"name": "unknown", "value": None, "limit": ">= 1", "stretch": False, "holds": False}]
+    assert whole["gates"] == [
+        {"name": "unknown", "value": None, "limit": ">= 1", "stretch": False, "holds": False}
+    ]
     assert whole["machine"]["versions"]["torch"].startswith("2.")
 
 

@@ -40,7 +40,9 @@ def test_the_version_is_told(capsys):
     assert capsys.readouterr().out.startswith("navrl ")
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["world", "--png"], ["world", "--drones", "many"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["world", "--png"], ["world", "--drones", "many"]]
+)
 def test_a_command_line_that_makes_no_sense_exits_2(capsys, arguments):
     with pytest.raises(SystemExit) as left:
         main(arguments)
@@ -49,7 +51,11 @@ def test_a_command_line_that_makes_no_sense_exits_2(capsys, arguments):
 
 
 def test_the_module_runs_as_a_program():
-    done = subprocess.run([sys.executable, "-m", "navrl.cli", "train", "--cfg", "x.y=1"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "navrl.cli", "train", "--cfg", "x.y=1"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("navrl: unknown setting 'x.y'")
     assert "Traceback" not in done.stderr
@@ -59,7 +65,19 @@ def test_cfg_prints_every_setting_with_its_override(capsys):
     assert main(["train", "--cfg", "env.num_envs=77"]) == 0
     told = capsys.readouterr().out
     assert "num_envs: 77" in told
-    assert all(group in told for group in ("env:", "env_dyn:", "sensor:", "drone:", "reward:", "sim:", "flight:", "seed:"))
+    assert all(
+        group in told
+        for group in (
+            "env:",
+            "env_dyn:",
+            "sensor:",
+            "drone:",
+            "reward:",
+            "sim:",
+            "flight:",
+            "seed:",
+        )
+    )
 
 
 def test_settings_may_stand_behind_options(capsys):
@@ -73,9 +91,15 @@ def test_cfg_leaves_nothing_behind(tmp_path):
 
 
 TRAIN = [
-    "train", "preset=smoke", "env.num_envs=64", "max_frame_num=2048", "flight.worlds=2", "flight.interim_episodes=8",
-    "env.max_episode_length=150", "processes=1",
-]  # fmt: skip
+    "train",
+    "preset=smoke",
+    "env.num_envs=64",
+    "max_frame_num=2048",
+    "flight.worlds=2",
+    "flight.interim_episodes=8",
+    "env.max_episode_length=150",
+    "processes=1",
+]
 
 
 @pytest.mark.slow
@@ -93,14 +117,32 @@ def test_training_leaves_a_model_its_evaluation_a_picture_and_an_animation(tmp_p
         assert animation.format == "GIF"
         assert animation.n_frames > 10
     assert (
-        main(["eval", str(folder), "--episodes", "8", "--worlds", "2", "--no-animation", "--out", str(tmp_path / "eval")]) == 0
+        main(
+            [
+                "eval",
+                str(folder),
+                "--episodes",
+                "8",
+                "--worlds",
+                "2",
+                "--no-animation",
+                "--out",
+                str(tmp_path / "eval"),
+            ]
+        )
+        == 0
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recorded", [0, 1])
 def test_training_records_as_few_flights_as_asked(tmp_path, recorded):
-    arguments = ["flight.episodes=2", "flight.worlds=1", f"flight.recorded={recorded}", "flight.animation=false"]
+    arguments = [
+        "flight.episodes=2",
+        "flight.worlds=1",
+        f"flight.recorded={recorded}",
+        "flight.animation=false",
+    ]
     assert main([*TRAIN, f"run_folder={tmp_path / 'run'}", *arguments]) == 0
     assert (tmp_path / "run" / "flights.png").is_file()
     assert not (tmp_path / "run" / "flights.gif").exists()
@@ -108,23 +150,50 @@ def test_training_records_as_few_flights_as_asked(tmp_path, recorded):
 
 @pytest.mark.slow
 def test_training_in_the_originals_task_flies_its_one_map(tmp_path, capsys):
-    arguments = ["env=navrl_exact", "flight.episodes=4", "flight.recorded=1", "flight.animation=false"]
-    assert main([*TRAIN, f"run_folder={tmp_path / 'run'}", *arguments, "env.max_episode_length=30"]) == 0
+    arguments = [
+        "env=navrl_exact",
+        "flight.episodes=4",
+        "flight.recorded=1",
+        "flight.animation=false",
+    ]
+    assert (
+        main([*TRAIN, f"run_folder={tmp_path / 'run'}", *arguments, "env.max_episode_length=30"])
+        == 0
+    )
     assert "4 episodes in 1 worlds" in capsys.readouterr().out
 
 
 @pytest.fixture
 def yard(tmp_path):
     (tmp_path / "yard.yaml").write_text(
-        "boxes: [{center: [2.5, 0, 3], size: [1, 10, 6]}]\ncylinders: [{center: [0, 3], radius: 1, height: 5}]"
+        "boxes: [{center: [2.5, 0, 3], size: [1, 10, 6]}]\ncylinders: [{center: [0, 3], radius: "
+        "1, height: 5}]"
     )
     return tmp_path / "yard.yaml"
 
 
-@pytest.mark.parametrize("overrides", [[], ["env=navrl_exact"], ["env.world_files=[yard.yaml]"], ["env_dyn.num_obstacles=0"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["env=navrl_exact"], ["env.world_files=[yard.yaml]"], ["env_dyn.num_obstacles=0"]],
+)
 def test_a_world_becomes_a_picture(tmp_path, yard, capsys, overrides):
     path = tmp_path / "folder" / "world.png"
-    assert main(["world", "--png", str(path), "--steps", "3", "--drones", "2", "env.num_worlds=1", *overrides]) == 0
+    assert (
+        main(
+            [
+                "world",
+                "--png",
+                str(path),
+                "--steps",
+                "3",
+                "--drones",
+                "2",
+                "env.num_worlds=1",
+                *overrides,
+            ]
+        )
+        == 0
+    )
     assert str(path) in capsys.readouterr().out
     with Image.open(path) as picture:
         assert picture.format == "PNG"
@@ -132,7 +201,17 @@ def test_a_world_becomes_a_picture(tmp_path, yard, capsys, overrides):
 
 
 def test_any_world_of_the_pool_can_be_drawn(tmp_path):
-    arguments = ["world", "--png", str(tmp_path / "second.png"), "--world", "1", "--steps", "0", "--drones", "1"]
+    arguments = [
+        "world",
+        "--png",
+        str(tmp_path / "second.png"),
+        "--world",
+        "1",
+        "--steps",
+        "0",
+        "--drones",
+        "1",
+    ]
     assert main([*arguments, "env.num_worlds=2"]) == 0
     assert (tmp_path / "second.png").is_file()
 
@@ -168,12 +247,21 @@ def test_a_mistake_exits_2_with_one_line_and_no_traceback(tmp_path, capsys, kind
 
 
 MISTAKES_OF_FILES = {
-    "a picture of an unknown kind": (["world", "--png", "world.xyz", "--steps", "0", "env.num_worlds=1"], "xyz"),
+    "a picture of an unknown kind": (
+        ["world", "--png", "world.xyz", "--steps", "0", "env.num_worlds=1"],
+        "xyz",
+    ),
     "a folder that is a file": (
-        ["train", "run_folder=file", "flight.episodes=2", "flight.worlds=1", "env.max_episode_length=2"],
+        [
+            "train",
+            "run_folder=file",
+            "flight.episodes=2",
+            "flight.worlds=1",
+            "env.max_episode_length=2",
+        ],
         "file",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", MISTAKES_OF_FILES)

@@ -1,4 +1,6 @@
-"""The configuration: overrides, presets, what a mistake is told, and that every setting is read by something."""
+"""The configuration: overrides, presets, what a mistake is told, and that every setting is read by
+something.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import pytest
 from omegaconf import OmegaConf
 
 import navrl
-from navrl.config import Config, FlightSettings, as_dict, as_yaml, from_dict, known_keys, load_config
+from navrl.config import (
+    Config,
+    FlightSettings,
+    as_dict,
+    as_yaml,
+    from_dict,
+    known_keys,
+    load_config,
+)
 from navrl.errors import ConfigError
 from navrl.sim.settings import NavigationSettings
 
@@ -53,21 +63,54 @@ def test_the_seed_is_a_setting_of_the_run():
 
 
 EXACT = {
-    "env.num_worlds": 1, "env.map_seed": 0, "env.same_map": True, "env.num_obstacles": 350, "env.quantised_widths": True,
-    "env.placement_attempts": 100_000, "env.change_world_at_reset": False, "env.goal_ends_episode": False,
-    "env.max_episode_length": 2200, "env.action_repeat": 1, "env.action_frame": "world", "env.action_limit": 2.0,
-    "env.collision": "rays", "env.collision_radius": 0.3, "env.num_observed": 5, "env.layout": "random",
-    "env.world_files": [], "env.obstacles_per_world": [],
-    "env_dyn.num_obstacles": 80, "env_dyn.vel_range": [0.5, 1.5], "env_dyn.local_range": [5.0, 5.0, 4.5],
-    "env_dyn.asymmetric_goals": True, "env_dyn.visible_to_lidar": False,
-    "sensor.lidar_range": 4.0, "sensor.lidar_vfov": [-10.0, 20.0], "sensor.lidar_vbeams": 4, "sensor.lidar_hres": 10.0,
-    "sensor.noise": 0.0, "sensor.dropout": 0.0,
-    "drone.model_name": "hummingbird", "drone.damping": 0.2, "drone.mass_variation": 0.0, "drone.thrust_variation": 0.0,
-    "drone.wind": 0.0, "drone.delay": 0,
-    "reward.progress": 1.0, "reward.alive": 1.0, "reward.static": 1.0, "reward.dynamic": 1.0, "reward.smoothness": 0.1,
-    "reward.height": 8.0, "reward.goal": 0.0, "reward.collision": 0.0, "reward.log_reference": 1.0,
-    "reward.per_second": False, "sim.dt": 0.016, "sim.gravity": 9.81,
-}  # fmt: skip
+    "env.num_worlds": 1,
+    "env.map_seed": 0,
+    "env.same_map": True,
+    "env.num_obstacles": 350,
+    "env.quantised_widths": True,
+    "env.placement_attempts": 100_000,
+    "env.change_world_at_reset": False,
+    "env.goal_ends_episode": False,
+    "env.max_episode_length": 2200,
+    "env.action_repeat": 1,
+    "env.action_frame": "world",
+    "env.action_limit": 2.0,
+    "env.collision": "rays",
+    "env.collision_radius": 0.3,
+    "env.num_observed": 5,
+    "env.layout": "random",
+    "env.world_files": [],
+    "env.obstacles_per_world": [],
+    "env_dyn.num_obstacles": 80,
+    "env_dyn.vel_range": [0.5, 1.5],
+    "env_dyn.local_range": [5.0, 5.0, 4.5],
+    "env_dyn.asymmetric_goals": True,
+    "env_dyn.visible_to_lidar": False,
+    "sensor.lidar_range": 4.0,
+    "sensor.lidar_vfov": [-10.0, 20.0],
+    "sensor.lidar_vbeams": 4,
+    "sensor.lidar_hres": 10.0,
+    "sensor.noise": 0.0,
+    "sensor.dropout": 0.0,
+    "drone.model_name": "hummingbird",
+    "drone.damping": 0.2,
+    "drone.mass_variation": 0.0,
+    "drone.thrust_variation": 0.0,
+    "drone.wind": 0.0,
+    "drone.delay": 0,
+    "reward.progress": 1.0,
+    "reward.alive": 1.0,
+    "reward.static": 1.0,
+    "reward.dynamic": 1.0,
+    "reward.smoothness": 0.1,
+    "reward.height": 8.0,
+    "reward.goal": 0.0,
+    "reward.collision": 0.0,
+    "reward.log_reference": 1.0,
+    "reward.per_second": False,
+    "sim.dt": 0.016,
+    "sim.gravity": 9.81,
+}
 
 
 @pytest.fixture(scope="module")
@@ -135,20 +178,16 @@ def test_an_override_without_a_value_is_told_so(override):
 
 
 @pytest.mark.parametrize(
-    "override",
-    [
-        "env.num_envs=[1",
-        "=3",
-        "env..num_envs=3",
-        "env.num_envs=${nothing}",
-    ],
+    "override", ["env.num_envs=[1", "=3", "env..num_envs=3", "env.num_envs=${nothing}"]
 )
 def test_an_override_that_is_no_override_is_refused(override):
     with pytest.raises(ConfigError):
         load_config([override])
 
 
-@pytest.mark.parametrize("override", ["env.num_envs=0", "sim.dt=-1", "env.layout=circle", "sensor.lidar_hres=7"])
+@pytest.mark.parametrize(
+    "override", ["env.num_envs=0", "sim.dt=-1", "env.layout=circle", "sensor.lidar_hres=7"]
+)
 def test_an_impossible_value_is_refused_with_its_key(override):
     with pytest.raises(ConfigError, match=override.split("=")[0].replace(".", r"\.")):
         load_config([override])
@@ -162,27 +201,37 @@ def test_a_mistake_does_not_spoil_the_next_configuration():
 
 def test_the_yaml_of_a_configuration_is_the_configuration():
     config = load_config(["env=navrl_exact", "env.num_envs=17"])
-    loaded = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(as_yaml(config))))
+    loaded = OmegaConf.to_object(
+        OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(as_yaml(config)))
+    )
     assert loaded == config
 
 
 @functools.cache
 def attributes_read():
-    """Return every attribute that is read somewhere in the package, except in the dataclasses of settings themselves."""
+    """Return every attribute that is read somewhere in the package, except in the dataclasses of
+    settings themselves.
+    """
     found = set()
     for path in SOURCES.rglob("*.py"):
         tree = ast.parse(path.read_text())
-        inside = {id(node) for part in ast.walk(tree) if defines_settings(part) for node in ast.walk(part)}
+        inside = {
+            id(node) for part in ast.walk(tree) if defines_settings(part) for node in ast.walk(part)
+        }
         found |= {
             node.attr
             for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in inside
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and id(node) not in inside
         }
     return found
 
 
 def defines_settings(node):
-    return isinstance(node, ast.ClassDef) and (node.name == "Config" or node.name.endswith("Settings"))
+    return isinstance(node, ast.ClassDef) and (
+        node.name == "Config" or node.name.endswith("Settings")
+    )
 
 
 @pytest.mark.parametrize("key", known_keys())
@@ -197,7 +246,9 @@ def test_a_setting_that_nothing_reads_would_be_found():
 
 def test_every_key_of_the_tasks_groups_is_among_the_known_ones():
     assert set(NavigationSettings.keys()) <= set(known_keys())
-    assert {f"flight.{field.name}" for field in dataclasses.fields(FlightSettings)} <= set(known_keys())
+    assert {f"flight.{field.name}" for field in dataclasses.fields(FlightSettings)} <= set(
+        known_keys()
+    )
 
 
 CHOICES = sorted(f"{path.parent.name}={path.stem}" for path in (SOURCES / "conf").glob("*/*.yaml"))
@@ -218,12 +269,23 @@ def test_the_command_of_the_original_is_accepted():
     """The keys that users of the original type, and those of its checkpoints."""
     config = load_config(
         [
-            "env.num_envs=1024", "env.num_obstacles=350", "env_dyn.num_obstacles=80", "compress_checkpoint=True",
-            "headless=True", "async_checkpoint_queue_size=2", "save_compression_level=3", "save_interval=10", "keep_last_n=2",
+            "env.num_envs=1024",
+            "env.num_obstacles=350",
+            "env_dyn.num_obstacles=80",
+            "compress_checkpoint=True",
+            "headless=True",
+            "async_checkpoint_queue_size=2",
+            "save_compression_level=3",
+            "save_interval=10",
+            "keep_last_n=2",
             "wandb.mode=online",
         ]
-    )  # fmt: skip
-    assert (config.env.num_envs, config.env.num_obstacles, config.env_dyn.num_obstacles) == (1024, 350, 80)
+    )
+    assert (config.env.num_envs, config.env.num_obstacles, config.env_dyn.num_obstacles) == (
+        1024,
+        350,
+        80,
+    )
     assert (config.compress_checkpoint, config.headless) == (True, True)
     assert (config.async_checkpoint_queue_size, config.save_compression_level) == (2, 3)
     assert (config.save_interval, config.keep_last_n, config.wandb.mode) == (10, 2, "online")
@@ -259,7 +321,10 @@ def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
         ("seed=1,2", r"'seed=1,2' has several values; expected one"),
         ("seed=range(1,3)", "has several values; expected one"),
         ("tracker=wandb,mlflow", r"write \[a,b\] for a setting that is a list"),
-        ("preset=fast", "preset is 'fast'; expected one of best, navrl_exact, none, quick, sac, smoke"),
+        (
+            "preset=fast",
+            "preset is 'fast'; expected one of best, navrl_exact, none, quick, sac, smoke",
+        ),
         ("preset=[best,quick]", "expected one of best"),
         ("env=1", "env is '1'; expected one of default, navrl_exact"),
         ("algo=td3", "algo is 'td3'; expected one of ppo, ppo_exact, sac"),
@@ -269,11 +334,20 @@ def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
         ("device=cpu:1", "expected cpu, cuda or cuda:0"),
         ("device=cuda:-1", "expected cpu, cuda or cuda:0"),
         ("max_frame_num=1.5", "max_frame_num is 1.5; expected a whole number, such as 40000000"),
-        ("env.same_map=perhaps", "env.same_map is 'perhaps'; expected true or false, such as False"),
+        (
+            "env.same_map=perhaps",
+            "env.same_map is 'perhaps'; expected true or false, such as False",
+        ),
         ("curriculum.final_collision=a", "expected a number or null"),
-        ("algo.actor=3", r"algo\.actor is 3; expected its settings one by one, such as algo\.actor\.learning_rate="),
+        (
+            "algo.actor=3",
+            r"algo\.actor is 3; expected its settings one by one, such as algo\.actor\.learning_rate=",
+        ),
         ("seed=" + "9" * 5000, "cannot be read"),
-        ("seed=" + "9" * 4000, "seed is a number of 13288 bits; expected a number of at most 64 bits"),
+        (
+            "seed=" + "9" * 4000,
+            "seed is a number of 13288 bits; expected a number of at most 64 bits",
+        ),
         ("env.num_envs=" + "x" * 5000, r"env\.num_envs is 'xxx"),
         ("x" * 5000 + "=1", "unknown setting 'xxx"),
         ("env.num_envs=[1", "cannot be read; expected key=value, with quotes"),
@@ -285,7 +359,9 @@ def test_a_mistake_is_told_in_one_short_sentence_of_ours(override, told):
         load_config([override])
     message = str(caught.value)
     assert len(message) < 300
-    assert not any(word in message for word in ("\n", "hydra.cc", "full_key", "Config search path", "secret@"))
+    assert not any(
+        word in message for word in ("\n", "hydra.cc", "full_key", "Config search path", "secret@")
+    )
 
 
 def test_only_names_that_are_like_the_mistyped_one_are_suggested():
@@ -303,7 +379,10 @@ def test_a_cuda_device_that_is_not_there_is_named_with_those_that_are(monkeypatc
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert load_config(["device=cuda:1"]).device == "cuda:1"
-    with pytest.raises(ConfigError, match="device is 'cuda:7', but this machine has cuda:0 to cuda:1; use those or cpu"):
+    with pytest.raises(
+        ConfigError,
+        match="device is 'cuda:7', but this machine has cuda:0 to cuda:1; use those or cpu",
+    ):
         load_config(["device=cuda:7"])
 
 
@@ -316,10 +395,19 @@ def test_overrides_that_are_no_list_of_text_are_refused(overrides):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("seed", "3"), ("seed", None), ("seed", True), ("device", 3), ("tracker_patience", "long"), ("env", 3),
-        ("algo", {}), ("headless", 1), ("keep_last_n", 2.5), ("tracker_deadline", None), ("run_folder", b"x"),
+        ("seed", "3"),
+        ("seed", None),
+        ("seed", True),
+        ("device", 3),
+        ("tracker_patience", "long"),
+        ("env", 3),
+        ("algo", {}),
+        ("headless", 1),
+        ("keep_last_n", 2.5),
+        ("tracker_deadline", None),
+        ("run_folder", b"x"),
     ],
-)  # fmt: skip
+)
 def test_a_script_that_sets_a_value_of_another_type_is_told_the_key(key, value):
     config = Config()
     setattr(config, key, value)
@@ -329,7 +417,18 @@ def test_a_script_that_sets_a_value_of_another_type_is_told_the_key(key, value):
 
 @pytest.mark.parametrize(
     "values",
-    [3, None, [], "seed", {3: 4}, {"env": 3}, {"env": None}, {"seed": "x" * 9000}, {"nothing": 1}, {"env": {"num_envs": []}}],
+    [
+        3,
+        None,
+        [],
+        "seed",
+        {3: 4},
+        {"env": 3},
+        {"env": None},
+        {"seed": "x" * 9000},
+        {"nothing": 1},
+        {"env": {"num_envs": []}},
+    ],
 )
 def test_saved_settings_that_are_none_are_refused(values):
     with pytest.raises(ConfigError) as caught:

@@ -33,7 +33,9 @@ def test_a_run_without_evaluations_says_so(tmp_path, capsys):
     assert "no evaluation yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["curves", "nothing"], ["curves", str(KEPT), "--png", "no/such/folder/a.png"]])
+@pytest.mark.parametrize(
+    "arguments", [["curves", "nothing"], ["curves", str(KEPT), "--png", "no/such/folder/a.png"]]
+)
 def test_a_mistake_exits_2(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
@@ -45,7 +47,10 @@ def test_a_mistake_exits_2(arguments, tmp_path, monkeypatch, capsys):
     [
         ("[" * 100_000, ", line 1: found "),
         ('{"kind": "eval", "iteration": 7}', ": the evaluation of iteration 7 lacks"),
-        ('{"kind": "eval", "iteration": 7, "conditions": [1]}', ": the evaluation of iteration 7 lacks"),
+        (
+            '{"kind": "eval", "iteration": 7, "conditions": [1]}',
+            ": the evaluation of iteration 7 lacks",
+        ),
     ],
     ids=["nested", "empty", "list"],
 )

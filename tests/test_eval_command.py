@@ -1,4 +1,6 @@
-"""`navrl eval`: both conditions, an honest table, numbers that a program can read, pictures; mistakes named before flying."""
+"""`navrl eval`: both conditions, an honest table, numbers that a program can read, pictures;
+mistakes named before flying.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,29 @@ from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 from navrl.train.report import outcome_table, summary
 
-SMALL = ["eval", "scripted", "flight.recorded=2", "env.max_episode_length=20", "--episodes", "8", "--worlds", "2"]
+SMALL = [
+    "eval",
+    "scripted",
+    "flight.recorded=2",
+    "env.max_episode_length=20",
+    "--episodes",
+    "8",
+    "--worlds",
+    "2",
+]
 
 
 def made_up(success: list[float], world: list[int]) -> Flights:
     """Return flights with these successes; every other statistic is 2."""
     statistics = {name: torch.full((len(success),), 2.0) for name in STATISTICS}
     statistics.update(
-        {name: torch.zeros(len(success)) for name in OUTCOMES}, success_100=torch.tensor(success, dtype=torch.float32)
+        {name: torch.zeros(len(success)) for name in OUTCOMES},
+        success_100=torch.tensor(success, dtype=torch.float32),
     )
     nothing = torch.zeros(1, 0, 3)
-    return Flights(statistics, torch.tensor(world), nothing, torch.zeros(0), torch.zeros(0), nothing)
+    return Flights(
+        statistics, torch.tensor(world), nothing, torch.zeros(0), torch.zeros(0), nothing
+    )
 
 
 def told(table: object) -> str:
@@ -57,7 +71,15 @@ def test_an_evaluation_leaves_a_table_numbers_and_pictures(tmp_path, capsys):
 
 
 def test_json_alone_goes_to_the_output_and_equals_the_file(tmp_path, capsys):
-    words = [*SMALL[:2], "env_dyn.num_obstacles=0", *SMALL[2:], "--no-animation", "--json", "--out", str(tmp_path)]
+    words = [
+        *SMALL[:2],
+        "env_dyn.num_obstacles=0",
+        *SMALL[2:],
+        "--no-animation",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(words) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out) == json.loads((tmp_path / "evaluation.json").read_text())
@@ -70,7 +92,10 @@ MISTAKES = {
     "missing file": (["eval", "nowhere/model.pt"], "nowhere/model.pt"),
     "no episodes": (["eval", "scripted", "--episodes", "0"], "flight.episodes is 0"),
     "no worlds": (["eval", "scripted", "--worlds", "0"], "flight.worlds is 0"),
-    "unknown setting": (["eval", "scripted", "env.num_obstacle=3"], "Did you mean 'env.num_obstacles'?"),
+    "unknown setting": (
+        ["eval", "scripted", "env.num_obstacle=3"],
+        "Did you mean 'env.num_obstacles'?",
+    ),
     "a folder that is a file": (["eval", "scripted", "--out", __file__], "--out"),
 }
 
@@ -86,17 +111,31 @@ def test_a_mistake_is_told_in_one_line_before_anything_flies(capsys, kind):
 
 def test_what_the_policy_sees_comes_from_its_training_and_the_task_does_not():
     trained = NavigationSettings.of(
-        env__action_repeat=3, env__action_limit=1.5, sensor__lidar_hres=5.0, env__num_obstacles=10, env__collision_radius=0.1
+        env__action_repeat=3,
+        env__action_limit=1.5,
+        sensor__lidar_hres=5.0,
+        env__num_obstacles=10,
+        env__collision_radius=0.1,
     )
     policy = Policy("a", lambda observation: observation["state"][:, :3], trained)
     for settings in conditions(NavigationSettings(), FlightSettings(), policy).values():
-        assert (settings.env.action_repeat, settings.env.action_limit, settings.sensor.lidar_hres) == (3, 1.5, 5.0)
-        assert (settings.env.num_obstacles, settings.env.collision_radius, settings.env.max_episode_length) == (350, 0.3, 2200)
+        assert (
+            settings.env.action_repeat,
+            settings.env.action_limit,
+            settings.sensor.lidar_hres,
+        ) == (3, 1.5, 5.0)
+        assert (
+            settings.env.num_obstacles,
+            settings.env.collision_radius,
+            settings.env.max_episode_length,
+        ) == (350, 0.3, 2200)
     assert set(INTERFACE) <= set(NavigationSettings.keys())
 
 
 def test_a_typed_setting_wins_over_the_policys_training():
-    policy = Policy("a", lambda observation: observation["state"], NavigationSettings.of(env__action_repeat=3))
+    policy = Policy(
+        "a", lambda observation: observation["state"], NavigationSettings.of(env__action_repeat=3)
+    )
     task = NavigationSettings.of(env__action_repeat=2)
     flown = conditions(task, FlightSettings(), policy, typed={"env.action_repeat"})
     assert {settings.env.action_repeat for settings in flown.values()} == {2}
@@ -123,7 +162,10 @@ def test_a_condition_is_called_by_what_a_drone_meets(overrides, label):
 
 
 def test_conditions_stand_side_by_side_with_errors_between_worlds():
-    table = outcome_table({"easy": made_up([1, 1, 1, 0], [0, 0, 1, 1]), "hard": made_up([0, 0, 0, 0], [0, 0, 1, 1])}, "pilot")
+    table = outcome_table(
+        {"easy": made_up([1, 1, 1, 0], [0, 0, 1, 1]), "hard": made_up([0, 0, 0, 0], [0, 0, 1, 1])},
+        "pilot",
+    )
     text = told(table)
     assert "pilot: 4 episodes in 2 worlds" in text
     line = next(line for line in text.splitlines() if "within 1.0 m" in line)
@@ -144,9 +186,10 @@ def test_one_world_has_no_error_between_worlds():
 def test_the_scripted_pilot_obeys_the_limit_of_the_task():
     pilot = load_policy("scripted", NavigationSettings.of(env__action_limit=0.5))
     observation = {
-        "state": torch.tensor([[1.0, 0, 0, 20, 0, 0, 0, 0]]), "lidar": torch.zeros(1, 1, 36, 4),
+        "state": torch.tensor([[1.0, 0, 0, 20, 0, 0, 0, 0]]),
+        "lidar": torch.zeros(1, 1, 36, 4),
         "dynamic_obstacle": torch.zeros(1, 1, 5, 10),
-    }  # fmt: skip
+    }
     assert pilot(observation).norm() <= 0.5 + 1e-6
     assert pilot.task is None
 

@@ -22,26 +22,52 @@ def run(*command: str, cwd: Path = ROOT) -> str:
 
 @pytest.mark.parametrize(("policy", "steps"), [("pretrained", "100"), ("scripted", "400")])
 def test_the_native_example_flies(policy, steps):
-    told = run(sys.executable, "examples/fly.py", "--policy", policy, "--drones", "32", "--steps", steps)
+    told = run(
+        sys.executable, "examples/fly.py", "--policy", policy, "--drones", "32", "--steps", steps
+    )
     assert "episodes ended" in told
 
 
 @pytest.mark.slow
 def test_the_stable_baselines3_example_trains():
-    assert "mean return" in run(sys.executable, "examples/stable_baselines3_ppo.py", "--drones", "16", "--steps", "1024")
+    assert "mean return" in run(
+        sys.executable, "examples/stable_baselines3_ppo.py", "--drones", "16", "--steps", "1024"
+    )
 
 
 @pytest.mark.slow
 def test_the_example_that_learns_from_pictures_learns_and_saves_memory():
-    told = run(sys.executable, "examples/sac_from_grids.py", "--transitions", "2000", "--drones", "16", "--batch", "16")
-    held, plain = map(float, re.search(r"transitions in ([\d.]+) MB; uncompressed ([\d.]+) MB", told).groups())
+    told = run(
+        sys.executable,
+        "examples/sac_from_grids.py",
+        "--transitions",
+        "2000",
+        "--drones",
+        "16",
+        "--batch",
+        "16",
+    )
+    held, plain = map(
+        float, re.search(r"transitions in ([\d.]+) MB; uncompressed ([\d.]+) MB", told).groups()
+    )
     assert 0 < held < plain
 
 
 def test_the_example_world_loads_and_is_drawn(tmp_path):
     world = ROOT / "examples" / "worlds" / "gate.yaml"
-    run(sys.executable, "-m", "navrl.cli", "world", "--png", str(tmp_path / "gate.png"), "--steps", "5",
-        f"env.world_files=[{world}]", "env.num_worlds=1", "env_dyn.num_obstacles=0")  # fmt: skip
+    run(
+        sys.executable,
+        "-m",
+        "navrl.cli",
+        "world",
+        "--png",
+        str(tmp_path / "gate.png"),
+        "--steps",
+        "5",
+        f"env.world_files=[{world}]",
+        "env.num_worlds=1",
+        "env_dyn.num_obstacles=0",
+    )
     assert (tmp_path / "gate.png").stat().st_size > 10_000
 
 
@@ -54,7 +80,12 @@ def test_the_python_of_the_readme_runs(tmp_path):
 
 def shell_lines() -> list[str]:
     blocks = re.findall(r"```(?:bash|sh|console)\n(.*?)```", README, re.S)
-    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    return [
+        line.split("  #")[0].strip()
+        for block in blocks
+        for line in block.splitlines()
+        if line.strip()
+    ]
 
 
 def test_every_make_target_of_the_readme_exists():
@@ -65,13 +96,24 @@ def test_every_make_target_of_the_readme_exists():
 
 
 SMALL = (
-    "max_frame_num=2048", "env.num_envs=64", "env.num_worlds=4", "env.max_episode_length=200", "algo.training_frame_num=16",
-    "algo.num_minibatches=4", "flight.episodes=16", "flight.interim_episodes=8", "flight.worlds=2", "flight.recorded=2",
-    "flight.animation=false", "processes=1",
-)  # fmt: skip
+    "max_frame_num=2048",
+    "env.num_envs=64",
+    "env.num_worlds=4",
+    "env.max_episode_length=200",
+    "algo.training_frame_num=16",
+    "algo.num_minibatches=4",
+    "flight.episodes=16",
+    "flight.interim_episodes=8",
+    "flight.worlds=2",
+    "flight.recorded=2",
+    "flight.animation=false",
+    "processes=1",
+)
 
 
-@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("navrl ") and "bench" not in line])
+@pytest.mark.parametrize(
+    "line", [line for line in shell_lines() if line.startswith("navrl ") and "bench" not in line]
+)
 def test_every_navrl_command_of_the_readme_runs(line, tmp_path):
     words = shlex.split(line)[1:]
     if words[0] == "train" and not any(word.startswith("resume") for word in words):
@@ -79,6 +121,14 @@ def test_every_navrl_command_of_the_readme_runs(line, tmp_path):
     elif words[0] in ("train", "curves") or any("runs/" in word for word in words):
         pytest.skip("needs a run: the tests of training and of the commands do it")
     elif words[0] == "eval":
-        words += ["--episodes", "8", "--worlds", "2", "--no-animation", "--out", str(tmp_path / "eval")]
+        words += [
+            "--episodes",
+            "8",
+            "--worlds",
+            "2",
+            "--no-animation",
+            "--out",
+            str(tmp_path / "eval"),
+        ]
     words = [word.replace("examples/", f"{ROOT}/examples/") for word in words]
     run(sys.executable, "-m", "navrl.cli", *words, cwd=tmp_path)

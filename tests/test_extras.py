@@ -72,7 +72,10 @@ def run_without(packages, program, **how):
 def test_both_commands_are_told():
     error = missing_extra("pictures need matplotlib", "view")
     assert isinstance(error, ImportError)
-    told = "pictures need matplotlib: pip install 'navrl[view]' (in a clone of the repository: pip install -e '.[view]')"
+    told = (
+        "pictures need matplotlib: pip install 'navrl[view]' (in a clone of the repository: "
+        "pip install -e '.[view]')"
+    )
     assert str(error) == told
 
 
@@ -85,7 +88,9 @@ def test_every_extra_that_is_named_exists():
 
 def test_nothing_else_makes_up_a_command():
     assert {path.name for path, _ in calls_of("MissingExtraError")} == {"errors.py"}
-    assert {path.name for path in SOURCE.rglob("*.py") if "pip install" in path.read_text()} == {"errors.py"}
+    assert {path.name for path in SOURCE.rglob("*.py") if "pip install" in path.read_text()} == {
+        "errors.py"
+    }
 
 
 def test_without_any_extra_each_public_name_works_or_says_what_to_install():
@@ -105,20 +110,29 @@ def test_an_animation_without_pillow_says_what_to_install(monkeypatch, tmp_path)
     from navrl.view.topdown import save_animation
 
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtraError, match=r"animations need Pillow: pip install 'navrl\[view\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"animations need Pillow: pip install 'navrl\[view\]'"
+    ):
         save_animation(None, None, tmp_path / "flights.gif")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("extra", "needs"), [("", ()), ("torchrl", ("torchrl", "tensordict", "gymnasium"))])
+@pytest.mark.parametrize(
+    ("extra", "needs"), [("", ()), ("torchrl", ("torchrl", "tensordict", "gymnasium"))]
+)
 def test_a_foreign_script_needs_torch_and_the_extra_that_it_names(tmp_path, extra, needs):
     page = (ROOT / "docs" / "migration.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", page, re.S)
-    chosen = [one for one in snippets if bool(re.search("^from (torchrl|tensordict)", one, re.M)) == bool(extra)]
+    chosen = [
+        one
+        for one in snippets
+        if bool(re.search("^from (torchrl|tensordict)", one, re.M)) == bool(extra)
+    ]
     assert len(chosen) >= 3
     before = (
         "import torch; from navrl.rl.network import NavigationNetwork, to_upstream\n"
         "torch.save(to_upstream(NavigationNetwork()), 'checkpoint_1000.pt')\n"
     )
-    program = before + "\n".join(f"exec({one!r}, {{}})" for one in reversed(chosen))  # the first one writes that file too
+    # the first one writes that file too
+    program = before + "\n".join(f"exec({one!r}, {{}})" for one in reversed(chosen))
     run_without([name for name in OPTIONAL if name not in needs], program, cwd=tmp_path)

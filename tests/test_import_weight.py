@@ -13,14 +13,32 @@ import pytest
 import navrl
 import navrl.io
 
-HEAVY = {"numba", "hydra", "omegaconf", "wandb", "mlflow", "trackio", "torchrl", "tensordict", "gymnasium", "mujoco",
-         "matplotlib", "PIL", "rich"}  # fmt: skip
+HEAVY = {
+    "numba",
+    "hydra",
+    "omegaconf",
+    "wandb",
+    "mlflow",
+    "trackio",
+    "torchrl",
+    "tensordict",
+    "gymnasium",
+    "mujoco",
+    "matplotlib",
+    "PIL",
+    "rich",
+}
 
 
 def loaded_by(statement: str) -> set[str]:
     """Return the top-level packages that a fresh interpreter has loaded after a statement."""
-    program = f"import sys, json\n{statement}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        f"import sys, json\n{statement}\nprint(json.dumps(sorted({{m.split('.')[0] for m "
+        f"in sys.modules}})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     return set(json.loads(done.stdout))
 
 
@@ -43,8 +61,14 @@ def test_the_simulator_needs_numba_and_torch_and_nothing_else_heavy():
 
 def test_importing_navrl_takes_less_than_a_tenth_of_a_second_more_than_python_itself():
     def fastest(program: str) -> float:
-        timed = f"import time; start = time.perf_counter(); {program}; print(time.perf_counter() - start)"
-        runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True) for _ in range(3)]
+        timed = (
+            f"import time; start = time.perf_counter(); {program}; "
+            "print(time.perf_counter() - start)"
+        )
+        runs = [
+            subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True)
+            for _ in range(3)
+        ]
         return min(float(done.stdout) for done in runs)
 
     assert fastest("import navrl") < 0.1
@@ -60,6 +84,11 @@ def test_type_checkers_know_the_public_names_and_where_they_are(package):
 
 
 def test_modules_of_a_package_need_no_import_of_their_own():
-    program = "import navrl.io; print(navrl.io.container.codecs.DEFAULT_CODEC, hasattr(navrl.io, 'nothing'))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "import navrl.io; print(navrl.io.container.codecs.DEFAULT_CODEC, "
+        "hasattr(navrl.io, 'nothing'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "planes-zstd False\n"

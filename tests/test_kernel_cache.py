@@ -1,4 +1,6 @@
-"""Compiled kernels are found again only while nothing that shaped them has changed, wherever the package lies."""
+"""Compiled kernels are found again only while nothing that shaped them has changed, wherever the
+package lies.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,17 @@ class Installation:
         (self.package / "sim" / "probe.py").write_text(PROBE)
         kept = {name for name in os.environ if not name.startswith(("NUMBA_", "PYTHON"))}
         self.environment = {name: os.environ[name] for name in kept}
-        self.environment |= {"PYTHONPATH": str(self.package.parent), "XDG_CACHE_HOME": str(self.cache)}
+        self.environment |= {
+            "PYTHONPATH": str(self.package.parent),
+            "XDG_CACHE_HOME": str(self.cache),
+        }
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         """Start a process that calls the kernel."""
         environment = self.environment | variables
-        return subprocess.Popen([sys.executable, "-c", ASK], env=environment, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", ASK], env=environment, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, **variables: str) -> dict:
         """Call the kernel in a process of its own; return its answer and what was compiled."""
@@ -69,7 +76,9 @@ class Installation:
         return json.loads(output)
 
     def make_read_only(self) -> None:
-        """Put a file where the package's caches belong: the superuser, too, can write nothing there."""
+        """Put a file where the package's caches belong: the superuser, too, can write nothing
+        there.
+        """
         (self.package / "__pycache__").write_bytes(b"")
 
     def edit(self, name: str, before: str, after: str) -> None:
@@ -104,7 +113,12 @@ def test_code_imported_before_an_upgrade_is_not_kept_for_the_new_sources(install
     before, after = "    outcome = outcome_at(", upgrade + "    outcome = outcome_at("
     program = ASK.replace(before, after)
     assert program != ASK
-    done = subprocess.run([sys.executable, "-c", program], env=installation.environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=installation.environment,
+        capture_output=True,
+        text=True,
+    )
     assert json.loads(done.stdout)["outcome"] == NOTHING  # the code that was imported,
     assert installation.ask()["outcome"] == OUT_OF_BOUNDS  # and the upgraded one
 
@@ -186,7 +200,11 @@ def test_every_source_of_a_kernel_is_part_of_the_key():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "navrl":
                 names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        files = {PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in names if "." in name}
+        files = {
+            PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
+            for name in names
+            if "." in name
+        }
         return {path for path in files if path.is_file()}
 
     def compiles(path: Path) -> bool:
@@ -205,8 +223,12 @@ def test_every_source_of_a_kernel_is_part_of_the_key():
 
 def test_no_kernel_is_kept_by_the_cache_of_numba():
     for path in PACKAGE.rglob("*.py"):
-        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        assert not [call.lineno for call in calls for keyword in call.keywords if keyword.arg == "cache"], path
+        calls = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        ]
+        assert not [
+            call.lineno for call in calls for keyword in call.keywords if keyword.arg == "cache"
+        ], path
 
 
 def test_a_function_outside_of_the_keyed_sources_is_refused():

@@ -1,4 +1,6 @@
-"""Imports point one way: commands at the top, three islands at the bottom, errors, vectors and lazy names below all."""
+"""Imports point one way: commands at the top, three islands at the bottom, errors, vectors and lazy
+names below all.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,17 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found += [(node.lineno, f"{module}.{alias.name}" if module == "navrl" else module) for alias in node.names]
-    return [(line, module) for line, module in found if module == "navrl" or module.startswith("navrl.")]
+            found += [
+                (node.lineno, f"{module}.{alias.name}" if module == "navrl" else module)
+                for alias in node.names
+            ]
+    return [
+        (line, module) for line, module in found if module == "navrl" or module.startswith("navrl.")
+    ]
 
 
-# Inside io, only `container` is shared; rollouts are written in the background by the saver of checkpoints.
+# Inside io, only `container` is shared; rollouts are written in the background by the saver of
+# checkpoints.
 ROOMS: dict[str, set[str]] = {
     "container": set(),
     "checkpoint": {"container"},
@@ -60,30 +68,42 @@ ROOMS: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "io").glob("*/*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "io").glob("*/*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_a_room_of_io_imports_only_what_it_may(path):
     room = path.parent.name
     for line, module in imports_of(path):
         pieces = module.split(".")
         if pieces[:2] == ["navrl", "io"]:
             assert len(pieces) > 2, f"{path.name}:{line} imports {module}: name the module inside"
-            assert pieces[2] in {room, *ROOMS[room]}, f"{path.name}:{line} imports {module}: {room} may not know it"
+            assert pieces[2] in {room, *ROOMS[room]}, (
+                f"{path.name}:{line} imports {module}: {room} may not know it"
+            )
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_a_module_imports_only_from_the_layers_below(path):
     part = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    assert part in ALLOWED, f"{part} has no place in the layers: give it one in this test and in docs/architecture.md"
+    assert part in ALLOWED, (
+        f"{part} has no place in the layers: give it one in this test and in docs/architecture.md"
+    )
     for line, module in imports_of(path):
         imported = part_of(module)
         if module == "navrl.__version__" or imported == part:
             continue
-        assert imported in ALLOWED[part], f"{path.name}:{line} imports {module}: {part} may not know {imported}"
+        assert imported in ALLOWED[part], (
+            f"{path.name}:{line} imports {module}: {part} may not know {imported}"
+        )
 
 
 def test_the_layer_test_sees_relative_and_nested_imports(tmp_path, monkeypatch):
     monkeypatch.setattr("test_layers.ROOT", tmp_path)
     module = tmp_path / "sim" / "bad.py"
     module.parent.mkdir()
-    module.write_text("def f():\n    from ..rl import ppo\n    from navrl import io\n    import navrl.config\n")
+    module.write_text(
+        "def f():\n    from ..rl import ppo\n    from navrl import io\n    import navrl.config\n"
+    )
     assert imports_of(module) == [(2, "navrl.rl"), (3, "navrl.io"), (4, "navrl.config")]

@@ -1,4 +1,6 @@
-"""Model files that somebody has made or damaged: refused in a sentence that names the file and the part."""
+"""Model files that somebody has made or damaged: refused in a sentence that names the file and the
+part.
+"""
 
 from __future__ import annotations
 
@@ -45,35 +47,88 @@ def with_value(value: float) -> torch.Tensor:
 
 
 CASES = {
-    **{f"no {name}": ((name,), MISSING, f"'{name}'") for name in ("network", "parameters", "task", "card")},
-    **{f"{name} is a list": ((name,), [1], f"'{name}' is [1]") for name in ("network", "parameters", "task", "card")},
-    **{f"{name} is text": ((name,), LONG, f"'{name}' is 'xxx") for name in ("network", "parameters", "task", "card")},
+    **{
+        f"no {name}": ((name,), MISSING, f"'{name}'")
+        for name in ("network", "parameters", "task", "card")
+    },
+    **{
+        f"{name} is a list": ((name,), [1], f"'{name}' is [1]")
+        for name in ("network", "parameters", "task", "card")
+    },
+    **{
+        f"{name} is text": ((name,), LONG, f"'{name}' is 'xxx")
+        for name in ("network", "parameters", "task", "card")
+    },
     "numbers for names": (("parameters",), {3: 4}, "'parameters' is {3: 4}"),
     "no kind": (("kind",), MISSING, "is no model of navrl"),
     "another kind": (("kind",), torch.ones(2), "is no model of navrl"),
     "a weight missing": (("parameters", WEIGHT), MISSING, f"no parameter '{WEIGHT}'"),
     "a weight too many": (("parameters", "more"), torch.ones(2), "an unknown parameter 'more'"),
     "a long name": (("parameters", LONG), torch.ones(2), "an unknown parameter 'xxx"),
-    "another shape": (("parameters", WEIGHT), torch.ones(2, 3), f"'{WEIGHT}' has the shape (2, 3); expected (4, 1, 5, 3)"),
+    "another shape": (
+        ("parameters", WEIGHT),
+        torch.ones(2, 3),
+        f"'{WEIGHT}' has the shape (2, 3); expected (4, 1, 5, 3)",
+    ),
     "no elements": (("parameters", WEIGHT), torch.ones(4, 0), f"'{WEIGHT}' has the shape (4, 0)"),
-    "whole numbers": (("parameters", WEIGHT), torch.ones(4, 1, 5, 3).long(), f"'{WEIGHT}' is torch.strided torch.int64"),
-    "small floats": (("parameters", WEIGHT), torch.ones(4, 1, 5, 3).to(torch.float8_e5m2), "expected a dense tensor"),
+    "whole numbers": (
+        ("parameters", WEIGHT),
+        torch.ones(4, 1, 5, 3).long(),
+        f"'{WEIGHT}' is torch.strided torch.int64",
+    ),
+    "small floats": (
+        ("parameters", WEIGHT),
+        torch.ones(4, 1, 5, 3).to(torch.float8_e5m2),
+        "expected a dense tensor",
+    ),
     "no tensor": (("parameters", WEIGHT), None, f"'{WEIGHT}' is None"),
-    "one NaN": (("parameters", WEIGHT), with_value(math.nan), f"parameter '{WEIGHT}' holds NaN or infinite values (1 of 60)"),
-    "one infinity": (("parameters", WEIGHT), with_value(-math.inf), f"parameter '{WEIGHT}' holds NaN or infinite"),
-    "very many rays": (("task", "sensor", "lidar_hres"), 1e-9, "sensor.lidar_hres is 1e-09; expected degrees"),
+    "one NaN": (
+        ("parameters", WEIGHT),
+        with_value(math.nan),
+        f"parameter '{WEIGHT}' holds NaN or infinite values (1 of 60)",
+    ),
+    "one infinity": (
+        ("parameters", WEIGHT),
+        with_value(-math.inf),
+        f"parameter '{WEIGHT}' holds NaN or infinite",
+    ),
+    "very many rays": (
+        ("task", "sensor", "lidar_hres"),
+        1e-9,
+        "sensor.lidar_hres is 1e-09; expected degrees",
+    ),
     "no rays": (("task", "sensor", "lidar_hres"), 0, "sensor.lidar_hres is 0"),
     "no number of rays": (("task", "sensor", "lidar_hres"), math.nan, "sensor.lidar_hres is nan"),
-    "very many beams": (("task", "sensor", "lidar_vbeams"), 10**12, "sensor.lidar_vbeams is 1000000000000"),
-    "a huge number": (("task", "sensor", "lidar_vbeams"), 10**5000, "sensor.lidar_vbeams is a number of 16610 bits"),
-    "a word for a number": (("task", "sensor", "lidar_vbeams"), "four", "sensor.lidar_vbeams is 'four'"),
-    "very many neighbours": (("task", "env", "num_observed"), 10**12, "env.num_observed is 1000000000000"),
+    "very many beams": (
+        ("task", "sensor", "lidar_vbeams"),
+        10**12,
+        "sensor.lidar_vbeams is 1000000000000",
+    ),
+    "a huge number": (
+        ("task", "sensor", "lidar_vbeams"),
+        10**5000,
+        "sensor.lidar_vbeams is a number of 16610 bits",
+    ),
+    "a word for a number": (
+        ("task", "sensor", "lidar_vbeams"),
+        "four",
+        "sensor.lidar_vbeams is 'four'",
+    ),
+    "very many neighbours": (
+        ("task", "env", "num_observed"),
+        10**12,
+        "env.num_observed is 1000000000000",
+    ),
     "an unknown setting": (("task", "env", "wings"), 2, "unknown setting 'env.wings'"),
     "a group that is none": (("task", "env"), 3, "env is 3; expected settings by name"),
     "hidden sizes": (("network", "hidden"), 10**12, "unknown setting 'network.hidden'"),
     "an unknown network": (("network", "extractor"), "mlp", "network.extractor is 'mlp'"),
     "a long network": (("network", "extractor"), LONG, "network.extractor is 'xxx"),
-    "a huge scale": (("network", "distance_scale"), 10**400, "network.distance_scale is a number of 1329 bits"),
+    "a huge scale": (
+        ("network", "distance_scale"),
+        10**400,
+        "network.distance_scale is a number of 1329 bits",
+    ),
     "another network": (("network", "extractor"), "vit", "parameter"),
 }
 
@@ -124,9 +179,14 @@ def test_a_model_with_an_odd_card_can_be_registered_and_shown(crafted, card, tmp
 
 
 @pytest.mark.parametrize("value", [10**5000, b"bytes"], ids=["huge", "bytes"])
-def test_a_model_whose_settings_cannot_be_written_is_not_registered(crafted, value, tmp_path, capsys):
+def test_a_model_whose_settings_cannot_be_written_is_not_registered(
+    crafted, value, tmp_path, capsys
+):
     path = crafted((("task", "env", "num_observed"), value))
-    assert main(["models", "register", "odd", str(path), "--registry", str(tmp_path / "registry")]) == 2
+    assert (
+        main(["models", "register", "odd", str(path), "--registry", str(tmp_path / "registry")])
+        == 2
+    )
     assert "its settings hold more than plain values" in capsys.readouterr().err
 
 
@@ -144,7 +204,9 @@ ORIGINAL = "feature_extractor.module.0.module.0.weight"
         (None, "parameter 'lidar.0.weight' is None"),
     ],
 )
-def test_a_crafted_checkpoint_of_the_original_is_refused_by_its_file_and_weight(tmp_path, value, told):
+def test_a_crafted_checkpoint_of_the_original_is_refused_by_its_file_and_weight(
+    tmp_path, value, told
+):
     state = {**to_upstream(NavigationNetwork()), 3: 4, "extra": "kept out"}
     assert ORIGINAL in state
     state = {key: tensor for key, tensor in state.items() if key != ORIGINAL}
@@ -163,4 +225,6 @@ def test_a_model_of_a_script_keeps_its_weights_when_a_file_does_not_fit(crafted,
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     with pytest.raises(StateError, match=WEIGHT):
         model.load_checkpoint(crafted(CASES[case][:2]))
-    assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.network.state_dict().items()
+    )

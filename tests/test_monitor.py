@@ -1,4 +1,6 @@
-"""PerformanceMonitor and MetricsLog: statistics that are right, and a file that is whole whatever happens to its writer."""
+"""PerformanceMonitor and MetricsLog: statistics that are right, and a file that is whole whatever
+happens to its writer.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +77,16 @@ def test_statistics_agree_with_numpy(monitor):
         monitor.record("x", value)
     recent = values[-100:]
     stats = monitor.get_stats(window=100)["x"]
-    expected = {"mean": recent.mean(), "std": recent.std(), "min": recent.min(), "max": recent.max(),
-                "p50": np.quantile(recent, 0.5), "p99": np.quantile(recent, 0.99),
-                "total": values.sum(), "count": 257}  # fmt: skip
+    expected = {
+        "mean": recent.mean(),
+        "std": recent.std(),
+        "min": recent.min(),
+        "max": recent.max(),
+        "p50": np.quantile(recent, 0.5),
+        "p99": np.quantile(recent, 0.99),
+        "total": values.sum(),
+        "count": 257,
+    }
     assert stats.keys() == expected.keys()
     assert all(stats[key] == pytest.approx(expected[key]) for key in expected)
 
@@ -162,18 +171,41 @@ def path(tmp_path):
 
 def test_what_is_written_is_read_back_by_kind(path):
     with MetricsLog(path) as log:
-        log.write("train", 1, frames=32768, loss=0.5, phases={"collect": 0.3}, note="übung", none=None)
+        log.write(
+            "train", 1, frames=32768, loss=0.5, phases={"collect": 0.3}, note="übung", none=None
+        )
         log.write("eval", 1, success=0.9)
     assert MetricsLog.read(path, "eval") == [{"kind": "eval", "iteration": 1, "success": 0.9}]
-    assert MetricsLog.read(path)[0] == {"kind": "train", "iteration": 1, "frames": 32768, "loss": 0.5,
-                                        "phases": {"collect": 0.3}, "note": "übung", "none": None}  # fmt: skip
+    assert MetricsLog.read(path)[0] == {
+        "kind": "train",
+        "iteration": 1,
+        "frames": 32768,
+        "loss": 0.5,
+        "phases": {"collect": 0.3},
+        "note": "übung",
+        "none": None,
+    }
 
 
 def test_numbers_of_torch_and_numpy_become_numbers_and_what_is_not_finite_null(path):
     with MetricsLog(path) as log:
-        log.write("train", np.int64(3), a=torch.tensor(2), b=np.float32(0.5), c=math.nan, d=[math.inf, torch.tensor([1.5])])
+        log.write(
+            "train",
+            np.int64(3),
+            a=torch.tensor(2),
+            b=np.float32(0.5),
+            c=math.nan,
+            d=[math.inf, torch.tensor([1.5])],
+        )
     (line,) = path.read_text().splitlines()
-    assert json.loads(line) == {"kind": "train", "iteration": 3, "a": 2, "b": 0.5, "c": None, "d": [None, 1.5]}
+    assert json.loads(line) == {
+        "kind": "train",
+        "iteration": 3,
+        "a": 2,
+        "b": 0.5,
+        "c": None,
+        "d": [None, 1.5],
+    }
 
 
 @pytest.mark.parametrize("value", [object(), torch.zeros(3), np.zeros(0), {1, 2}])
@@ -208,22 +240,35 @@ def test_a_torn_last_line_is_left_out_and_then_overwritten(path, removed):
 
 
 def test_a_damaged_line_in_the_middle_is_told_with_its_number(path):
-    path.write_text('{"kind": "train", "iteration": 1}\nnonsense\n{"kind": "train", "iteration": 2}\n')
+    path.write_text(
+        '{"kind": "train", "iteration": 1}\nnonsense\n{"kind": "train", "iteration": 2}\n'
+    )
     with pytest.raises(ContainerError, match="line 2"):
         MetricsLog.read(path)
 
 
 @pytest.mark.parametrize(
     "damage",
-    [b"nonsense\n", b"[" * 100_000 + b"\n", b"\xff\x00\n", b"[]\n", b'{"kind": 1, "iteration": 2}\n', b"9" * 10_000 + b"\n"],
+    [
+        b"nonsense\n",
+        b"[" * 100_000 + b"\n",
+        b"\xff\x00\n",
+        b"[]\n",
+        b'{"kind": 1, "iteration": 2}\n',
+        b"9" * 10_000 + b"\n",
+    ],
     ids=["words", "nested", "bytes", "list", "kind", "number"],
 )
 def test_a_log_with_a_damaged_line_goes_on_with_the_good_ones_and_keeps_the_file(path, damage):
     before, after = b'{"kind": "train", "iteration": 1}\n', b'{"kind": "train", "iteration": 3}\n'
     path.write_bytes(before + damage + after)
-    with pytest.raises(ContainerError, match=rf"{path}, line 2: found .{{1,60}}, expected a record"):
+    with pytest.raises(
+        ContainerError, match=rf"{path}, line 2: found .{{1,60}}, expected a record"
+    ):
         MetricsLog.read(path)
-    with pytest.warns(RuntimeWarning, match=r"1 damaged lines, the first is line 2; .*damaged-1\.jsonl") as told:
+    with pytest.warns(
+        RuntimeWarning, match=r"1 damaged lines, the first is line 2; .*damaged-1\.jsonl"
+    ) as told:
         log = MetricsLog(path)
     assert len(str(told[0].message)) < 400
     log.write("train", 4)
@@ -237,7 +282,10 @@ def test_a_second_damaged_file_is_kept_beside_the_first(path):
         path.write_text('nonsense\n{"kind": "train", "iteration": 2}\n')
         with pytest.warns(RuntimeWarning, match="damaged"):
             MetricsLog(path).close()
-    assert sorted(p.name for p in path.parent.glob("*damaged*")) == ["metrics.damaged-1.jsonl", "metrics.damaged-2.jsonl"]
+    assert sorted(p.name for p in path.parent.glob("*damaged*")) == [
+        "metrics.damaged-1.jsonl",
+        "metrics.damaged-2.jsonl",
+    ]
 
 
 def test_a_log_that_is_a_pipe_is_refused_by_name(path):
@@ -322,7 +370,9 @@ for i in range(10**9):
     log.write("train", i, value=i / 3, text="x" * 200)
     print(i, flush=True)
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as process:
         told = [int(process.stdout.readline()) for _ in range(500)]
         process.send_signal(signal.SIGKILL)
         told += [int(line) for line in process.stdout]

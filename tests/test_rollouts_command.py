@@ -1,4 +1,6 @@
-"""A training keeps its rollouts, and `navrl rollouts` lists them, draws them, and hands them to Minari and Arrow."""
+"""A training keeps its rollouts, and `navrl rollouts` lists them, draws them, and hands them to
+Minari and Arrow.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,28 @@ from navrl.train.trainer import Trainer
 from navrl.view.rollouts import read_flight
 
 SMALL = (
-    "preset=smoke", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
-    "algo.training_frame_num=32", "algo.num_minibatches=2", "max_frame_num=4096", "env.max_episode_length=40",
-    "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2", "eval_interval=0", "save_interval=10", "processes=1",
-)  # fmt: skip
-SAC = ("algo=sac", "sac.warmup=100", "sac.training_frame_num=8", *(word for word in SMALL if not word.startswith("algo.")))
+    "preset=smoke",
+    "env.num_envs=32",
+    "env.num_worlds=2",
+    "env.num_obstacles=10",
+    "env_dyn.num_obstacles=8",
+    "algo.training_frame_num=32",
+    "algo.num_minibatches=2",
+    "max_frame_num=4096",
+    "env.max_episode_length=40",
+    "flight.episodes=8",
+    "flight.interim_episodes=8",
+    "flight.worlds=2",
+    "eval_interval=0",
+    "save_interval=10",
+    "processes=1",
+)
+SAC = (
+    "algo=sac",
+    "sac.warmup=100",
+    "sac.training_frame_num=8",
+    *(word for word in SMALL if not word.startswith("algo.")),
+)
 
 
 class Watched(PlainDisplay):
@@ -50,17 +69,24 @@ class Watched(PlainDisplay):
 def train(folder, *overrides, settings=SMALL, stop=None):
     config, request = load_config([*settings, *overrides]), StopRequest()
     request.signal = stop
-    with RunFolder.create(folder, "", "navrl train") as run, Tracking(config.tracking, {}, folder) as tracking:
+    with (
+        RunFolder.create(folder, "", "navrl train") as run,
+        Tracking(config.tracking, {}, folder) as tracking,
+    ):
         display = Watched(Console(file=io.StringIO()), "")
         display.folder = folder
-        ended = lead(Team(), Order(config), run, display, request, Publisher(UploadPolicy(name=""), tracking))
+        ended = lead(
+            Team(), Order(config), run, display, request, Publisher(UploadPolicy(name=""), tracking)
+        )
     assert ended == Ending(finished=stop is None)
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("kept") / "run", "rollout_save_interval=1", "rollout_keep_last_n=3")
+    return train(
+        tmp_path_factory.mktemp("kept") / "run", "rollout_save_interval=1", "rollout_keep_last_n=3"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +102,14 @@ def test_a_training_leaves_its_last_rollouts(storage):
     info = storage.info(4)
     assert (info.envs, info.steps, info.time_first) == (32, 32, True)
     assert info.keys["observation/lidar"].shape == (32, 32, 1, 36, 4)
-    assert {"observation/state", "observation/dynamic_obstacle", "action", "reward", "ended", "value"} <= set(info.keys)
+    assert {
+        "observation/state",
+        "observation/dynamic_obstacle",
+        "action",
+        "reward",
+        "ended",
+        "value",
+    } <= set(info.keys)
     assert info.metadata["lidar_range"] == 4.0
     assert info.metadata["frames"] == 4096
 
@@ -87,7 +120,9 @@ def test_what_is_kept_is_what_was_flown(storage):
     for _ in range(2):
         batch = trainer.collect()
         kept = train_rollouts.rollout_data(batch, trainer.env.layout)
-        expected = {name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)}
+        expected = {
+            name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)
+        }
         lidar = kept["observation"]["lidar"].clone()
         trainer.learn(batch)
     found = storage.load(2)
@@ -112,7 +147,11 @@ def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(settings, tm
     both = train(tmp_path / "both", *keys, settings=settings)
     before, beside = RolloutStorage(both / "rollouts"), RolloutStorage(both / "checkpoints")
     last = before.list()[-1]
-    assert beside.list() == [last - 1, last] == [entry.step for entry in list_entries(both / "checkpoints")]
+    assert (
+        beside.list()
+        == [last - 1, last]
+        == [entry.step for entry in list_entries(both / "checkpoints")]
+    )
     for iteration in beside.list():  # kept after it was learnt from, and the other before
         assert_same(beside.load(iteration), before.load(iteration))
         assert beside.info(iteration).metadata == before.info(iteration).metadata
@@ -133,7 +172,9 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize(("settings", "steps"), [(SMALL, 32), (SAC, 8)], ids=["PPO", "SAC"])
 def test_a_checkpoint_that_a_signal_asked_for_has_its_batch_too(tmp_path, settings, steps):
-    stopped = train(tmp_path / "stopped", "compress_lidar=true", settings=settings, stop=signal.SIGTERM)
+    stopped = train(
+        tmp_path / "stopped", "compress_lidar=true", settings=settings, stop=signal.SIGTERM
+    )
     beside = RolloutStorage(stopped / "checkpoints")
     assert beside.list() == [1]
     assert (beside.info(1).steps, beside.info(1).metadata["frames"]) == (steps, 32 * steps)
@@ -141,8 +182,14 @@ def test_a_checkpoint_that_a_signal_asked_for_has_its_batch_too(tmp_path, settin
 
 def test_a_resumed_run_may_keep_other_rollouts():
     saved = as_dict(load_config([*SMALL]))
-    config = continued_config(saved, ["rollout_save_interval=5", "rollout_keep_last_n=1", "compress_lidar=true"])
-    assert (config.rollout_save_interval, config.rollout_keep_last_n, config.compress_lidar) == (5, 1, True)
+    config = continued_config(
+        saved, ["rollout_save_interval=5", "rollout_keep_last_n=1", "compress_lidar=true"]
+    )
+    assert (config.rollout_save_interval, config.rollout_keep_last_n, config.compress_lidar) == (
+        5,
+        1,
+        True,
+    )
 
 
 def test_the_time_of_keeping_is_watched(run):
@@ -171,7 +218,21 @@ def test_ls_lists_the_rollouts_of_a_run(run, capsys):
 
 
 def test_show_prints_the_keys_and_draws_the_flight(run, tmp_path, capsys):
-    assert main(["rollouts", "show", str(run / "rollouts"), "3", "--env", "5", "--png", str(tmp_path / "flight.png")]) == 0
+    assert (
+        main(
+            [
+                "rollouts",
+                "show",
+                str(run / "rollouts"),
+                "3",
+                "--env",
+                "5",
+                "--png",
+                str(tmp_path / "flight.png"),
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert "rollout_000000003.navrl: 32 environments x 32 steps" in told
     assert "observation/lidar" in told
@@ -196,14 +257,18 @@ def test_a_mistake_exits_2_and_is_named(run, tmp_path, capsys, arguments, told):
 
 
 def test_the_flight_is_where_the_simulator_says_it_was():
-    """The place seen from the goal, rebuilt from the observed state, has the true distance to the goal."""
+    """The place seen from the goal, rebuilt from the observed state, has the true distance to the
+    goal.
+    """
     trainer = Trainer(load_config([*SMALL]), Team())
     from navrl.view.rollouts import _from_goal
 
     state = trainer.env.observe()["state"].numpy()
     away = (trainer.env.position - trainer.env.target).numpy()
     found = _from_goal(state)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), np.linalg.norm(away, axis=1), rtol=1e-4)
+    np.testing.assert_allclose(
+        np.linalg.norm(found, axis=1), np.linalg.norm(away, axis=1), rtol=1e-4
+    )
     np.testing.assert_allclose(found[:, 2], away[:, 2], atol=1e-4)
 
 
@@ -232,10 +297,15 @@ def episodes_of(storage, iteration):
 
 def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch, capsys):
     minari = pytest.importorskip("minari")
-    assert main(["rollouts", "export", str(run), "--minari", str(tmp_path), "--iterations", "3", "4"]) == 0
+    assert (
+        main(["rollouts", "export", str(run), "--minari", str(tmp_path), "--iterations", "3", "4"])
+        == 0
+    )
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = minari.load_dataset("navrl/rollouts-v0")
-    expected = [(iteration, *episode) for iteration in (3, 4) for episode in episodes_of(storage, iteration)]
+    expected = [
+        (iteration, *episode) for iteration in (3, 4) for episode in episodes_of(storage, iteration)
+    ]
     assert dataset.total_episodes == len(expected) > 64  # some ended inside
     assert dataset.total_steps == 2 * 32 * 32
     loaded = {iteration: storage.load(iteration) for iteration in (3, 4)}
@@ -243,18 +313,27 @@ def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch
         iteration, env, start, stop = expected[number]
         data, episode = loaded[iteration], dataset[number]
         assert len(episode.observations["lidar"]) == stop - start + 1
-        np.testing.assert_array_equal(episode.observations["lidar"][:-1], data["observation"]["lidar"][start:stop, env].numpy())
-        np.testing.assert_array_equal(episode.actions, 4 * data["action"][start:stop, env].numpy() - 2)
+        np.testing.assert_array_equal(
+            episode.observations["lidar"][:-1],
+            data["observation"]["lidar"][start:stop, env].numpy(),
+        )
+        np.testing.assert_array_equal(
+            episode.actions, 4 * data["action"][start:stop, env].numpy() - 2
+        )
         np.testing.assert_array_equal(episode.rewards, data["reward"][start:stop, env].numpy())
         assert episode.terminations[-1] != episode.truncations[-1]
         assert not episode.terminations[:-1].any()
         if stop == 32 and not data["ended"][31, env]:
-            np.testing.assert_array_equal(episode.observations["state"][-1], data["last_observation"]["state"][env].numpy())
+            np.testing.assert_array_equal(
+                episode.observations["state"][-1], data["last_observation"]["state"][env].numpy()
+            )
     with pytest.raises(ConfigError, match="is there already"):
         export_minari(storage, tmp_path)
 
 
-def test_minari_recovers_the_environment_from_an_export_to_a_relative_folder(run, tmp_path, monkeypatch, capsys):
+def test_minari_recovers_the_environment_from_an_export_to_a_relative_folder(
+    run, tmp_path, monkeypatch, capsys
+):
     minari = pytest.importorskip("minari")
     monkeypatch.chdir(tmp_path)
     assert main(["rollouts", "export", str(run), "--minari", "datasets", "--iterations", "4"]) == 0
@@ -262,7 +341,10 @@ def test_minari_recovers_the_environment_from_an_export_to_a_relative_folder(run
     monkeypatch.setenv("MINARI_DATASETS_PATH", "datasets")
     dataset = minari.load_dataset("navrl/rollouts-v0")
     environment = dataset.recover_environment()
-    assert environment.unwrapped.simulator.settings.env.max_episode_length == load_config(SMALL).env.max_episode_length
+    assert (
+        environment.unwrapped.simulator.settings.env.max_episode_length
+        == load_config(SMALL).env.max_episode_length
+    )
     assert dataset.observation_space == environment.observation_space
     assert dataset.action_space == environment.action_space
     assert (dataset.action_space.high == 2).all()
@@ -293,16 +375,29 @@ def test_a_time_limit_is_a_truncation_and_a_collision_a_termination(storage):
 
 def test_arrow_reads_the_export(run, storage, tmp_path, capsys):
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert main(["rollouts", "export", str(run), "--parquet", str(tmp_path / "deep" / "steps.parquet")]) == 0
+    assert (
+        main(
+            ["rollouts", "export", str(run), "--parquet", str(tmp_path / "deep" / "steps.parquet")]
+        )
+        == 0
+    )
     table = parquet.read_table(tmp_path / "deep" / "steps.parquet")
     assert table.num_rows == 3 * 32 * 32
     shapes = json.loads(table.schema.metadata[b"navrl_shapes"])
     assert shapes["observation/lidar"] == [1, 36, 4]
     assert table["iteration"].to_numpy().tolist() == np.repeat([2, 3, 4], 1024).tolist()
     data = storage.load(3)
-    lidar = table["observation/lidar"].combine_chunks().flatten().to_numpy().reshape(3, 32, 32, 1, 36, 4)[1]
+    lidar = (
+        table["observation/lidar"]
+        .combine_chunks()
+        .flatten()
+        .to_numpy()
+        .reshape(3, 32, 32, 1, 36, 4)[1]
+    )
     np.testing.assert_array_equal(lidar, data["observation"]["lidar"].swapaxes(0, 1).numpy())
-    np.testing.assert_array_equal(table["reward"].to_numpy().reshape(3, 32, 32)[1], data["reward"].T.numpy())
+    np.testing.assert_array_equal(
+        table["reward"].to_numpy().reshape(3, 32, 32)[1], data["reward"].T.numpy()
+    )
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["steps.parquet"]
 
 
@@ -311,16 +406,27 @@ def test_torchrl_names_are_understood(tmp_path):
 
     done = torch.zeros(4, 6, 1, dtype=torch.bool)
     done[2, 3] = True
-    data = TensorDict({
-        "observation": torch.rand(4, 6, 5), "action": torch.rand(4, 6, 2),
-        "next": {"observation": torch.rand(4, 6, 5), "reward": torch.rand(4, 6, 1), "done": done, "terminated": done,
-                 "truncated": torch.zeros_like(done)},
-    }, batch_size=[4, 6])  # fmt: skip
+    data = TensorDict(
+        {
+            "observation": torch.rand(4, 6, 5),
+            "action": torch.rand(4, 6, 2),
+            "next": {
+                "observation": torch.rand(4, 6, 5),
+                "reward": torch.rand(4, 6, 1),
+                "done": done,
+                "terminated": done,
+                "truncated": torch.zeros_like(done),
+            },
+        },
+        batch_size=[4, 6],
+    )
     with RolloutStorage(tmp_path) as storage:
         storage.save(data, 1)
         experience = read_experience(storage, 1)
         assert [*experience.episodes()] == [(0, 0, 6), (1, 0, 6), (2, 0, 4), (2, 4, 6), (3, 0, 6)]
-        np.testing.assert_array_equal(experience.after(2, 4), data["next", "observation"][2, 3].numpy())
+        np.testing.assert_array_equal(
+            experience.after(2, 4), data["next", "observation"][2, 3].numpy()
+        )
         storage.save({"reward": torch.rand(4, 6)}, 2)
         with pytest.raises(RolloutError, match="rollout 2 has no observation"):
             read_experience(storage, 2)

@@ -1,4 +1,6 @@
-"""Settings as the user's guides and the original NavRL spell them, and configuration files of the user's own."""
+"""Settings as the user's guides and the original NavRL spell them, and configuration files of the
+user's own.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,25 @@ from navrl.errors import ConfigError
 
 MODEL_MANAGEMENT = {
     "model_management.upload_frequency=5": lambda config: config.registry.upload_frequency == 5,
-    "model_management.save_best_models=false": lambda config: config.registry.save_best_models is False,
-    "model_management.best_model_metric=success_100": lambda config: config.registry.best_model_metric == "success_100",
+    "model_management.save_best_models=false": lambda config: (
+        config.registry.save_best_models is False
+    ),
+    "model_management.best_model_metric=success_100": lambda config: (
+        config.registry.best_model_metric == "success_100"
+    ),
     "model_management.upload_conditions.min_reward_threshold=50.0": (
         lambda config: config.registry.upload_conditions.min_reward_threshold == 50
     ),
     "model_management.upload_conditions.min_success_rate=0.8": (
         lambda config: config.registry.upload_conditions.min_success_rate == 0.8
     ),
-    "model_management.upload_final_model=false": lambda config: config.registry.upload_final_model is False,
+    "model_management.upload_final_model=false": lambda config: (
+        config.registry.upload_final_model is False
+    ),
     "model_management.keep_last_n=3": lambda config: config.registry.keep_last_n == 3,
-    "model_management.continue_on_upload_failure=false": (lambda config: config.registry.continue_on_upload_failure is False),
+    "model_management.continue_on_upload_failure=false": (
+        lambda config: config.registry.continue_on_upload_failure is False
+    ),
 }
 ORIGINAL = {
     "max_frame_num=12e8": lambda config: config.max_frame_num == 1_200_000_000,
@@ -65,7 +75,9 @@ def test_all_settings_without_meaning_are_named_at_once():
         load_config(["viewer.eye=1", "viewer.lookat=2", "seed=1", "sim.solver_type=1"])
 
 
-@pytest.mark.parametrize("override", ["max_frame_num=12.5", "max_frame_num=1e300", "env.num_envs=1e-3"])
+@pytest.mark.parametrize(
+    "override", ["max_frame_num=12.5", "max_frame_num=1e300", "env.num_envs=1e-3"]
+)
 def test_a_number_that_is_not_whole_is_refused_by_its_setting(override):
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
         load_config([override])
@@ -88,7 +100,8 @@ def write(folder, name, text):
 
 def test_a_file_of_the_users_own_goes_over_our_defaults_and_overrides_go_over_it(tmp_path):
     text = (
-        "defaults: [config, _self_]\nseed: 7\nwandb: {project: mine}\nmodel_management: {keep_last_n: 3}\nmax_frame_num: 12e8\n"
+        "defaults: [config, _self_]\nseed: 7\nwandb: {project: mine}\nmodel_management: "
+        "{keep_last_n: 3}\nmax_frame_num: 12e8\n"
     )
     write(tmp_path, "own", text)
     config = load_config([*file_overrides(tmp_path, "own"), "seed=9"])
@@ -98,7 +111,11 @@ def test_a_file_of_the_users_own_goes_over_our_defaults_and_overrides_go_over_it
 
 def test_a_file_can_choose_groups_and_build_on_files_beside_it(tmp_path):
     write(tmp_path, "base", "seed: 1\nkeep_last_n: 9\n")
-    write(tmp_path, "own", "defaults: [base, {preset: smoke}, {override network: vit}, _self_]\nseed: 2\n")
+    write(
+        tmp_path,
+        "own",
+        "defaults: [base, {preset: smoke}, {override network: vit}, _self_]\nseed: 2\n",
+    )
     config = load_config([*file_overrides(tmp_path, "own")])
     assert (config.seed, config.keep_last_n, config.network.extractor) == (2, 9, "vit")
     assert config.max_frame_num == load_config(["preset=smoke"]).max_frame_num
@@ -110,7 +127,9 @@ def test_what_is_built_on_wins_over_a_file_that_puts_itself_first(tmp_path):
     assert load_config(file_overrides(tmp_path, "own")).seed == 1
 
 
-@pytest.mark.parametrize("name", ["it's", 'say "hi"', "a\\b", "end\\", "a,b", "x=y", "${seed}x", "with space", "true"])
+@pytest.mark.parametrize(
+    "name", ["it's", 'say "hi"', "a\\b", "end\\", "a,b", "x=y", "${seed}x", "with space", "true"]
+)
 def test_any_text_in_a_file_arrives_as_it_is(tmp_path, name):
     import yaml
 
@@ -127,7 +146,10 @@ BAD = {
     "a circle": ("defaults: [own]", "leads? back to itself"),
     "an odd name": ("'a b': 1", "no name of a setting"),
     "defaults of the wrong kind": ("defaults: config", "expected a list"),
-    "nesting without end": ("".join(f"{'  ' * n}a:\n" for n in range(30)), "nested too deeply|unknown"),
+    "nesting without end": (
+        "".join(f"{'  ' * n}a:\n" for n in range(30)),
+        "nested too deeply|unknown",
+    ),
 }
 
 
@@ -140,12 +162,17 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path, text, mat
 
 def test_a_missing_file_is_told_with_those_that_are_there(tmp_path):
     write(tmp_path, "mine", "seed: 1")
-    with pytest.raises(ConfigError, match=r"main\.yaml: no such configuration file; there are mine\. Did you mean 'mine'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"main\.yaml: no such configuration file; there are mine\. Did you mean 'mine'",
+    ):
         file_overrides(tmp_path, "main")
 
 
 def test_aliases_that_stand_for_millions_of_settings_are_refused(tmp_path):
-    lines = ["a0: &a0 {x: 1}"] + [f"a{n}: &a{n} {{{', '.join(f'k{i}: *a{n - 1}' for i in range(9))}}}" for n in range(1, 8)]
+    lines = ["a0: &a0 {x: 1}"] + [
+        f"a{n}: &a{n} {{{', '.join(f'k{i}: *a{n - 1}' for i in range(9))}}}" for n in range(1, 8)
+    ]
     write(tmp_path, "own", "\n".join(lines))
     with pytest.raises(ConfigError, match="more than 10000 settings"):
         file_overrides(tmp_path, "own")

@@ -1,4 +1,6 @@
-"""The training benchmark: its contestants learn, its processes answer and end, its gates name the right peers."""
+"""The training benchmark: its contestants learn, its processes answer and end, its gates name the
+right peers.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,15 @@ def test_density_and_entropy_are_those_of_the_beta_distribution():
     torch.manual_seed(0)
     alpha, beta = task.beta_parameters(torch.randn(50, 7))
     action, peer = task.sample(alpha, beta), Beta(alpha, beta)
-    torch.testing.assert_close(task.log_probability(alpha, beta, action), peer.log_prob(action).sum(1), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(task.entropy(alpha, beta), peer.entropy().sum(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        task.log_probability(alpha, beta, action),
+        peer.log_prob(action).sum(1),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    torch.testing.assert_close(
+        task.entropy(alpha, beta), peer.entropy().sum(1), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_advantages_stop_at_the_end_of_an_episode():
@@ -54,7 +63,11 @@ def test_the_plain_loop_moves_every_part_of_the_network():
     loop = PlainLoop(TINY)
     before = {name: value.clone() for name, value in loop.update.network.named_parameters()}
     loop.iterate()
-    still = [name for name, value in loop.update.network.named_parameters() if torch.equal(before[name], value)]
+    still = [
+        name
+        for name, value in loop.update.network.named_parameters()
+        if torch.equal(before[name], value)
+    ]
     assert set(still) <= {"dynamic.0.weight"}  # nobody may have met a moving obstacle yet
 
 
@@ -62,7 +75,9 @@ def test_the_products_of_the_limit_are_those_of_the_network():
     network = task.make_network()
     shapes = [tuple(value.shape) for name, value in network.named_parameters() if value.ndim > 1]
     heads = [shape for shape in shapes if shape[1:] == (256,) and shape[0] < 8]
-    weights = [shape for shape in shapes if shape not in heads] + [(sum(shape[0] for shape in heads), 256)]
+    weights = [shape for shape in shapes if shape not in heads] + [
+        (sum(shape[0] for shape in heads), 256)
+    ]
     found = sorted(layer.shapes[0][1] * layer.shapes[0][2] for layer in gemm_limit.LAYERS)
     assert found == sorted(torch.Size(shape).numel() for shape in weights)
 
@@ -87,7 +102,9 @@ def test_the_smoke_run_measures_every_contestant_that_is_installed(monkeypatch):
 
 @pytest.mark.slow
 def test_our_trainer_answers_with_two_processes_and_takes_both_with_it():
-    contestant = ContestantProcess("navrl_trainer", replace(TINY, threads=2), lambda: sys.executable)
+    contestant = ContestantProcess(
+        "navrl_trainer", replace(TINY, threads=2), lambda: sys.executable
+    )
     try:
         contestant.measure()
         members = [int(folder.name) for folder, _ in _session(contestant._process.pid)]
@@ -115,7 +132,10 @@ def test_a_contestant_sleeps_between_its_iterations_and_ends_when_closed():
 
 def test_a_contestant_that_fails_says_why():
     contestant = ContestantProcess("nobody", TINY, lambda: sys.executable)
-    with pytest.raises(BenchmarkError, match=r"nobody ended with status 1:[\s\S]*No module named '_training_peers.nobody'"):
+    with pytest.raises(
+        BenchmarkError,
+        match=r"nobody ended with status 1:[\s\S]*No module named '_training_peers.nobody'",
+    ):
         contestant.measure()
     contestant.close()
 
@@ -126,7 +146,9 @@ def test_an_environment_sees_navrl_of_this_checkout_and_is_made_once(tmp_path, m
 
     def call(command, name):
         commands.append(command)
-        (tmp_path / "bench" / name / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bench" / name / "lib" / "python3" / "site-packages").mkdir(
+            parents=True, exist_ok=True
+        )
         (tmp_path / "bench" / name / "bin").mkdir(exist_ok=True)
         (tmp_path / "bench" / name / "bin" / "python").touch()
 
@@ -141,7 +163,9 @@ def test_an_environment_sees_navrl_of_this_checkout_and_is_made_once(tmp_path, m
 
 
 def test_an_environment_that_cannot_be_made_is_an_error_with_pips_words():
-    with pytest.raises(BenchmarkError, match=r"environment of peer cannot be made: no such package.*--smoke"):
+    with pytest.raises(
+        BenchmarkError, match=r"environment of peer cannot be made: no such package.*--smoke"
+    ):
         environments._call([sys.executable, "-c", "raise SystemExit('no such package')"], "peer")
 
 
@@ -149,8 +173,14 @@ def test_the_gates_compare_with_the_faster_form_of_torchrl(monkeypatch):
     monkeypatch.chdir(BENCHMARKS.parent)
     suite = bench.find_suite("training", smoke=False)
     results = Results()
-    speeds = {"navrl": 30.0, "TorchRL": 5.0, "TorchRL collector, plain update": 10.0, "Stable-Baselines3": 10.0,
-              "rsl_rl": 6.0, "GEMM limit": 40.0}  # fmt: skip
+    speeds = {
+        "navrl": 30.0,
+        "TorchRL": 5.0,
+        "TorchRL collector, plain update": 10.0,
+        "Stable-Baselines3": 10.0,
+        "rsl_rl": 6.0,
+        "GEMM limit": 40.0,
+    }
     for name, speed in speeds.items():
         results.add(name, {"frames_per_second": speed})
     values = {(gate.name, gate.stretch): gate.value(results) for gate in suite.gates}

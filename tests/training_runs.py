@@ -1,4 +1,6 @@
-"""Real `navrl train` processes for tests: started cheaply, watched, killed, and compared to the bit."""
+"""Real `navrl train` processes for tests: started cheaply, watched, killed, and compared to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,34 @@ from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.monitor import MetricsLog
 
 TINY = (
-    "preset=smoke", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
-    "algo.training_frame_num=8", "algo.num_minibatches=2", "max_frame_num=4096", "save_interval=2", "eval_interval=6",
-    "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2", "flight.recorded=0", "flight.animation=false",
-    "env.max_episode_length=96", "keep_last_n=4", "processes=1",
-)  # fmt: skip
+    "preset=smoke",
+    "env.num_envs=32",
+    "env.num_worlds=2",
+    "env.num_obstacles=10",
+    "env_dyn.num_obstacles=8",
+    "algo.training_frame_num=8",
+    "algo.num_minibatches=2",
+    "max_frame_num=4096",
+    "save_interval=2",
+    "eval_interval=6",
+    "flight.episodes=8",
+    "flight.interim_episodes=8",
+    "flight.worlds=2",
+    "flight.recorded=0",
+    "flight.animation=false",
+    "env.max_episode_length=96",
+    "keep_last_n=4",
+    "processes=1",
+)
 ITERATIONS = 16
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 PATIENCE = 300.0  # s, on a machine that has more to do
 
 
 class Server:
-    """Starts `navrl` processes without the seconds that imports and compiled kernels take: see warm_server.py."""
+    """Starts `navrl` processes without the seconds that imports and compiled kernels take: see
+    warm_server.py.
+    """
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("warm_server.py")), *TINY]
@@ -94,8 +112,12 @@ class Run:
         return told
 
     def wait_for(self, iterations: int) -> None:
-        """Return when so many iterations are in the metrics and a checkpoint is there, or the process has ended."""
-        self.wait_until(lambda: logged(self.folder) >= iterations and bool(checkpoints(self.folder)))
+        """Return when so many iterations are in the metrics and a checkpoint is there, or the
+        process has ended.
+        """
+        self.wait_until(
+            lambda: logged(self.folder) >= iterations and bool(checkpoints(self.folder))
+        )
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
         """Return when something has happened, or the process has ended."""
@@ -121,7 +143,9 @@ class Run:
 
 def logged(folder: Path) -> int:
     path = folder / "metrics.jsonl"
-    return sum(b'"train"' in line for line in path.read_bytes().splitlines()) if path.exists() else 0
+    return (
+        sum(b'"train"' in line for line in path.read_bytes().splitlines()) if path.exists() else 0
+    )
 
 
 def steps(folder: Path) -> list[int]:
@@ -138,12 +162,18 @@ def same(first: object, second: object) -> bool:
     """Return whether two states are equal to the bit; NaN equals itself."""
     if isinstance(first, torch.Tensor):
         alike = first.dtype == second.dtype and first.shape == second.shape
-        return alike and torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (first, second)))
+        return alike and torch.equal(
+            *(tensor.reshape(-1).view(torch.uint8) for tensor in (first, second))
+        )
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
     if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(same(a, b) for a, b in zip(first, second, strict=True))
-    return type(first) is type(second) and (first == second or (first != first and second != second))
+        return len(first) == len(second) and all(
+            same(a, b) for a, b in zip(first, second, strict=True)
+        )
+    return type(first) is type(second) and (
+        first == second or (first != first and second != second)
+    )
 
 
 def ending(folder: Path) -> dict:
@@ -153,7 +183,10 @@ def ending(folder: Path) -> dict:
 
 
 def learning(folder: Path) -> list[dict]:
-    return [{k: v for k, v in record.items() if k != "time"} for record in MetricsLog.read(folder / "metrics.jsonl", "train")]
+    return [
+        {k: v for k, v in record.items() if k != "time"}
+        for record in MetricsLog.read(folder / "metrics.jsonl", "train")
+    ]
 
 
 def evaluated(folder: Path) -> list[str]:

@@ -1,4 +1,5 @@
-"""A process that has imported and compiled everything once, and forks a real `navrl` process for each request.
+"""A process that has imported and compiled everything once, and forks a real `navrl` process for
+each request.
 
     {"arguments": ["train", ...], "output": PATH} -> {"pid": PID}    stdout and stderr go to the file
     ... "terminal": PATH                                             or to this terminal, in a session of its own
@@ -25,7 +26,9 @@ DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def warm_up(overrides: list[str]) -> None:
-    """Load all that `navrl train` loads on its way: modules, and the compiled kernels of simulator and network."""
+    """Load all that `navrl train` loads on its way: modules, and the compiled kernels of simulator
+    and network.
+    """
     import torch
 
     from navrl.commands import evaluate, train  # noqa: F401
@@ -46,7 +49,13 @@ def warm_up(overrides: list[str]) -> None:
         draw_flights(Path(folder), env, flights[label], animation=False)
 
 
-def be_navrl(arguments: list[str], output: str, terminal: str = "", ignore: Sequence[int] = (), folder: str = ".") -> None:
+def be_navrl(
+    arguments: list[str],
+    output: str,
+    terminal: str = "",
+    ignore: Sequence[int] = (),
+    folder: str = ".",
+) -> None:
     """Become a `navrl` process that writes to a file or a terminal; never returns."""
     code = 1
     try:

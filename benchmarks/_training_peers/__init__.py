@@ -1,1 +1,3 @@
-"""The contestants of the training benchmark: one module each, run as `python -m _training_peers NAME TASK`."""
+"""The contestants of the training benchmark: one module each, run as `python -m _training_peers
+NAME TASK`.
+"""

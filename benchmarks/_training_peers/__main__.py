@@ -1,4 +1,6 @@
-"""Serve one contestant: built once, then one iteration for each line on the standard input, one line of JSON back."""
+"""Serve one contestant: built once, then one iteration for each line on the standard input, one
+line of JSON back.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def serve(name: str, task: Task) -> None:
         start = time.perf_counter()
         collection, update = contestant.iterate()
         total = time.perf_counter() - start
-        answers.write(json.dumps({"total": total, "collection": collection, "update": update}) + "\n")
+        answers.write(
+            json.dumps({"total": total, "collection": collection, "update": update}) + "\n"
+        )
         answers.flush()
 
 

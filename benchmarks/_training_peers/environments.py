@@ -1,4 +1,6 @@
-"""A virtual environment for each peer: made once, kept in a cache folder, made anew when what it should hold changes."""
+"""A virtual environment for each peer: made once, kept in a cache folder, made anew when what it
+should hold changes.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ RECORD = "installed.txt"  # written last: without it the environment is not whol
 
 
 def python_of(name: str, requirements: Sequence[str]) -> str:
-    """Return the interpreter of the environment `name`, which holds these requirements on top of the running one.
+    """Return the interpreter of the environment `name`, which holds these requirements on top of
+    the running one.
 
-    PyTorch, navrl and all that is installed here already is taken from here, so that every contestant runs the same
-    PyTorch and only the peer itself is downloaded.
+    PyTorch, navrl and all that is installed here already is taken from here, so that every
+    contestant runs the same PyTorch and only the peer itself is downloaded.
 
     Raises:
-        BenchmarkError: the environment cannot be made, mostly because there is no network; pip's last words are in it.
+        BenchmarkError: the environment cannot be made, mostly because there is no network; pip's
+            last words are in it.
     """
     folder, below = CACHE / name, sysconfig.get_path("purelib")
     wanted = "\n".join([sys.version, below, *requirements, ""])
@@ -36,7 +40,12 @@ def python_of(name: str, requirements: Sequence[str]) -> str:
     (CACHE / ".gitignore").write_text("*\n")
     _call([sys.executable, "-m", "venv", str(folder)], name)
     _put_below(folder, below)
-    options = ["--quiet", "--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
+    options = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        str(ROOT / "constraints.txt"),
+    ]
     _call([str(python), "-m", "pip", "install", *options, *requirements], name)
     record.write_text(wanted)
     return str(python)
@@ -51,8 +60,13 @@ def _put_below(folder: Path, below: str) -> None:
 def _call(command: Sequence[str], name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        words = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("WARNING")]
+        words = [
+            line
+            for line in (done.stdout + done.stderr).splitlines()
+            if line and not line.startswith("WARNING")
+        ]
         raise BenchmarkError(
-            f"the environment of {name} cannot be made: {' '.join(words[-3:])}. It is installed by pip, once; "
+            f"the environment of {name} cannot be made: {' '.join(words[-3:])}. It is installed "
+            "by pip, once; "
             "`navrl bench training --smoke` runs without it"
         )

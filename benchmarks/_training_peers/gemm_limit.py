@@ -1,9 +1,11 @@
-"""The limit of any implementation: the network's matrix products alone, in the form in which `torch.mm` is fastest.
+"""The limit of any implementation: the network's matrix products alone, in the form in which
+`torch.mm` is fastest.
 
-A layer is three products: its output, the gradient of its weights, the gradient of its input (which the first layers do not
-need). A convolution is a product over gathered patches, or, with the image's height folded into the channels, a larger but
-better shaped one; whichever is faster here counts. So does the faster of whole minibatches and blocks that stay in the
-cache. Nothing else is done: no gathering, no activations, no normalisation, no loss, no optimiser, no simulator.
+A layer is three products: its output, the gradient of its weights, the gradient of its input (which
+the first layers do not need). A convolution is a product over gathered patches, or, with the
+image's height folded into the channels, a larger but better shaped one; whichever is faster here
+counts. So does the faster of whole minibatches and blocks that stay in the cache. Nothing else is
+done: no gathering, no activations, no normalisation, no loss, no optimiser, no simulator.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ Work = Callable[[], None]
 
 @dataclass(frozen=True)
 class Layer:
-    """The shapes in which a layer can be computed, (rows a sample, inputs, outputs), and whether its input has a gradient."""
+    """The shapes in which a layer can be computed, (rows a sample, inputs, outputs), and whether
+    its input has a gradient.
+    """
 
     shapes: tuple[tuple[int, int, int], ...]
     first: bool = False
@@ -41,8 +45,12 @@ LAYERS = (
 BLOCKS = (64, 256, 1 << 30)
 
 
-def products(shape: tuple[int, int, int], samples: int, block: int, *, backward: bool, first: bool) -> Work:
-    """Return a function that computes the products of a layer for so many samples, block after block."""
+def products(
+    shape: tuple[int, int, int], samples: int, block: int, *, backward: bool, first: bool
+) -> Work:
+    """Return a function that computes the products of a layer for so many samples, block after
+    block.
+    """
     rows, inputs, outputs = shape
     block = min(block, samples)
     height = rows * block
@@ -80,17 +88,21 @@ def whole_network(samples: int, *, backward: bool) -> list[Work]:
     """Return the work of every layer in its fastest form."""
     blocks = sorted({min(block, samples) for block in BLOCKS})
     return [
-        fastest([
-            products(shape, samples, block, backward=backward, first=layer.first)
-            for shape in layer.shapes
-            for block in blocks
-        ])
+        fastest(
+            [
+                products(shape, samples, block, backward=backward, first=layer.first)
+                for shape in layer.shapes
+                for block in blocks
+            ]
+        )
         for layer in LAYERS
-    ]  # fmt: skip
+    ]
 
 
 class MatrixProducts:
-    """The products of one iteration: forward for every step of all drones, forward and backward for every minibatch."""
+    """The products of one iteration: forward for every step of all drones, forward and backward for
+    every minibatch.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task

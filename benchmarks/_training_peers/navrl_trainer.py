@@ -1,7 +1,9 @@
-"""NavRL's own trainer, as `navrl train` starts it: one process of one thread for each core that it may use.
+"""NavRL's own trainer, as `navrl train` starts it: one process of one thread for each core that it
+may use.
 
-The settings are the original's (`algo=ppo_exact network=navrl`), which are those of the task: four epochs, clipping at 0.1,
-clipped Huber loss. Beyond what the peers do, it normalises returns and sums statistics and gradients over the processes.
+The settings are the original's (`algo=ppo_exact network=navrl`), which are those of the task: four
+epochs, clipping at 0.1, clipped Huber loss. Beyond what the peers do, it normalises returns and
+sums statistics and gradients over the processes.
 """
 
 from __future__ import annotations
@@ -17,17 +19,34 @@ from navrl.train.trainer import Trainer
 
 def configuration(task: Task) -> Config:
     """Return the trainer's settings for the task."""
-    rates = [f"algo.{part}.learning_rate={task.learning_rate}" for part in ("feature_extractor", "actor", "critic")]
+    rates = [
+        f"algo.{part}.learning_rate={task.learning_rate}"
+        for part in ("feature_extractor", "actor", "critic")
+    ]
     clips = [f"algo.{part}.clip_ratio={task.clip}" for part in ("actor", "critic")]
-    return load_config([
-        "algo=ppo_exact", "network=navrl", "algo.policy_coefficient=1.0", "algo.clip_heads_only=false",
-        f"processes={task.threads}",
-        f"env.num_envs={task.drones}", f"env.num_worlds={task.worlds}", "env.action_repeat=1",
-        "env_dyn.obstacles_per_world=[]", f"algo.training_frame_num={task.steps}",
-        f"algo.training_epoch_num={task.epochs}", f"algo.num_minibatches={task.minibatches}", *rates, *clips,
-        f"algo.entropy_loss_coefficient={task.entropy}", f"algo.huber_delta={task.huber}",
-        f"algo.gamma={task.discount}", f"algo.gae_lambda={task.trace}", f"algo.max_grad_norm={task.gradient_norm}",
-    ])  # fmt: skip
+    return load_config(
+        [
+            "algo=ppo_exact",
+            "network=navrl",
+            "algo.policy_coefficient=1.0",
+            "algo.clip_heads_only=false",
+            f"processes={task.threads}",
+            f"env.num_envs={task.drones}",
+            f"env.num_worlds={task.worlds}",
+            "env.action_repeat=1",
+            "env_dyn.obstacles_per_world=[]",
+            f"algo.training_frame_num={task.steps}",
+            f"algo.training_epoch_num={task.epochs}",
+            f"algo.num_minibatches={task.minibatches}",
+            *rates,
+            *clips,
+            f"algo.entropy_loss_coefficient={task.entropy}",
+            f"algo.huber_delta={task.huber}",
+            f"algo.gamma={task.discount}",
+            f"algo.gae_lambda={task.trace}",
+            f"algo.max_grad_norm={task.gradient_norm}",
+        ]
+    )
 
 
 def follow(team: Team, task: Task) -> None:

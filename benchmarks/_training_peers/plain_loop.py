@@ -1,4 +1,6 @@
-"""A plain PyTorch loop with conv2d, written well: buffers made once, minibatches of one packed matrix, fused Adam."""
+"""A plain PyTorch loop with conv2d, written well: buffers made once, minibatches of one packed
+matrix, fused Adam.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ import time
 import torch
 from torch import Tensor, nn
 
-from _training_peers.task import Batch, Task, beta_parameters, log_probability, loss, make_network, sample, velocity
+from _training_peers.task import (
+    Batch,
+    Task,
+    beta_parameters,
+    log_probability,
+    loss,
+    make_network,
+    sample,
+    velocity,
+)
 from navrl.sim.env import NavigationEnv
 
 
@@ -16,10 +27,14 @@ class PlainUpdate:
 
     def __init__(self, task: Task) -> None:
         self.task, self.network = task, make_network()
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=task.learning_rate, fused=True)
+        self.optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=task.learning_rate, fused=True
+        )
 
     def advantages(self, reward: Tensor, done: Tensor, value: Tensor) -> Tensor:
-        """Return generalised advantages, (T, N), of rewards and endings (T, N) and values (T + 1, N)."""
+        """Return generalised advantages, (T, N), of rewards and endings (T, N) and values (T + 1,
+        N).
+        """
         result, running = torch.empty_like(reward), torch.zeros_like(reward[0])
         going = 1.0 - done.float()
         for step in reversed(range(len(reward))):
@@ -28,11 +43,22 @@ class PlainUpdate:
             result[step] = running
         return result
 
-    def learn(self, rows: Tensor, action: Tensor, log_probability: Tensor, advantage: Tensor, value: Tensor) -> None:
+    def learn(
+        self,
+        rows: Tensor,
+        action: Tensor,
+        log_probability: Tensor,
+        advantage: Tensor,
+        value: Tensor,
+    ) -> None:
         """Improve the network on all decisions: rows (F, width), actions (F, 3), the rest (F,)."""
         target = advantage + value
         advantage = (advantage - advantage.mean()) / advantage.std().clamp(min=1e-7)
-        parts = [rows, action, *(column.unsqueeze(1) for column in (log_probability, advantage, value, target))]
+        parts = [
+            rows,
+            action,
+            *(column.unsqueeze(1) for column in (log_probability, advantage, value, target)),
+        ]
         packed = torch.cat(parts, 1)
         widths = [part.shape[1] for part in parts]
         for _ in range(self.task.epochs):
@@ -75,7 +101,9 @@ class PlainLoop:
             self.reward[time_step], self.done[time_step] = step.reward, step.done
             if step.truncated.any():  # the episode was cut: what would have come is estimated
                 cut = step.truncated
-                self.reward[time_step, cut] += self.task.discount * network(step.final_packed[cut])[:, 6]
+                self.reward[time_step, cut] += (
+                    self.task.discount * network(step.final_packed[cut])[:, 6]
+                )
         self.value[-1] = network(step.packed)[:, 6]
 
     def iterate(self) -> tuple[float, float]:
@@ -85,9 +113,12 @@ class PlainLoop:
         with torch.no_grad():
             advantage = self.update.advantages(self.reward, self.done, self.value)
         self.update.learn(
-            self.rows.flatten(0, 1), self.action.flatten(0, 1), self.log_probability.flatten(), advantage.flatten(),
+            self.rows.flatten(0, 1),
+            self.action.flatten(0, 1),
+            self.log_probability.flatten(),
+            advantage.flatten(),
             self.value[:-1].flatten(),
-        )  # fmt: skip
+        )
         return collected - start, time.perf_counter() - collected
 
 

@@ -31,13 +31,21 @@ class ContestantProcess:
     def __init__(self, name: str, task: Task, python: Callable[[], str]) -> None:
         self.name, self.task, self._python = name, task, python
         self._process: subprocess.Popen[str] | None = None
-        self._left: tuple[float, float] | None = None  # when it last answered: the clock, and the processor time it had used
+        self._left: tuple[float, float] | None = (
+            None  # when it last answered: the clock, and the processor time it had used
+        )
 
     def measure(self) -> dict[str, float]:
-        """Run one iteration; return frames a second, of the whole and of both parts, and what memory and cores it took."""
+        """Run one iteration; return frames a second, of the whole and of both parts, and what
+        memory and cores it took.
+        """
         process = self._process or self._start()
         used = _processor_seconds(process.pid)
-        waited = None if self._left is None else (used - self._left[1]) / (time.perf_counter() - self._left[0])
+        waited = (
+            None
+            if self._left is None
+            else (used - self._left[1]) / (time.perf_counter() - self._left[0])
+        )
         start, busy = time.perf_counter(), _busy_seconds()
         answer = self._ask(process)
         elapsed, everybody = time.perf_counter() - start, _busy_seconds() - busy
@@ -64,22 +72,33 @@ class ContestantProcess:
         with suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its session: itself, and the processes that it has started
+            # its session: itself, and the processes that it has started
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self._complaints.close()
 
     def _start(self) -> subprocess.Popen[str]:
         folder, threads = Path(__file__).resolve().parents[1], str(self.task.threads)
         environment = {
-            **os.environ, "PYTHONPATH": str(folder), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, "PYTHONWARNINGS": "ignore",
-        }  # fmt: skip
+            **os.environ,
+            "PYTHONPATH": str(folder),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "NUMBA_NUM_THREADS": threads,
+            "PYTHONWARNINGS": "ignore",
+        }
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            [self._python(), "-m", "_training_peers", self.name, self.task.as_json()], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, start_new_session=True,
+            [self._python(), "-m", "_training_peers", self.name, self.task.as_json()],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            start_new_session=True,
             cwd=tempfile.gettempdir(),
-        )  # fmt: skip
+        )
         return self._process
 
     def _ask(self, process: subprocess.Popen[str]) -> dict[str, float]:
@@ -93,13 +112,18 @@ class ContestantProcess:
             process.wait()
             self._complaints.seek(0)
             words = self._complaints.read().strip().splitlines()[-12:]
-            raise BenchmarkError(f"the contestant {self.name} ended with status {process.returncode}:\n" + "\n".join(words))
+            raise BenchmarkError(
+                f"the contestant {self.name} ended with status {process.returncode}:\n"
+                + "\n".join(words)
+            )
         answer: dict[str, float] = json.loads(line)
         return answer
 
 
 def _session(leader: int) -> Iterator[tuple[Path, list[str]]]:
-    """Give the folders in /proc of all processes of a session, with the fields of their `stat` after the name."""
+    """Give the folders in /proc of all processes of a session, with the fields of their `stat`
+    after the name.
+    """
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -118,7 +142,9 @@ def _busy_seconds() -> float:
 
 
 def _peak_memory(leader: int) -> float:
-    """Return the sum of the peaks of all processes, in bytes; what they share (PyTorch's code) is counted in each."""
+    """Return the sum of the peaks of all processes, in bytes; what they share (PyTorch's code) is
+    counted in each.
+    """
     total = 0.0
     for folder, _ in _session(leader):
         with suppress(OSError):

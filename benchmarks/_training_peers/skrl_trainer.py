@@ -1,8 +1,9 @@
 """PPO of skrl under its SequentialTrainer, with the network as its model and a Beta distribution.
 
-Chosen for speed: packed observations; one model for policy and value, whose value comes from the pass that the policy has
-just made; fused Adam; no tracking, no checkpoints, no progress bar. skrl has no Beta policy, so the model brings the one
-that the plain loop uses. Its value loss is the squared error, which costs no more than the others' Huber loss.
+Chosen for speed: packed observations; one model for policy and value, whose value comes from the
+pass that the policy has just made; fused Adam; no tracking, no checkpoints, no progress bar. skrl
+has no Beta policy, so the model brings the one that the plain loop uses. Its value loss is the
+squared error, which costs no more than the others' Huber loss.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from skrl.trainers.torch import SequentialTrainer
 from torch import Tensor
 from torch.distributions import Beta
 
-from _training_peers.task import Task, beta_parameters, entropy, log_probability, make_network, sample, velocity
+from _training_peers.task import (
+    Task,
+    beta_parameters,
+    entropy,
+    log_probability,
+    make_network,
+    sample,
+    velocity,
+)
 from navrl.sim.env import NavigationEnv
 
 
@@ -33,13 +42,17 @@ class DroneWrapper(Wrapper):
         simulator.reset()
         self.result = simulator.step(torch.zeros(simulator.num_envs, 3))
         self.limit = simulator.settings.env.action_limit
-        self.spaces = Box(-np.inf, np.inf, (simulator.layout.width,), np.float32), Box(0, 1, (3,), np.float32)
+        self.spaces = (
+            Box(-np.inf, np.inf, (simulator.layout.width,), np.float32),
+            Box(0, 1, (3,), np.float32),
+        )
 
     def reset(self) -> tuple[Tensor, dict[str, Any]]:
         return self.result.packed, {}
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        result = self.result = self._env.step(velocity(actions, self.limit))  # new tensors: skrl needs the old ones
+        # new tensors: skrl needs the old ones
+        result = self.result = self._env.step(velocity(actions, self.limit))
         columns = (result.reward, result.terminated, result.truncated)
         return result.packed, *(column.unsqueeze(1) for column in columns), {}
 
@@ -61,7 +74,9 @@ class NavigationModel(Model):
     """Policy and value of one network: the policy's pass leaves the value behind."""
 
     def __init__(self, env: DroneWrapper) -> None:
-        super().__init__(observation_space=env.observation_space, action_space=env.action_space, device="cpu")
+        super().__init__(
+            observation_space=env.observation_space, action_space=env.action_space, device="cpu"
+        )
         self.network = make_network()
         self.seen: Any = None
         self.heads = torch.empty(0)
@@ -88,26 +103,43 @@ class NavigationModel(Model):
 
 
 class Trainer:
-    """One iteration is one run of the trainer, as long as a rollout; the agent's update is timed inside."""
+    """One iteration is one run of the trainer, as long as a rollout; the agent's update is timed
+    inside.
+    """
 
     def __init__(self, task: Task) -> None:
         env = DroneWrapper(NavigationEnv(task.settings(), seed=0))
         model = NavigationModel(env)
         configuration = {
-            "rollouts": task.steps, "learning_epochs": task.epochs, "mini_batches": task.minibatches,
-            "learning_rate": task.learning_rate, "grad_norm_clip": task.gradient_norm, "ratio_clip": task.clip,
-            "value_clip": task.clip, "entropy_loss_scale": task.entropy, "value_loss_scale": 1.0,
-            "discount_factor": task.discount, "gae_lambda": task.trace,
+            "rollouts": task.steps,
+            "learning_epochs": task.epochs,
+            "mini_batches": task.minibatches,
+            "learning_rate": task.learning_rate,
+            "grad_norm_clip": task.gradient_norm,
+            "ratio_clip": task.clip,
+            "value_clip": task.clip,
+            "entropy_loss_scale": task.entropy,
+            "value_loss_scale": 1.0,
+            "discount_factor": task.discount,
+            "gae_lambda": task.trace,
             "experiment": {"write_interval": 0, "checkpoint_interval": 0},
-        }  # fmt: skip
+        }
         agent = PPO(
-            models={"policy": model, "value": model}, memory=RandomMemory(memory_size=task.steps, num_envs=task.drones),
-            observation_space=env.observation_space, action_space=env.action_space, device="cpu", cfg=configuration,
-        )  # fmt: skip
+            models={"policy": model, "value": model},
+            memory=RandomMemory(memory_size=task.steps, num_envs=task.drones),
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            device="cpu",
+            cfg=configuration,
+        )
         agent.optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate, fused=True)
         self.update, self.update_seconds = agent.update, 0.0
         agent.update = self._timed_update
-        options = {"timesteps": task.steps, "disable_progressbar": True, "close_environment_at_exit": False}
+        options = {
+            "timesteps": task.steps,
+            "disable_progressbar": True,
+            "close_environment_at_exit": False,
+        }
         self.trainer = SequentialTrainer(env=env, agents=agent, cfg=options)
 
     def _timed_update(self, **arguments: Any) -> None:

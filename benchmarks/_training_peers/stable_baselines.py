@@ -1,7 +1,8 @@
 """PPO of Stable-Baselines3, with the network as its policy.
 
-Chosen for speed: flat observations, so that a minibatch is one gather; one pass of the network for policy and value; fused
-Adam; no Monitor, no logger output. Its value loss is the squared error, which costs no more than the others' Huber loss.
+Chosen for speed: flat observations, so that a minibatch is one gather; one pass of the network for
+policy and value; fused Adam; no Monitor, no logger output. Its value loss is the squared error,
+which costs no more than the others' Huber loss.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class NavigationPolicy(ActorCriticPolicy):
     def _build(self, lr_schedule: Any) -> None:
         self.network = make_network()
         self.limit = float(self.action_space.high[0])
-        self.optimizer = self.optimizer_class(self.network.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        self.optimizer = self.optimizer_class(
+            self.network.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs
+        )
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         heads = self.network(obs)
@@ -62,17 +65,31 @@ class StableBaselines:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.model = PPO(
-            NavigationPolicy, NavigationVecEnv(task.settings(), flat=True), n_steps=task.steps, batch_size=task.minibatch,
-            n_epochs=task.epochs, learning_rate=task.learning_rate, clip_range=task.clip, clip_range_vf=task.clip,
-            ent_coef=task.entropy, vf_coef=1.0, max_grad_norm=task.gradient_norm, gamma=task.discount,
-            gae_lambda=task.trace, policy_kwargs={"optimizer_kwargs": {"fused": True}}, device="cpu", verbose=0,
-        )  # fmt: skip
+            NavigationPolicy,
+            NavigationVecEnv(task.settings(), flat=True),
+            n_steps=task.steps,
+            batch_size=task.minibatch,
+            n_epochs=task.epochs,
+            learning_rate=task.learning_rate,
+            clip_range=task.clip,
+            clip_range_vf=task.clip,
+            ent_coef=task.entropy,
+            vf_coef=1.0,
+            max_grad_norm=task.gradient_norm,
+            gamma=task.discount,
+            gae_lambda=task.trace,
+            policy_kwargs={"optimizer_kwargs": {"fused": True}},
+            device="cpu",
+            verbose=0,
+        )
         _, self.callback = self.model._setup_learn(2**62, _Quiet())
 
     def iterate(self) -> tuple[float, float]:
         model = self.model
         start = time.perf_counter()
-        model.collect_rollouts(model.env, self.callback, model.rollout_buffer, n_rollout_steps=self.task.steps)
+        model.collect_rollouts(
+            model.env, self.callback, model.rollout_buffer, n_rollout_steps=self.task.steps
+        )
         collected = time.perf_counter()
         model.train()
         return collected - start, time.perf_counter() - collected

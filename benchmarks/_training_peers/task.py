@@ -15,7 +15,9 @@ from navrl.sim.settings import NavigationSettings
 
 @dataclass(frozen=True)
 class Task:
-    """One iteration: `steps` decisions of all drones, then `epochs` passes in `minibatches` parts."""
+    """One iteration: `steps` decisions of all drones, then `epochs` passes in `minibatches`
+    parts.
+    """
 
     drones: int = 1024
     steps: int = 32
@@ -48,7 +50,10 @@ class Task:
     def settings(self) -> NavigationSettings:
         """Return the environment: 350 static and 80 moving obstacles in each world."""
         return NavigationSettings.of(
-            env__num_envs=self.drones, env__num_worlds=self.worlds, env__action_repeat=1, sim__num_threads=self.threads
+            env__num_envs=self.drones,
+            env__num_worlds=self.worlds,
+            env__action_repeat=1,
+            sim__num_threads=self.threads,
         )
 
 
@@ -87,7 +92,11 @@ def log_probability(alpha: Tensor, beta: Tensor, action: Tensor) -> Tensor:
 def entropy(alpha: Tensor, beta: Tensor) -> Tensor:
     """Return the entropy of the distribution, (N,)."""
     both = alpha + beta
-    slopes = (both - 2) * torch.digamma(both) - (alpha - 1) * torch.digamma(alpha) - (beta - 1) * torch.digamma(beta)
+    slopes = (
+        (both - 2) * torch.digamma(both)
+        - (alpha - 1) * torch.digamma(alpha)
+        - (beta - 1) * torch.digamma(beta)
+    )
     return (_log_normaliser(alpha, beta) + slopes).sum(1)
 
 
@@ -104,7 +113,9 @@ class Batch:
 
 
 def loss(heads: Tensor, batch: Batch, task: Task) -> Tensor:
-    """Return the clipped surrogate, the clipped Huber loss of the value, and the entropy bonus, together."""
+    """Return the clipped surrogate, the clipped Huber loss of the value, and the entropy bonus,
+    together.
+    """
     alpha, beta = beta_parameters(heads)
     ratio = torch.exp(log_probability(alpha, beta, batch.action) - batch.log_probability)
     clipped = ratio.clamp(1 - task.clip, 1 + task.clip)

@@ -1,8 +1,9 @@
 """TorchRL's Collector with its GAE, replay buffer and ClipPPOLoss.
 
-Chosen for speed: one pass of the network for policy and value, in collection and in the loss; values of the next step
-shifted from those of this one instead of a second pass; smooth L1 as the value loss; what the loss does not need is left
-out of the buffer; the same tensors for every batch; fused Adam. Nothing is compiled.
+Chosen for speed: one pass of the network for policy and value, in collection and in the loss;
+values of the next step shifted from those of this one instead of a second pass; smooth L1 as the
+value loss; what the loss does not need is left out of the buffer; the same tensors for every batch;
+fused Adam. Nothing is compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
 from torch import Tensor, nn
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -35,7 +40,9 @@ class Heads(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, lidar: Tensor, dynamic: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, lidar: Tensor, dynamic: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         lead = state.shape[:-1]
         rows = torch.cat([part.reshape(lead.numel(), -1) for part in (lidar, dynamic, state)], 1)
         heads = self.network(rows)
@@ -50,7 +57,9 @@ class ScaledBeta(torch.distributions.TransformedDistribution):
 
     def __init__(self, alpha: Tensor, beta: Tensor) -> None:
         base = torch.distributions.Independent(torch.distributions.Beta(alpha, beta), 1)
-        super().__init__(base, torch.distributions.AffineTransform(-self.limit, 2 * self.limit, event_dim=1))
+        super().__init__(
+            base, torch.distributions.AffineTransform(-self.limit, 2 * self.limit, event_dim=1)
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         inside = ((value + self.limit) / (2 * self.limit)).clamp(1e-6, 1 - 1e-6)
@@ -68,24 +77,38 @@ class TakenValue(nn.Module):
 
 
 def make_policy(network: nn.Module) -> ProbabilisticTensorDictSequential:
-    """Return the network as TorchRL's policy: actions drawn, their log-probabilities, and the value."""
+    """Return the network as TorchRL's policy: actions drawn, their log-probabilities, and the
+    value.
+    """
     heads = TensorDictModule(Heads(network), list(SEEN), ["alpha", "beta", "passed_value"])
     choice = ProbabilisticTensorDictModule(
-        in_keys=["alpha", "beta"], out_keys=["action"], distribution_class=ScaledBeta, return_log_prob=True,
-        log_prob_key="action_log_prob", default_interaction_type=ExplorationType.RANDOM,
-    )  # fmt: skip
+        in_keys=["alpha", "beta"],
+        out_keys=["action"],
+        distribution_class=ScaledBeta,
+        return_log_prob=True,
+        log_prob_key="action_log_prob",
+        default_interaction_type=ExplorationType.RANDOM,
+    )
     return ProbabilisticTensorDictSequential(heads, choice)
 
 
-def make_collector(task: Task, network: nn.Module) -> tuple[Collector, ProbabilisticTensorDictSequential, float]:
-    """Return a collector that flies with the network, the policy inside, and the limit of its actions."""
+def make_collector(
+    task: Task, network: nn.Module
+) -> tuple[Collector, ProbabilisticTensorDictSequential, float]:
+    """Return a collector that flies with the network, the policy inside, and the limit of its
+    actions.
+    """
     env = TorchRLNavigationEnv(task.settings(), seed=0)
     ScaledBeta.limit = env.simulator.settings.env.action_limit
     policy = make_policy(network)
     collector = Collector(
-        env, policy, frames_per_batch=task.frames, total_frames=-1, exploration_type=ExplorationType.RANDOM,
+        env,
+        policy,
+        frames_per_batch=task.frames,
+        total_frames=-1,
+        exploration_type=ExplorationType.RANDOM,
         return_same_td=True,
-    )  # fmt: skip
+    )
     return collector, policy, ScaledBeta.limit
 
 
@@ -96,23 +119,39 @@ class CollectorLoop:
         self.task, self.network = task, make_network()
         collector, policy, _ = make_collector(task, self.network)
         self.batches = iter(collector)
-        self._make_learner(policy, TensorDictModule(TakenValue(), ["passed_value"], ["state_value"]))
+        self._make_learner(
+            policy, TensorDictModule(TakenValue(), ["passed_value"], ["state_value"])
+        )
 
     def _make_learner(self, policy: Any, value: Any) -> None:
         task = self.task
-        self.advantage = GAE(gamma=task.discount, lmbda=task.trace, value_network=None, average_gae=True)
+        self.advantage = GAE(
+            gamma=task.discount, lmbda=task.trace, value_network=None, average_gae=True
+        )
         self.loss = ClipPPOLoss(
-            policy, value, clip_epsilon=task.clip, entropy_coeff=task.entropy, critic_coeff=1.0,
-            loss_critic_type="smooth_l1", clip_value=task.clip, normalize_advantage=False,
-        )  # fmt: skip
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=task.learning_rate, fused=True)
+            policy,
+            value,
+            clip_epsilon=task.clip,
+            entropy_coeff=task.entropy,
+            critic_coeff=1.0,
+            loss_critic_type="smooth_l1",
+            clip_value=task.clip,
+            normalize_advantage=False,
+        )
+        self.optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=task.learning_rate, fused=True
+        )
         self.buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(task.frames), sampler=SamplerWithoutReplacement(), batch_size=task.minibatch
+            storage=LazyTensorStorage(task.frames),
+            sampler=SamplerWithoutReplacement(),
+            batch_size=task.minibatch,
         )
 
     @torch.no_grad()
     def estimate(self, data: TensorDictBase) -> None:
-        """Write advantages and targets. Values of the next step are this step's, but for the last one and for time-outs."""
+        """Write advantages and targets. Values of the next step are this step's, but for the last
+        one and for time-outs.
+        """
         value = data["passed_value"]
         following = torch.empty_like(value)
         following[:, :-1] = value[:, 1:]
@@ -130,14 +169,18 @@ class CollectorLoop:
 
     def learn(self, data: TensorDictBase) -> None:
         self.estimate(data)
-        needed = data.select(*SEEN, "action", "action_log_prob", "advantage", "value_target", "state_value")
+        needed = data.select(
+            *SEEN, "action", "action_log_prob", "advantage", "value_target", "state_value"
+        )
         self.buffer.empty()
         self.buffer.extend(needed.reshape(-1))
         for _ in range(self.task.epochs):
             for batch in self.buffer:
                 losses = self.loss(batch)
                 self.optimizer.zero_grad()
-                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+                (
+                    losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
+                ).backward()
                 nn.utils.clip_grad_norm_(self.network.parameters(), self.task.gradient_norm)
                 self.optimizer.step()
 

@@ -1,4 +1,6 @@
-"""TorchRL's Collector with the plain loop's update: what is left of TorchRL where its losses are too slow."""
+"""TorchRL's Collector with the plain loop's update: what is left of TorchRL where its losses are
+too slow.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ class CollectorWithPlainUpdate:
         with torch.no_grad():
             rows = torch.cat([data[name].flatten(2) for name in SEEN], 2)
             last = torch.cat([after[name][:, -1].flatten(1) for name in SEEN], 1)
-            value = torch.cat([data["passed_value"], self.update.network(last)[:, None, 6:]], 1).squeeze(2).T
+            value = (
+                torch.cat([data["passed_value"], self.update.network(last)[:, None, 6:]], 1)
+                .squeeze(2)
+                .T
+            )
             reward = after["reward"].squeeze(2).T.contiguous()
             cut = after["truncated"].squeeze(2)
             if cut.any():

@@ -56,7 +56,9 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from navrl.adapters.compressed import CompressedDataCollector as CompressedDataCollector
     from navrl.adapters.compressed import CompressedTensorDict as CompressedTensorDict
-    from navrl.adapters.observation_compression import CompressedLidarTransform as CompressedLidarTransform
+    from navrl.adapters.observation_compression import (
+        CompressedLidarTransform as CompressedLidarTransform,
+    )
     from navrl.adapters.pipelined import PipelinedDataCollector as PipelinedDataCollector
     from navrl.adapters.prioritized import PrioritizedSampler as PrioritizedSampler
     from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
@@ -96,7 +98,8 @@ __all__ = ["__version__", *_PUBLIC]
 
 __getattr__ = lazy_names(__name__, _PUBLIC)
 
-register_when_loaded()  # `gymnasium.make("navrl:navrl/Navigation-v0")` imports this module and nothing else
+# `gymnasium.make("navrl:navrl/Navigation-v0")` imports this module and nothing else
+register_when_loaded()
 
 
 def __dir__() -> list[str]:

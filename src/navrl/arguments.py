@@ -1,4 +1,6 @@
-"""Arguments of public functions: what is taken, in the type that the code needs, and the error for the rest."""
+"""Arguments of public functions: what is taken, in the type that the code needs, and the error for
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ __all__ = ["as_mapping", "as_path", "whole_number"]
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number as an int; those of NumPy and torch are taken too, and floats such as 1e6.
+    """Return a whole number as an int; those of NumPy and torch are taken too, and floats such as
+    1e6.
 
     Raises:
         ConfigError: it is no whole number, or outside its limits; the message names the argument.
@@ -48,5 +51,7 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
         ConfigError: it is something else; the message names the argument.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(f"{name} is {shown(value)}; expected values by name, such as {{'success': 0.5}}")
+        raise ConfigError(
+            f"{name} is {shown(value)}; expected values by name, such as {{'success': 0.5}}"
+        )
     return dict(value or {})

@@ -1,8 +1,10 @@
-"""The benchmark harness: ours beside its peers, interleaved in one run, with gates that can be checked.
+"""The benchmark harness: ours beside its peers, interleaved in one run, with gates that can be
+checked.
 
-A benchmark is a file `benchmarks/NAME.py` with a function `suite(smoke: bool) -> Suite`. The cases of a suite are run
-in turn, round after round, so that a noisy machine is noisy for all of them; medians and spreads are over the rounds.
-`navrl bench NAME` prints the table, writes JSON, and with `--check` fails and names every gate that was missed.
+A benchmark is a file `benchmarks/NAME.py` with a function `suite(smoke: bool) -> Suite`. The cases
+of a suite are run in turn, round after round, so that a noisy machine is noisy for all of them;
+medians and spreads are over the rounds. `navrl bench NAME` prints the table, writes JSON, and with
+`--check` fails and names every gate that was missed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from typing import Any
 
 from navrl.errors import BenchmarkError, nearest_name
 
-__all__ = ["Case", "Column", "Gate", "Report", "Results", "Suite", "find_suite", "machine", "run", "seconds_per_call"]
+__all__ = [
+    "Case",
+    "Column",
+    "Gate",
+    "Report",
+    "Results",
+    "Suite",
+    "find_suite",
+    "machine",
+    "run",
+    "seconds_per_call",
+]
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the printed table: which metric, under which heading, written how (`scale` multiplies first)."""
+    """A column of the printed table: which metric, under which heading, written how (`scale`
+    multiplies first).
+    """
 
     metric: str
     heading: str
@@ -49,7 +64,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Gate:
-    """A promise: `value(results)` must be at least, or at most, the limit. A stretch is reported, never enforced."""
+    """A promise: `value(results)` must be at least, or at most, the limit. A stretch is reported,
+    never enforced.
+    """
 
     name: str
     value: Callable[[Results], float]
@@ -58,7 +75,9 @@ class Gate:
     stretch: bool = False
 
     def holds(self, value: float) -> bool:
-        """Tell whether a measured value keeps the promise; a value that is not a number never does."""
+        """Tell whether a measured value keeps the promise; a value that is not a number never
+        does.
+        """
         above = self.at_least is None or value >= self.at_least
         below = self.at_most is None or value <= self.at_most
         return above and below and value == value
@@ -160,7 +179,14 @@ class Report:
             for case in self.suite.cases
         }
         gates = [
-            {"name": g.name, "value": v, "limit": g.limit, "stretch": g.stretch, "holds": g.holds(v)} for g, v in self.gates
+            {
+                "name": g.name,
+                "value": v,
+                "limit": g.limit,
+                "stretch": g.stretch,
+                "holds": g.holds(v),
+            }
+            for g, v in self.gates
         ]
         whole = {
             "benchmark": self.suite.name,
@@ -182,9 +208,15 @@ class Report:
 
 
 def run(
-    suite: Suite, *, repeats: int | None = None, smoke: bool = False, progress: Callable[[str], None] = lambda _: None
+    suite: Suite,
+    *,
+    repeats: int | None = None,
+    smoke: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Run every case once to warm up, then all of them in turn for `repeats` rounds, and judge the gates."""
+    """Run every case once to warm up, then all of them in turn for `repeats` rounds, and judge the
+    gates.
+    """
     rounds = 1 if smoke else repeats or suite.repeats
     results = Results()
     try:
@@ -214,15 +246,21 @@ def seconds_per_call(function: Callable[[], object], minimum_seconds: float = 0.
 
 
 def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what the numbers were measured on: processor, cores, memory, versions, commit, date."""
+    """Return what the numbers were measured on: processor, cores, memory, versions, commit,
+    date.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_gib": round(memory, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("navrl", "torch", "numpy", "numba", *packages)},
+        "versions": {
+            name: _version(name) for name in ("navrl", "torch", "numpy", "numba", *packages)
+        },
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
@@ -247,17 +285,22 @@ def _commit() -> str:
     with suppress(OSError, subprocess.SubprocessError):
         folder = Path(__file__).parent
         command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=10"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     return "unknown"
 
 
 def benchmark_folder() -> Path:
-    """Return the folder of benchmark files: `benchmarks/` here, or the one of the checkout navrl runs from."""
+    """Return the folder of benchmark files: `benchmarks/` here, or the one of the checkout navrl
+    runs from.
+    """
     for folder in (Path.cwd() / "benchmarks", Path(__file__).resolve().parents[2] / "benchmarks"):
         if folder.is_dir():
             return folder
     raise BenchmarkError(
-        "no benchmarks/ folder here or beside the installed package: benchmarks live in the repository, "
+        "no benchmarks/ folder here or beside the installed package: benchmarks live in the "
+        "repository, "
         "not in the wheel; run this command inside a clone of it"
     )
 
@@ -267,7 +310,10 @@ def find_suite(name: str, *, smoke: bool) -> Suite:
     folder = benchmark_folder()
     known = sorted(path.stem for path in folder.glob("[a-z]*.py"))
     if name not in known:
-        raise BenchmarkError(f"no benchmark {name!r}; there are {', '.join(known) or 'none'}.{nearest_name(name, known)}")
+        raise BenchmarkError(
+            f"no benchmark {name!r}; there are "
+            f"{', '.join(known) or 'none'}.{nearest_name(name, known)}"
+        )
     spec = importlib.util.spec_from_file_location(f"navrl_benchmark_{name}", folder / f"{name}.py")
     if spec is None or spec.loader is None:
         raise BenchmarkError(f"benchmarks/{name}.py cannot be imported")

@@ -1,4 +1,6 @@
-"""The command line, one command a file of `commands/`: parse, call the library, print; nothing else prints."""
+"""The command line, one command a file of `commands/`: parse, call the library, print; nothing else
+prints.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ EPILOG = """examples:
   navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
   navrl models register policy runs/mine             keep a model under a name: navrl eval policy
   navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
-"""
+"""  # noqa: E501
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 a check or a save failed, 2 a mistake in the input."""
+    """Run the command line and return its exit code: 0 done, 1 a check or a save failed, 2 a
+    mistake in the input.
+    """
     parser = argparse.ArgumentParser(
         prog="navrl",
         description="Train a drone to fly to a goal among static and moving obstacles.",
@@ -34,7 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         command.register(subparsers)
     parsed, late = parser.parse_known_args(arguments)
-    if late and not (hasattr(parsed, "overrides") and all("=" in word and not word.startswith("-") for word in late)):
+    if late and not (
+        hasattr(parsed, "overrides")
+        and all("=" in word and not word.startswith("-") for word in late)
+    ):
         parser.error(f"unrecognized arguments: {' '.join(late)}")
     if late:
         parsed.overrides.extend(late)  # settings may stand behind options too

@@ -52,7 +52,9 @@ class FlightSettings:
         }
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"flight.{name} is {getattr(self, name)}; expected {low} to {high}")
+                raise ConfigError(
+                    f"flight.{name} is {getattr(self, name)}; expected {low} to {high}"
+                )
 
 
 @dataclass
@@ -65,9 +67,13 @@ class CurriculumSettings:
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         if self.final_collision is not None and not 0 <= self.final_collision <= 1e6:
-            raise ConfigError(f"curriculum.final_collision is {self.final_collision}; expected 0 to 1e6")
+            raise ConfigError(
+                f"curriculum.final_collision is {self.final_collision}; expected 0 to 1e6"
+            )
         if not 0 < self.collision_until <= 1:
-            raise ConfigError(f"curriculum.collision_until is {self.collision_until}; expected above 0, at most 1")
+            raise ConfigError(
+                f"curriculum.collision_until is {self.collision_until}; expected above 0, at most 1"
+            )
 
 
 @dataclass
@@ -76,7 +82,9 @@ class Config(NavigationSettings):
 
     seed: int = 0
     device: str = "cpu"  # of the network; the simulator always runs on the CPU
-    processes: int = 0  # that train together, each with its share of the drones; 0: one for each core
+    processes: int = (
+        0  # that train together, each with its share of the drones; 0: one for each core
+    )
     headless: bool = False  # no live panel, only lines
     max_frame_num: int = 40_000_000  # decisions of all drones together
     eval_interval: int = 100  # iterations; 0: only at the end
@@ -86,15 +94,25 @@ class Config(NavigationSettings):
     save_compression_level: int = 0  # 0: the codec's own choice
     async_checkpoint_queue_size: int = 3
     on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop, or continue
-    rollout_save_interval: int = 0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
+    rollout_save_interval: int = (
+        0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
+    )
     rollout_keep_last_n: int = 10  # batches; 0: all
-    use_pipelined_collector: bool = False  # fly the next batch while learning, with the weights of before the update
-    compress_lidar: bool = False  # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
+    use_pipelined_collector: bool = (
+        False  # fly the next batch while learning, with the weights of before the update
+    )
+    # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
+    compress_lidar: bool = False
     run_folder: str = ""  # default: runs/ and the time of day
-    resume: str = ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
+    resume: str = (
+        ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
+    )
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
-    resume_checkpoint: str = ""  # start from a checkpoint or a model: a path, a run, or NAME:ALIAS of the registry
-    tracker: Any = ""  # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
+    resume_checkpoint: str = (
+        ""  # start from a checkpoint or a model: a path, a run, or NAME:ALIAS of the registry
+    )
+    # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
+    tracker: Any = ""
     tracker_patience: float = 8.0  # s that the end of a run waits for its trackers
     tracker_deadline: float = 60.0  # s that a tracker has to answer
     algo: PPOSettings = field(default_factory=PPOSettings)
@@ -114,46 +132,81 @@ class Config(NavigationSettings):
     @property
     def task(self) -> NavigationSettings:
         """The settings of the navigation task alone."""
-        return NavigationSettings(self.env, self.env_dyn, self.sensor, self.drone, self.reward, self.sim)
+        return NavigationSettings(
+            self.env, self.env_dyn, self.sensor, self.drone, self.reward, self.sim
+        )
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         _check_types(self, Config(), "")
         self.task.check()
-        for group in (self.algo, self.sac, self.network, self.curriculum, self.flight, self.registry, self.tracking):
+        for group in (
+            self.algo,
+            self.sac,
+            self.network,
+            self.curriculum,
+            self.flight,
+            self.registry,
+            self.tracking,
+        ):
             group.check()
         limits = {
-            "seed": (0, 2**31), "processes": (0, 1024), "max_frame_num": (1, 1 << 50), "eval_interval": (0, 1 << 31),
-            "save_interval": (1, 1 << 31), "keep_last_n": (1, 1 << 31), "save_compression_level": (0, 16),
-            "async_checkpoint_queue_size": (1, 64), "rollout_save_interval": (0, 1 << 31), "rollout_keep_last_n": (0, 1 << 31),
-        }  # fmt: skip
+            "seed": (0, 2**31),
+            "processes": (0, 1024),
+            "max_frame_num": (1, 1 << 50),
+            "eval_interval": (0, 1 << 31),
+            "save_interval": (1, 1 << 31),
+            "keep_last_n": (1, 1 << 31),
+            "save_compression_level": (0, 16),
+            "async_checkpoint_queue_size": (1, 64),
+            "rollout_save_interval": (0, 1 << 31),
+            "rollout_keep_last_n": (0, 1 << 31),
+        }
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
         if not 0 <= self.reward.collision <= 1e6:
-            raise ConfigError(f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn")
+            raise ConfigError(
+                f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn"
+            )
         self._check_algorithm()
         self._check_device()
         self._check_worlds()
         if self.on_save_failure not in ("stop", "continue"):
-            raise ConfigError(f"on_save_failure is {self.on_save_failure!r}; expected stop or continue")
+            raise ConfigError(
+                f"on_save_failure is {self.on_save_failure!r}; expected stop or continue"
+            )
         if self.resume not in ("", "auto"):
-            raise ConfigError(f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH")
+            raise ConfigError(
+                f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH"
+            )
 
     def _check_algorithm(self) -> None:
         if self.algorithm not in ALGORITHMS:
-            raise ConfigError(f"algorithm is {self.algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
+            raise ConfigError(
+                f"algorithm is {self.algorithm!r}; expected one of {', '.join(ALGORITHMS)}"
+            )
         if self.network.distribution != ALGORITHMS[self.algorithm]:
             raise ConfigError(
-                f"network.distribution is {self.network.distribution!r}; expected {ALGORITHMS[self.algorithm]!r} for "
+                f"network.distribution is {self.network.distribution!r}; expected "
+                f"{ALGORITHMS[self.algorithm]!r} for "
                 f"{self.algorithm}: choose algo=ppo or algo=sac, which sets both"
             )
         if self.algorithm == "sac" and self.processes > 1:
-            raise ConfigError(f"processes is {self.processes}; algo=sac trains in one process, with as many threads as cores")
+            raise ConfigError(
+                f"processes is {self.processes}; algo=sac trains in one process, with as many "
+                "threads as cores"
+            )
         if self.algorithm == "sac" and self.use_pipelined_collector:
-            raise ConfigError("use_pipelined_collector is true; algo=sac does not collect ahead: leave it out, or use algo=ppo")
+            raise ConfigError(
+                "use_pipelined_collector is true; algo=sac does not collect ahead: leave it "
+                "out, or use algo=ppo"
+            )
         if self.algorithm == "sac" and self.sac.warmup >= self.max_frame_num:
-            raise ConfigError(f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, {self.max_frame_num}")
+            raise ConfigError(
+                f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, "
+                f"{self.max_frame_num}"
+            )
 
     def _check_device(self) -> None:
         if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
@@ -165,25 +218,39 @@ class Config(NavigationSettings):
         if self.env.same_map or self.env.world_files:
             return
         learnt = range(self.env.map_seed, self.env.map_seed + self.env.num_worlds)
-        for name, first in (("flight.map_seed", self.flight.map_seed), ("its interim worlds", self.flight.map_seed + INTERIM)):
+        for name, first in (
+            ("flight.map_seed", self.flight.map_seed),
+            ("its interim worlds", self.flight.map_seed + INTERIM),
+        ):
             if first < learnt.stop and learnt.start < first + self.flight.worlds:
                 raise ConfigError(
-                    f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet {name} {first}: the policy would "
+                    f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet "
+                    f"{name} {first}: the policy would "
                     "be judged in worlds it has learnt in; move one of them"
                 )
 
 
 def _check_types(values: Any, defaults: Any, prefix: str) -> None:
-    """Raise a ConfigError for the first value of another type than its default: a script may set any."""
+    """Raise a ConfigError for the first value of another type than its default: a script may set
+    any.
+    """
     for part in dataclasses.fields(defaults):
-        key, value, default = f"{prefix}{part.name}", getattr(values, part.name), getattr(defaults, part.name)
+        key = f"{prefix}{part.name}"
+        value = getattr(values, part.name)
+        default = getattr(defaults, part.name)
         if dataclasses.is_dataclass(default):
             if not isinstance(value, type(default)):
                 raise ConfigError(f"{key} is {shown(value)}; expected {type(default).__name__}")
             _check_types(value, default, f"{key}.")
         elif part.type != "Any" and not _is_like(value, default):
-            expected = "a number or null" if default is None else f"{type(default).__name__}, such as {default!r}"
-            raise ConfigError(f"{key} is {shown(value)} of type {type(value).__name__}; expected {expected}")
+            expected = (
+                "a number or null"
+                if default is None
+                else f"{type(default).__name__}, such as {default!r}"
+            )
+            raise ConfigError(
+                f"{key} is {shown(value)} of type {type(value).__name__}; expected {expected}"
+            )
 
 
 def _is_like(value: Any, default: Any) -> bool:
@@ -198,11 +265,15 @@ def _is_like(value: Any, default: Any) -> bool:
 
 def _tracking_of(config: Config) -> TrackingSettings:
     names = tracker_names(config.tracker)
-    return TrackingSettings(names, config.wandb, config.mlflow, config.tracker_patience, config.tracker_deadline)
+    return TrackingSettings(
+        names, config.wandb, config.mlflow, config.tracker_patience, config.tracker_deadline
+    )
 
 
 def our_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with our names for settings that have others too; see `navrl.conf.spellings`."""
+    """Return overrides with our names for settings that have others too; see
+    `navrl.conf.spellings`.
+    """
     from omegaconf import OmegaConf
 
     from navrl.conf.spellings import with_our_spelling
@@ -218,7 +289,8 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     The later of two overrides of one setting wins.
 
     Raises:
-        ConfigError: an override is malformed, names no setting (the nearest one is named), or has an impossible value.
+        ConfigError: an override is malformed, names no setting (the nearest one is named), or has
+            an impossible value.
     """
     from hydra import compose, initialize_config_module
     from hydra.core.config_store import ConfigStore
@@ -237,7 +309,9 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(f"the settings cannot be put together: {_short(error)}") from error
     if not isinstance(config, Config):
-        raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
+        raise ConfigError(
+            f"the configuration became {type(config).__name__}; expected {Config.__name__}"
+        )
     _refuse_foreign(config, overrides)
     config.check()
     return config
@@ -249,7 +323,8 @@ def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
     wrong = [override for override in overrides if foreign and override.startswith(foreign)]
     if wrong:
         raise ConfigError(
-            f"override {wrong[0]!r} is of another algorithm than {config.algorithm}: PPO has algo.*, SAC has sac.* (algo=sac)"
+            f"override {wrong[0]!r} is of another algorithm than {config.algorithm}: PPO has "
+            "algo.*, SAC has sac.* (algo=sac)"
         )
 
 
@@ -259,7 +334,11 @@ def _with_parts(overrides: Sequence[str]) -> list[str]:
     Of several choices for one group, which Hydra refuses, the last is left.
     """
     chosen = {override.split("=", 1)[0]: override for override in overrides}
-    kept = [one for one in overrides if one.split("=", 1)[0] not in GROUPS or chosen[one.split("=", 1)[0]] is one]
+    kept = [
+        one
+        for one in overrides
+        if one.split("=", 1)[0] not in GROUPS or chosen[one.split("=", 1)[0]] is one
+    ]
     parts = [part for override in kept for part in PARTS.get(override, ())]
     return [*(part for part in parts if part.split("=", 1)[0] not in chosen), *kept]
 
@@ -277,7 +356,9 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 def as_saved(config: Config) -> dict[str, Any]:
-    """Return the configuration as files hold it: nested plain values, addresses without passwords."""
+    """Return the configuration as files hold it: nested plain values, addresses without
+    passwords.
+    """
     saved: dict[str, Any] = redacted(as_dict(config))
     return saved
 
@@ -298,7 +379,9 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise ConfigError(f"saved settings do not fit this version: {_short(error)}") from error
     if not isinstance(config, Config):
-        raise ConfigError(f"the configuration became {type(config).__name__}; expected {Config.__name__}")
+        raise ConfigError(
+            f"the configuration became {type(config).__name__}; expected {Config.__name__}"
+        )
     config.check()
     return config
 
@@ -314,5 +397,7 @@ def known_keys() -> list[str]:
 
 def _short(error: BaseException) -> str:
     """Return what a library says about the configuration, in one line that is not too long."""
-    told = " ".join(redact(f"{error}: {error.__cause__}" if error.__cause__ else str(error)).split())
+    told = " ".join(
+        redact(f"{error}: {error.__cause__}" if error.__cause__ else str(error)).split()
+    )
     return told if len(told) <= LONGEST_MESSAGE else f"{told[:LONGEST_MESSAGE]}..."

@@ -21,7 +21,9 @@ class ConfigError(NavrlError, ValueError):
 
 
 class WorldError(NavrlError, ValueError):
-    """A world cannot be built: its file is damaged, of the wrong shape, or describes nothing possible."""
+    """A world cannot be built: its file is damaged, of the wrong shape, or describes nothing
+    possible.
+    """
 
 
 class ActionError(NavrlError, ValueError):
@@ -33,7 +35,9 @@ class StateError(NavrlError, ValueError):
 
 
 class ContainerError(NavrlError, ValueError):
-    """A file is not a container, was cut short, is damaged, or claims what it cannot hold; nothing was loaded."""
+    """A file is not a container, was cut short, is damaged, or claims what it cannot hold; nothing
+    was loaded.
+    """
 
 
 class CheckpointError(NavrlError, RuntimeError):
@@ -41,11 +45,15 @@ class CheckpointError(NavrlError, RuntimeError):
 
 
 class RolloutError(NavrlError, LookupError):
-    """A rollout could not be saved or found, or holds no such key, environment or step; files are untouched."""
+    """A rollout could not be saved or found, or holds no such key, environment or step; files are
+    untouched.
+    """
 
 
 class UnsupportedStateError(CheckpointError, TypeError):
-    """A state holds an object that no checkpoint can hold; the message names its place and what to do."""
+    """A state holds an object that no checkpoint can hold; the message names its place and what to
+    do.
+    """
 
 
 class ReplayError(NavrlError, ValueError):
@@ -57,19 +65,27 @@ class ReplayIndexError(ReplayError, IndexError):
 
 
 class RegistryError(NavrlError, ValueError):
-    """A model, version or alias has an illegal name, does not exist, or is still needed; the registry is unchanged."""
+    """A model, version or alias has an illegal name, does not exist, or is still needed; the
+    registry is unchanged.
+    """
 
 
 class TrackingError(NavrlError, RuntimeError):
-    """Something could not be handed to a tracker, or fetched from one; what is queued stays queued."""
+    """Something could not be handed to a tracker, or fetched from one; what is queued stays
+    queued.
+    """
 
 
 class MissingExtraError(NavrlError, ImportError):
-    """A part needs an optional package that is not installed; the message has the command that installs it."""
+    """A part needs an optional package that is not installed; the message has the command that
+    installs it.
+    """
 
 
 class CollectorError(NavrlError, RuntimeError):
-    """Collecting data has failed in the background, or was asked of a collector that is shut down."""
+    """Collecting data has failed in the background, or was asked of a collector that is shut
+    down.
+    """
 
 
 class BenchmarkError(NavrlError, RuntimeError):
@@ -92,7 +108,8 @@ def missing_extra(what: str, extra: str, *packages: str) -> MissingExtraError:
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for a known name that `name` may be a slip of, or nothing.
 
-    A slip is a typing mistake, or a dotted name without the right group: `num_envs` for `env.num_envs`.
+    A slip is a typing mistake, or a dotted name without the right group: `num_envs` for
+    `env.num_envs`.
     """
     names, name = list(known), str(name)[:_LONGEST_NAME]
     same = [one for one in names if one.rpartition(".")[2] == name.rpartition(".")[2]]

@@ -22,7 +22,8 @@ from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
-Act = Callable[[dict[str, Tensor]], Tensor]  # observations -> velocity commands in the goal frame, m/s, (N, 3)
+# observations -> velocity commands in the goal frame, m/s, (N, 3)
+Act = Callable[[dict[str, Tensor]], Tensor]
 OUTCOMES = {
     "success_100": "within 1.0 m of the goal",
     "success_050": "within 0.5 m of the goal",
@@ -34,16 +35,24 @@ OUTCOMES = {
 
 PRETRAINED = Path(__file__).parent / "policies" / "pretrained.pt"  # comes with the package
 
-# What a policy sees and how it is obeyed: an evaluation takes these from its training, all else from the task.
+# What a policy sees and how it is obeyed: an evaluation takes these from its training, all else
+# from the task.
 INTERFACE = (
-    "env.action_repeat", "env.action_limit", "env.num_observed",
-    "sensor.lidar_range", "sensor.lidar_vfov", "sensor.lidar_vbeams", "sensor.lidar_hres",
-)  # fmt: skip
+    "env.action_repeat",
+    "env.action_limit",
+    "env.num_observed",
+    "sensor.lidar_range",
+    "sensor.lidar_vfov",
+    "sensor.lidar_vbeams",
+    "sensor.lidar_hres",
+)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Something that flies: observations in, velocity commands in the goal frame out, deterministic."""
+    """Something that flies: observations in, velocity commands in the goal frame out,
+    deterministic.
+    """
 
     name: str
     act: Act
@@ -56,7 +65,8 @@ class Policy:
 
 
 def load_policy(reference: str | Path, task: NavigationSettings | None = None) -> Policy:
-    """Return a policy by name (`scripted`, `pretrained`), by its model file or the folder of its run, or from the registry.
+    """Return a policy by name (`scripted`, `pretrained`), by its model file or the folder of its
+    run, or from the registry.
 
     Raises:
         ConfigError: there is no such policy, or the file holds none.
@@ -77,7 +87,8 @@ def _found(reference: str | Path) -> Path:
     except RegistryError as error:
         near = nearest_name(str(reference), ("scripted", "pretrained"))
         raise ConfigError(
-            f"no policy {str(reference)!a:.200}; expected a model file, a run's folder, pretrained, scripted, or a name in the "
+            f"no policy {str(reference)!a:.200}; expected a model file, a run's folder, "
+            "pretrained, scripted, or a name in the "
             f"registry ({error}).{near}"
         ) from error
 
@@ -88,12 +99,16 @@ def _scripted(task: NavigationSettings) -> Policy:
 
 
 def conditions(
-    task: NavigationSettings, flight: FlightSettings, policy: Policy | None = None, typed: Collection[str] = ()
+    task: NavigationSettings,
+    flight: FlightSettings,
+    policy: Policy | None = None,
+    typed: Collection[str] = (),
 ) -> dict[str, NavigationSettings]:
-    """Return the settings of each condition of an evaluation by its label: static obstacles only, and moving ones too.
+    """Return the settings of each condition of an evaluation by its label: static obstacles only,
+    and moving ones too.
 
-    The worlds are those of `flight`, unseen in training. What the policy was trained to see and how often it decides is
-    taken from its training, except for the dotted keys that the user `typed`.
+    The worlds are those of `flight`, unseen in training. What the policy was trained to see and how
+    often it decides is taken from its training, except for the dotted keys that the user `typed`.
     """
     moving = copy.deepcopy(task)
     if policy is not None and policy.task is not None:
@@ -112,20 +127,30 @@ def conditions(
     return {label_of(settings): settings for settings in (static, moving)}
 
 
-def _check_sight(task: NavigationSettings, trained: NavigationSettings, typed: Collection[str]) -> None:
+def _check_sight(
+    task: NavigationSettings, trained: NavigationSettings, typed: Collection[str]
+) -> None:
     """Refuse settings that change what a trained policy sees."""
     for key in ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed"):
         group, name = key.split(".")
         wanted, known = getattr(getattr(task, group), name), getattr(getattr(trained, group), name)
         if key in typed and wanted != known:
-            raise ConfigError(f"{key} is {wanted}; the policy was trained with {known} and can see nothing else")
+            raise ConfigError(
+                f"{key} is {wanted}; the policy was trained with {known} and can see nothing else"
+            )
 
 
 def label_of(task: NavigationSettings) -> str:
     """Return what a drone meets, in words: `350 static + 80 moving`."""
     own = task.env.world_files
-    static = "own worlds" if own else f"{_span(task.env.obstacles_per_world or [task.env.num_obstacles])} static"
-    moving = [count // 8 * 8 for count in task.env_dyn.obstacles_per_world or [task.env_dyn.num_obstacles]]
+    static = (
+        "own worlds"
+        if own
+        else f"{_span(task.env.obstacles_per_world or [task.env.num_obstacles])} static"
+    )
+    moving = [
+        count // 8 * 8 for count in task.env_dyn.obstacles_per_world or [task.env_dyn.num_obstacles]
+    ]
     return f"{static} + {_span(moving)} moving" if any(moving) else static
 
 
@@ -135,7 +160,9 @@ def _span(counts: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Flights:
-    """What an evaluation saw: the statistics of every episode, and the paths of the recorded ones."""
+    """What an evaluation saw: the statistics of every episode, and the paths of the recorded
+    ones.
+    """
 
     statistics: dict[str, Tensor]  # (N,) each
     world: Tensor  # (N,)
@@ -146,22 +173,32 @@ class Flights:
 
     @classmethod
     def joined(cls, parts: Sequence[Flights]) -> Flights:
-        """Return the flights of several processes as one; their worlds are different ones, recorded are the first's."""
+        """Return the flights of several processes as one; their worlds are different ones, recorded
+        are the first's.
+        """
         first = parts[0]
         offsets = accumulate((int(part.world.max()) + 1 for part in parts[:-1]), initial=0)
-        world = torch.cat([part.world + offset for part, offset in zip(parts, offsets, strict=True)])
-        statistics = {name: torch.cat([part.statistics[name] for part in parts]) for name in first.statistics}
+        world = torch.cat(
+            [part.world + offset for part, offset in zip(parts, offsets, strict=True)]
+        )
+        statistics = {
+            name: torch.cat([part.statistics[name] for part in parts]) for name in first.statistics
+        }
         return cls(statistics, world, first.paths, first.lengths, first.recorded, first.obstacles)
 
     def rate(self, name: str) -> tuple[float, float]:
-        """Return the mean of a statistic over all episodes, and the standard error between worlds."""
+        """Return the mean of a statistic over all episodes, and the standard error between
+        worlds.
+        """
         values = self.statistics[name]
         means = torch.stack([values[self.world == world].mean() for world in self.world.unique()])
         error = means.std().item() / len(means) ** 0.5 if len(means) > 1 else float("nan")
         return values.mean().item(), error
 
     def of_successes(self, name: str) -> float:
-        """Return the mean of a statistic over the episodes that reached the goal within 1 m, or NaN."""
+        """Return the mean of a statistic over the episodes that reached the goal within 1 m, or
+        NaN.
+        """
         reached = self.statistics["success_100"] > 0
         return self.statistics[name][reached].mean().item() if reached.any() else float("nan")
 
@@ -174,9 +211,13 @@ def evaluate(
     recorded: int = 0,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Flights:
-    """Fly one episode with every drone of an environment made with `auto_reset=False`, and return what happened."""
+    """Fly one episode with every drone of an environment made with `auto_reset=False`, and return
+    what happened.
+    """
     if env.auto_reset:
-        raise ConfigError("evaluate needs an environment made with auto_reset=False: one episode for each drone")
+        raise ConfigError(
+            "evaluate needs an environment made with auto_reset=False: one episode for each drone"
+        )
     observation = env.reset()
     world = env.world
     shown = torch.nonzero(world == 0)[:recorded, 0]
@@ -193,5 +234,7 @@ def evaluate(
             paths.append(env.position[shown])
             obstacles.append(env.obstacles(0)["position"])
         progress(int(ended.sum()), env.num_envs)
-    statistics = {name: step.statistics[:, column].clone() for column, name in enumerate(STATISTICS)}
+    statistics = {
+        name: step.statistics[:, column].clone() for column, name in enumerate(STATISTICS)
+    }
     return Flights(statistics, world, torch.stack(paths), lengths, shown, torch.stack(obstacles))

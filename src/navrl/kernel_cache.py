@@ -1,9 +1,11 @@
-"""Compiled kernels on disk, found again only while everything that shaped their machine code is the same.
+"""Compiled kernels on disk, found again only while everything that shaped their machine code is the
+same.
 
-numba's own cache looks at the file of the entry point alone. A kernel is inlined from many files, so here the key is the
-contents of all of them, with the versions of the compiler, its settings and the processor. Each key has a folder, which
-lies beside the package's bytecode, or in the user's cache where the package is read-only. Every kernel is one file, with
-a checksum, that appears whole: processes that compile at the same time do not disturb each other.
+numba's own cache looks at the file of the entry point alone. A kernel is inlined from many files,
+so here the key is the contents of all of them, with the versions of the compiler, its settings and
+the processor. Each key has a folder, which lies beside the package's bytecode, or in the user's
+cache where the package is read-only. Every kernel is one file, with a checksum, that appears whole:
+processes that compile at the same time do not disturb each other.
 
     @kernel(nogil=True)                    # as numba.njit(cache=True, nogil=True)
     def step(...): ...
@@ -41,19 +43,44 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-__all__ = ["KernelMissingError", "c_kernel", "compile_alone", "kernel", "key", "loading_only", "storage"]
+__all__ = [
+    "KernelMissingError",
+    "c_kernel",
+    "compile_alone",
+    "kernel",
+    "key",
+    "loading_only",
+    "storage",
+]
 
 PACKAGE = Path(__file__).parent
 # All that ends up in machine code: the kernels, and the modules whose constants they use.
 SOURCES = (
-    "kernel_cache.py", "simd.py", "sim/*.py", "rl/fused*.py", "rl/gemm.py", "io/container/coders.py",
-    "io/container/libzstd.py", "io/container/words.py", "io/container/row_kernels.py", "io/replay/*.py",
-)  # fmt: skip
+    "kernel_cache.py",
+    "simd.py",
+    "sim/*.py",
+    "rl/fused*.py",
+    "rl/gemm.py",
+    "io/container/coders.py",
+    "io/container/libzstd.py",
+    "io/container/words.py",
+    "io/container/row_kernels.py",
+    "io/replay/*.py",
+)
 # numba's settings that change the code it generates; those of the processor are part of the target.
 SETTINGS = (
-    "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "USING_SVML", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DEBUG_NRT",
-    "EXTEND_VARIABLE_LIFETIMES", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS", "PARFOR_MAX_TUPLE_SIZE",
-)  # fmt: skip
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "USING_SVML",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "DEBUG_NRT",
+    "EXTEND_VARIABLE_LIFETIMES",
+    "LLVM_REFPRUNE_PASS",
+    "LLVM_REFPRUNE_FLAGS",
+    "PARFOR_MAX_TUPLE_SIZE",
+)
 KEPT = 4  # folders of other keys that are kept however old they are
 UNUSED = 14 * 24 * 3600.0  # seconds without use after which further ones are removed
 INHERITED = "_NAVRL_KERNELS"  # tells child processes of a temporary folder
@@ -66,7 +93,9 @@ class KernelMissingError(RuntimeError):
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function of this package on its first call and keeps the result on disk."""
+    """Return a decorator that compiles a function of this package on its first call and keeps the
+    result on disk.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = njit(**options)(function)
@@ -78,10 +107,14 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function to one with an `address` for C, and keeps the result on disk."""
+    """Return a decorator that compiles a function to one with an `address` for C, and keeps the
+    result on disk.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        callback: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
+        callback: Any = CFunc(
+            function, sigutils.normalize_signature(signature), locals={}, options=options
+        )
         callback._cache = _KernelCache(function)
         callback.compile()
         return callback
@@ -91,7 +124,8 @@ def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], A
 
 @contextlib.contextmanager
 def loading_only() -> Iterator[None]:
-    """Let kernels be loaded, but not compiled, in this block: the first one that is not on disk raises.
+    """Let kernels be loaded, but not compiled, in this block: the first one that is not on disk
+    raises.
 
     Raises:
         KernelMissingError: a kernel would have to be compiled.
@@ -106,13 +140,18 @@ def loading_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_alone() -> Iterator[None]:
-    """Hold the lock of this key's folder: of several processes that compile everything, the first does, the others load."""
+    """Hold the lock of this key's folder: of several processes that compile everything, the first
+    does, the others load.
+    """
     try:
         import fcntl
 
         lock = (storage() / "lock").open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
-    except (ImportError, OSError):  # no locks here: each compiles for itself, and the results are the same
+    except (
+        ImportError,
+        OSError,
+    ):  # no locks here: each compiles for itself, and the results are the same
         yield
         return
     with lock:
@@ -126,22 +165,28 @@ def _sources() -> str:
     """Return a digest of the contents of every source of a kernel."""
     paths = sorted(path for pattern in SOURCES for path in PACKAGE.glob(pattern))
     if not paths:
-        return uuid.uuid4().hex  # installed without sources: nothing tells versions apart, so nothing is found again
+        # installed without sources: nothing tells versions apart, so nothing is found again
+        return uuid.uuid4().hex
     digest = hashlib.sha256()
     for path in paths:
         contents = path.read_bytes()
-        digest.update(f"{path.relative_to(PACKAGE).as_posix()} {len(contents)}\n".encode() + contents)
+        digest.update(
+            f"{path.relative_to(PACKAGE).as_posix()} {len(contents)}\n".encode() + contents
+        )
     return digest.hexdigest()
 
 
 def _environment() -> dict[str, Any]:
     """Return all but the sources that machine code depends on."""
     return {
-        "numba": numba.__version__, "llvmlite": llvmlite.__version__, "numpy": np.__version__,
+        "numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+        "numpy": np.__version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "target": registry.cpu_target.target_context.codegen().magic_tuple(),  # triple, processor, its features
+        # triple, processor, its features
+        "target": registry.cpu_target.target_context.codegen().magic_tuple(),
         "settings": {name: str(getattr(config, name, None)) for name in SETTINGS},
-    }  # fmt: skip
+    }
 
 
 @functools.cache
@@ -160,7 +205,9 @@ def key() -> str:
 
 @functools.cache
 def _user_root() -> Path | None:
-    """Return the folder in the user's cache; None if the user has none, or others may write to it."""
+    """Return the folder in the user's cache; None if the user has none, or others may write to
+    it.
+    """
     home = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "navrl" / "kernels"
@@ -176,7 +223,9 @@ def _user_root() -> Path | None:
 def _roots() -> list[Path]:
     """Return where folders of kernels may be, those first that are preferred."""
     beside = Path(importlib.util.cache_from_source(__file__)).parent / "kernels"
-    usual = [Path(config.CACHE_DIR) / "navrl-kernels"] if config.CACHE_DIR else [beside, _user_root()]
+    usual = (
+        [Path(config.CACHE_DIR) / "navrl-kernels"] if config.CACHE_DIR else [beside, _user_root()]
+    )
     inherited = [Path(os.environ[INHERITED])] if INHERITED in os.environ else []
     return [root for root in (*usual, *inherited) if root is not None]
 
@@ -206,13 +255,16 @@ def _temporary() -> Path:
     """Return a folder that lives as long as this process and that its child processes share."""
     places = ", ".join(str(root) for root in _roots())
     warnings.warn(
-        f"compiled kernels cannot be kept: {places} cannot be written to. Every start compiles for about a minute; "
+        f"compiled kernels cannot be kept: {places} cannot be written to. Every start compiles "
+        "for about a minute; "
         "set NUMBA_CACHE_DIR to a folder that can",
         RuntimeWarning,
         stacklevel=2,
     )
     made, owner = tempfile.mkdtemp(prefix="navrl-kernels-"), os.getpid()
-    atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
+    atexit.register(
+        lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None
+    )
     os.environ[INHERITED] = made
     folder = Path(made) / key()
     folder.mkdir()
@@ -225,7 +277,11 @@ def _prune(root: Path) -> None:
     A process that still uses one has its kernels in memory; what it needs later it compiles.
     """
     with contextlib.suppress(OSError):  # another process prunes as well
-        others = [path for path in root.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name) and path.name != key()]
+        others = [
+            path
+            for path in root.iterdir()
+            if re.fullmatch("[0-9a-f]{32}", path.name) and path.name != key()
+        ]
         by_use = sorted(((path.stat().st_mtime, path) for path in others), reverse=True)
         for used, path in by_use[KEPT:]:
             if time.time() - used > UNUSED:
@@ -250,11 +306,13 @@ class _KernelCache(_Cache):  # type: ignore[misc]
         source = PurePosixPath(f"{module.replace('.', '/')}.py")
         if function.__closure__ or not any(source.match(pattern) for pattern in SOURCES):
             raise TypeError(
-                f"{function.__module__}.{function.__qualname__} cannot be kept on disk; expected a function without "
+                f"{function.__module__}.{function.__qualname__} cannot be kept on disk; "
+                "expected a function without "
                 "closure in one of kernel_cache.SOURCES"
             )
         self._name = f"{module}.{function.__qualname__}"
-        _sources_at_start()  # now: a package upgraded between import and first call must not lend its key to this code
+        # now: a package upgraded between import and first call must not lend its key to this code
+        _sources_at_start()
 
     @property
     def cache_path(self) -> str:
@@ -281,7 +339,9 @@ class _KernelCache(_Cache):  # type: ignore[misc]
             if _sources() == _sources_at_start():
                 _write(storage() / self._file(sig), dumps(data._reduce()))
         except OSError as error:
-            warnings.warn(f"kernel {self._name} cannot be kept on disk: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"kernel {self._name} cannot be kept on disk: {error}", RuntimeWarning, stacklevel=2
+            )
 
     def _file(self, sig: Any) -> str:
         return f"{self._name}-{hashlib.sha256(str(sig).encode()).hexdigest()[:16]}.nbc"
@@ -297,7 +357,9 @@ class _KernelCache(_Cache):  # type: ignore[misc]
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the contents of a file; None if there is none, or it is damaged, which a power cut can do."""
+    """Return the contents of a file; None if there is none, or it is damaged, which a power cut can
+    do.
+    """
     try:
         contents = path.read_bytes()
     except OSError:
@@ -311,7 +373,9 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, payload: bytes) -> None:
-    """Write a file that appears whole; one that is there already stays, so that every process runs the same code."""
+    """Write a file that appears whole; one that is there already stays, so that every process runs
+    the same code.
+    """
     if path.exists():
         return
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}.tmp")

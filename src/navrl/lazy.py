@@ -21,7 +21,10 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], objec
         if name not in places:
             if importlib.util.find_spec(f"{package}.{name}") is not None:
                 return importlib.import_module(f"{package}.{name}")
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it offers {', '.join(sorted(places))}")
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}; it offers "
+                f"{', '.join(sorted(places))}"
+            )
         return getattr(importlib.import_module(places[name]), name)
 
     return find

@@ -1,4 +1,6 @@
-"""Model files: a policy with all that is needed to fly it, in a container of a few hundred kilobytes."""
+"""Model files: a policy with all that is needed to fly it, in a container of a few hundred
+kilobytes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from navrl.errors import ConfigError, StateError, nearest_name, shown
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.finite import check_finite
-from navrl.rl.network import NavigationNetwork, NetworkSettings, RowLayout, build_network, from_upstream
+from navrl.rl.network import (
+    NavigationNetwork,
+    NetworkSettings,
+    RowLayout,
+    build_network,
+    from_upstream,
+)
 from navrl.sim.settings import NavigationSettings
 
 KIND = "navrl.policy"
@@ -25,11 +33,15 @@ LONGEST_WORD = 60  # characters of a setting
 def model_state(
     network: nn.Module, settings: NetworkSettings, task: NavigationSettings, card: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a model file holds: weights, how they are connected, the task they were trained on, and its card."""
+    """Return what a model file holds: weights, how they are connected, the task they were trained
+    on, and its card.
+    """
     return {
         "kind": KIND,
         "network": vars(settings).copy(),
-        "parameters": {name: value.detach().cpu().clone() for name, value in network.state_dict().items()},
+        "parameters": {
+            name: value.detach().cpu().clone() for name, value in network.state_dict().items()
+        },
         "task": task.as_dict(),
         "card": dict(card),
     }
@@ -57,13 +69,20 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
     if is_original(state):
         return _load_original(path, state)
     if not isinstance(state, dict) or state.get("kind") != KIND:
-        raise ConfigError(f"{path} is no model of navrl; expected a file that `navrl train` wrote, such as RUN/model.pt")
-    network, parameters, task, card = (_part(path, state, name) for name in ("network", "parameters", "task", "card"))
+        raise ConfigError(
+            f"{path} is no model of navrl; expected a file that `navrl train` wrote, such as "
+            "RUN/model.pt"
+        )
+    network, parameters, task, card = (
+        _part(path, state, name) for name in ("network", "parameters", "task", "card")
+    )
     with _about(path):
         settings, trained = _network_settings(network), NavigationSettings.from_mapping(task)
         trained.check()
         sensor = trained.sensor
-        layout = RowLayout(round(360 / sensor.lidar_hres), sensor.lidar_vbeams, trained.env.num_observed)
+        layout = RowLayout(
+            round(360 / sensor.lidar_hres), sensor.lidar_vbeams, trained.env.num_observed
+        )
         built = build_network(settings, layout)
     check_weights(built.state_dict(), parameters, f"{path}")
     built.load_state_dict(parameters)
@@ -78,20 +97,29 @@ def is_original(state: Any) -> bool:
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None:
-    """Raise a ConfigError that names the first weight that a network with the weights `own` cannot take."""
+    """Raise a ConfigError that names the first weight that a network with the weights `own` cannot
+    take.
+    """
     if not isinstance(weights, Mapping):
         raise ConfigError(f"{subject}: the weights are {shown(weights)}; expected tensors by name")
-    for kind, names in (("no", own.keys() - weights.keys()), ("an unknown", weights.keys() - own.keys())):
+    for kind, names in (
+        ("no", own.keys() - weights.keys()),
+        ("an unknown", weights.keys() - own.keys()),
+    ):
         if names:
             told = shown(min(names, key=str))
             more = f" ({len(names)} such)" if len(names) > 1 else ""
-            raise ConfigError(f"{subject}: has {kind} parameter {told}{more}; expected those of its network")
+            raise ConfigError(
+                f"{subject}: has {kind} parameter {told}{more}; expected those of its network"
+            )
     for name, expected in own.items():
         value = weights[name]
         usable = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
         if not usable or value.dtype not in WEIGHTS:
             found = f"{value.layout} {value.dtype}" if isinstance(value, Tensor) else shown(value)
-            raise ConfigError(f"{subject}: parameter {name!r} is {found}; expected a dense tensor of floats")
+            raise ConfigError(
+                f"{subject}: parameter {name!r} is {found}; expected a dense tensor of floats"
+            )
         if value.shape != expected.shape:
             shapes = f"{shown(tuple(value.shape))}; expected {tuple(expected.shape)}"
             raise ConfigError(f"{subject}: parameter {name!r} has the shape {shapes}")
@@ -143,7 +171,9 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
 
 
-def _load_original(path: Path, state: Mapping[Any, Any]) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
+def _load_original(
+    path: Path, state: Mapping[Any, Any]
+) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
     """Return the network of a checkpoint that the original NavRL wrote."""
     try:
         parameters, _ = from_upstream({key: state[key] for key in state if isinstance(key, str)})

@@ -1,4 +1,6 @@
-"""Watching a run: `PerformanceMonitor` says where the time goes, `MetricsLog` keeps every number in a file of lines."""
+"""Watching a run: `PerformanceMonitor` says where the time goes, `MetricsLog` keeps every number in
+a file of lines.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from navrl.errors import ConfigError, ContainerError, nearest_name
 __all__ = ["MetricsLog", "PerformanceMonitor", "plain_value"]
 
 HEADING = "=== Performance Summary ==="
-KEPT = 10_000  # measurements of each name that statistics can look back on; totals and counts forget nothing
+# measurements of each name that statistics can look back on; totals and counts forget nothing
+KEPT = 10_000
 HELD = 10_000  # records that a MetricsLog keeps in memory while the disk takes none
 
 
@@ -40,7 +43,9 @@ class PerformanceMonitor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._measured: dict[str, _Measured] = {}
-        self._running: dict[tuple[int, str], float] = {}  # by thread: two threads may time the same name
+        self._running: dict[
+            tuple[int, str], float
+        ] = {}  # by thread: two threads may time the same name
 
     def timer(self, name: str) -> _Timer:
         """Return a context manager that measures its block, also when the block raises."""
@@ -59,10 +64,13 @@ class PerformanceMonitor:
         end = time.perf_counter()
         start = self._running.pop((threading.get_ident(), name), None)
         if start is None:
-            running = [known for thread, known in list(self._running) if thread == threading.get_ident()]
+            running = [
+                known for thread, known in list(self._running) if thread == threading.get_ident()
+            ]
             found = f"running are {', '.join(sorted(running))}" if running else "none is running"
             raise ConfigError(
-                f"end_timer({name!r}): not started in this thread, {found}.{nearest_name(name, running)} Call start_timer first"
+                f"end_timer({name!r}): not started in this thread, "
+                f"{found}.{nearest_name(name, running)} Call start_timer first"
             )
         self._add(name, end - start)
         return end - start
@@ -74,20 +82,30 @@ class PerformanceMonitor:
             ConfigError: the duration is negative or not finite.
         """
         if not isinstance(seconds, SupportsFloat) or not 0.0 <= float(seconds) < math.inf:
-            raise ConfigError(f"record({name!r}, {seconds!r}): expected seconds, finite and not negative")
+            raise ConfigError(
+                f"record({name!r}, {seconds!r}): expected seconds, finite and not negative"
+            )
         self._add(name, float(seconds))
 
     def get_stats(self, window: int | None = 100) -> dict[str, dict[str, float]]:
-        """Return seconds by name: mean, std, min, max, p50 and p99 of the last `window`; total and count of all.
+        """Return seconds by name: mean, std, min, max, p50 and p99 of the last `window`; total and
+        count of all.
 
         Of None, or of more than 10,000, the last 10,000 are looked at.
         """
         if window is not None:
             window = whole_number("window", window, 1)
         with self._lock:
-            copies = {name: (list(one.recent), one.total, one.count) for name, one in self._measured.items()}
+            copies = {
+                name: (list(one.recent), one.total, one.count)
+                for name, one in self._measured.items()
+            }
         return {
-            name: {**_statistics(recent[-window:] if window else recent), "total": total, "count": count}
+            name: {
+                **_statistics(recent[-window:] if window else recent),
+                "total": total,
+                "count": count,
+            }
             for name, (recent, total, count) in copies.items()
         }
 
@@ -175,7 +193,8 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def _duration(seconds: float) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= scale:
-            return f"{seconds / scale:,.{0 if seconds >= 100 * scale else 1 if seconds >= 10 * scale else 2}f} {unit}"
+            decimals = 0 if seconds >= 100 * scale else 1 if seconds >= 10 * scale else 2
+            return f"{seconds / scale:,.{decimals}f} {unit}"
     return f"{seconds * 1e6:.2f} µs" if seconds else "0 s"
 
 
@@ -183,13 +202,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        cells = [
+            first.ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)),
+        ]
         lines.append("  ".join(cells))
     return "\n".join(lines)
 
 
 class MetricsLog:
-    """A file of JSON lines, one record each: `{"kind": "train", "iteration": 7, ...}`; only ever appended to.
+    """A file of JSON lines, one record each: `{"kind": "train", "iteration": 7, ...}`; only ever
+    appended to.
 
     A record is written with one call to the system, so a killed process loses none that `write`
     has returned from. Opening a log repairs its file: a torn last line (a full disk, a power cut)
@@ -202,7 +225,9 @@ class MetricsLog:
             memory and write them as soon as the disk takes them again.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, on_error: Literal["raise", "hold"] = "raise") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, on_error: Literal["raise", "hold"] = "raise"
+    ) -> None:
         self.path = Path(path)
         self.failure = ""  # why the last attempt to write failed; empty if it did not
         self.dropped = 0  # held records that were given up, the oldest first
@@ -217,13 +242,20 @@ class MetricsLog:
         return len(self._held)
 
     def write(self, kind: str, iteration: int, **values: Any) -> None:
-        """Append a record. Numbers that are not finite become null; tensors and arrays of one element become numbers.
+        """Append a record. Numbers that are not finite become null; tensors and arrays of one
+        element become numbers.
 
         Raises:
-            ConfigError: a value is nothing that JSON can hold, or the log is closed; nothing was written.
-            OSError: the disk did not take the record, and `on_error` is `raise`; nothing was written.
+            ConfigError: a value is nothing that JSON can hold, or the log is closed; nothing was
+                written.
+            OSError: the disk did not take the record, and `on_error` is `raise`; nothing was
+                written.
         """
-        record = {"kind": kind, "iteration": int(iteration), **{key: plain_value(value, key) for key, value in values.items()}}
+        record = {
+            "kind": kind,
+            "iteration": int(iteration),
+            **{key: plain_value(value, key) for key, value in values.items()},
+        }
         line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
         with self._lock:
             self._check_open()
@@ -246,7 +278,9 @@ class MetricsLog:
         return not self._held
 
     def _write_held(self) -> None:
-        """Write the records that the disk has not taken yet; a failed attempt leaves no part of a line."""
+        """Write the records that the disk has not taken yet; a failed attempt leaves no part of a
+        line.
+        """
         try:
             if self.failure:
                 os.ftruncate(self._descriptor, self._size)  # in case the failed attempt could not
@@ -263,7 +297,8 @@ class MetricsLog:
             raise
 
     def rewind(self, iteration: int) -> None:
-        """Drop the records of later iterations, so that a run that goes on from there leaves the file of one never stopped.
+        """Drop the records of later iterations, so that a run that goes on from there leaves the
+        file of one never stopped.
 
         Raises:
             ConfigError: the file cannot be written; it is as it was.
@@ -305,7 +340,9 @@ class MetricsLog:
             FileNotFoundError: there is no such file.
             ContainerError: a line other than the last is no record; the message has its number.
         """
-        return [record for _, record in _records(Path(path)) if kind is None or record["kind"] == kind]
+        return [
+            record for _, record in _records(Path(path)) if kind is None or record["kind"] == kind
+        ]
 
     def _check_open(self) -> None:
         if self._descriptor < 0:
@@ -314,7 +351,9 @@ class MetricsLog:
     def _open(self) -> tuple[int, int]:
         try:
             if self.path.exists() and not self.path.is_file():
-                raise ConfigError(f"{self.path} is not a regular file; move it away, or name another file")
+                raise ConfigError(
+                    f"{self.path} is not a regular file; move it away, or name another file"
+                )
             size = _repair(self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             descriptor = os.open(self.path, flags, 0o666)
@@ -326,7 +365,12 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -344,7 +388,8 @@ def _records(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         elif number < len(lines):
             raise ContainerError(
                 f"{path}, line {number}: found {line[:40]!r}, expected a record such as "
-                '{"kind": "train", "iteration": 7}; remove the line, or resume the run, which does so'
+                '{"kind": "train", "iteration": 7}; remove the line, or resume the run, which '
+                "does so"
             )
 
 
@@ -359,7 +404,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _repair(path: Path) -> int:
-    """Return the size of a file without a torn last line; one with damaged lines is first replaced by its good lines."""
+    """Return the size of a file without a torn last line; one with damaged lines is first replaced
+    by its good lines.
+    """
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -369,8 +416,13 @@ def _repair(path: Path) -> int:
     if not all(whole[:-1]):
         aside = keep_aside(path)
         _replace(path, good)
-        told = f"{whole[:-1].count(False)} damaged lines, the first is line {whole.index(False) + 1}"
-        told += f"; the file is kept as {aside.name}, and the log continues with its {len(good)} good lines"
+        told = (
+            f"{whole[:-1].count(False)} damaged lines, the first is line {whole.index(False) + 1}"
+        )
+        told += (
+            f"; the file is kept as {aside.name}, and the log continues with its "
+            f"{len(good)} good lines"
+        )
         warnings.warn(f"{path}: {told}", RuntimeWarning, stacklevel=4)
     return sum(map(len, good))
 
@@ -402,7 +454,8 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def plain_value(value: Any, place: str) -> Any:
-    """Return a value as JSON holds it: what is not finite becomes null, one element of torch or NumPy a number.
+    """Return a value as JSON holds it: what is not finite becomes null, one element of torch or
+    NumPy a number.
 
     Raises:
         ConfigError: JSON cannot hold it; the message names its place.
@@ -415,9 +468,14 @@ def plain_value(value: Any, place: str) -> Any:
         try:
             value = value.item()  # of torch or NumPy
         except (ValueError, RuntimeError) as error:
-            raise ConfigError(f"{place!r} has many elements; expected one number: take its mean, or tolist()") from error
+            raise ConfigError(
+                f"{place!r} has many elements; expected one number: take its mean, or tolist()"
+            ) from error
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
-    raise ConfigError(f"{place!r} is a {type(value).__name__}; expected a number, text, or lists and mappings of them")
+    raise ConfigError(
+        f"{place!r} is a {type(value).__name__}; expected a number, text, or lists and mappings "
+        "of them"
+    )

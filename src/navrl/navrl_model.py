@@ -14,7 +14,14 @@ from navrl.errors import ConfigError, StateError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.container.devices import usable_device
 from navrl.model import check_weights, is_original, model_state, save_model
-from navrl.rl.network import FEATURES, STATE, NetworkSettings, RowLayout, build_network, from_upstream
+from navrl.rl.network import (
+    FEATURES,
+    STATE,
+    NetworkSettings,
+    RowLayout,
+    build_network,
+    from_upstream,
+)
 from navrl.sim.settings import NavigationSettings
 from navrl.tracking.wandb_models import fetch_model_from_wandb, upload_model_file_to_wandb
 
@@ -24,7 +31,13 @@ __all__ = ["NavRLModel", "create_navrl_model"]
 class NavRLModel:
     """A policy's network and where it is kept. `network` is an ordinary torch module."""
 
-    def __init__(self, network: nn.Module, settings: NetworkSettings, task: NavigationSettings, device: torch.device) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: NetworkSettings,
+        task: NavigationSettings,
+        device: torch.device,
+    ) -> None:
         self.network, self.settings, self.task, self.device = network, settings, task, device
 
     def save_checkpoint(
@@ -35,7 +48,9 @@ class NavRLModel:
         wandb_alias: str = "latest",
         eval_metrics: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a model file that `navrl eval` can fly, queue that very file for W&B if asked to, and return its path."""
+        """Write a model file that `navrl eval` can fly, queue that very file for W&B if asked to,
+        and return its path.
+        """
         card = {"iteration": int(step), "evaluation": dict(eval_metrics or {})}
         path = Path(filepath)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +61,8 @@ class NavRLModel:
         return path
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Take the weights of a model file, a training checkpoint, a plain state_dict or a file of the original NavRL.
+        """Take the weights of a model file, a training checkpoint, a plain state_dict or a file of
+        the original NavRL.
 
         Returns what else the file holds.
 
@@ -67,7 +83,9 @@ class NavRLModel:
         self.network.load_state_dict(weights)
         return rest
 
-    def load_from_wandb(self, reference: str, download_dir: str | os.PathLike[str] = "models") -> dict[str, Any]:
+    def load_from_wandb(
+        self, reference: str, download_dir: str | os.PathLike[str] = "models"
+    ) -> dict[str, Any]:
         """Take the weights of `user/project/model:best`, and return what else its file holds."""
         return self.load_checkpoint(fetch_model_from_wandb(reference, download_dir))
 
@@ -78,16 +96,21 @@ def create_navrl_model(
     """Return a model for what a policy sees and does.
 
     Args:
-        cfg: the configuration (`navrl.config.Config`, or a mapping with `network`); None for the defaults.
-        obs_spec: a TorchRL spec, or nested mappings, with `lidar`, `dynamic_obstacle` and `state`; None for those of cfg.
+        cfg: the configuration (`navrl.config.Config`, or a mapping with `network`); None for the
+            defaults.
+        obs_spec: a TorchRL spec, or nested mappings, with `lidar`, `dynamic_obstacle` and `state`;
+            None for those of cfg.
         act_spec: a spec of three velocities; None for that.
         device: where the network lives.
 
     Raises:
-        ConfigError: a spec is of another shape than a policy of this kind can see or do, or a setting is unknown.
+        ConfigError: a spec is of another shape than a policy of this kind can see or do, or a
+            setting is unknown.
     """
     settings, task = _settings_of(cfg)
-    layout = RowLayout(round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed)
+    layout = RowLayout(
+        round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed
+    )
     if obs_spec is not None:
         layout = _layout_of(obs_spec)
     acted = (3,) if act_spec is None else tuple(getattr(act_spec, "shape", ()))
@@ -100,12 +123,18 @@ def create_navrl_model(
 def _settings_of(cfg: Any) -> tuple[NetworkSettings, NavigationSettings]:
     if cfg is None:
         return NetworkSettings(), NavigationSettings()
-    network = cfg.get("network", {}) if isinstance(cfg, Mapping) else getattr(cfg, "network", NetworkSettings())
+    network = (
+        cfg.get("network", {})
+        if isinstance(cfg, Mapping)
+        else getattr(cfg, "network", NetworkSettings())
+    )
     if not isinstance(network, NetworkSettings):
         try:
             network = NetworkSettings(**dict(network))
         except TypeError as error:
-            raise ConfigError(f"cfg.network: {error}; there are {', '.join(vars(NetworkSettings()))}") from error
+            raise ConfigError(
+                f"cfg.network: {error}; there are {', '.join(vars(NetworkSettings()))}"
+            ) from error
     network.check()
     task = getattr(cfg, "task", None)
     return network, task if isinstance(task, NavigationSettings) else NavigationSettings()
@@ -117,7 +146,9 @@ def _layout_of(spec: Any) -> RowLayout:
         if name not in shapes:
             raise ConfigError(f"obs_spec has no {name!r}; there are {', '.join(shapes) or 'none'}")
         if last is not None and shapes[name][-1] != last:
-            raise ConfigError(f"obs_spec: {name} has the shape {shapes[name]}; expected {last} numbers last")
+            raise ConfigError(
+                f"obs_spec: {name} has the shape {shapes[name]}; expected {last} numbers last"
+            )
     return RowLayout(shapes["lidar"][-2], shapes["lidar"][-1], shapes["dynamic_obstacle"][-2])
 
 
@@ -135,6 +166,8 @@ def _weights_of(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if is_original(state):
         return from_upstream({key: state[key] for key in state if isinstance(key, str)})
     for key in ("model_state_dict", "parameters", "network"):
-        if isinstance(state.get(key), dict) and any(isinstance(value, torch.Tensor) for value in state[key].values()):
+        if isinstance(state.get(key), dict) and any(
+            isinstance(value, torch.Tensor) for value in state[key].values()
+        ):
             return state[key], {name: value for name, value in state.items() if name != key}
     return state, {}

@@ -1,11 +1,13 @@
 """Short vectors for numba kernels: `Lanes` holds WIDTH float32 and computes on all of them at once.
 
-The compiler's own vectoriser gives up where arrays might overlap or loops are short. Written with lanes, a kernel is
-vector code by construction, on any processor that LLVM knows: it splits the lanes where registers are narrower.
+The compiler's own vectoriser gives up where arrays might overlap or loops are short. Written with
+lanes, a kernel is vector code by construction, on any processor that LLVM knows: it splits the
+lanes where registers are narrower.
 
-In a compiled function: `floats = floats_at(address)`, `a = load(floats, index)`, `+ - * /`, comparisons that give a mask,
-`where(mask, a, b)`, `minimum`, `maximum`, `floor`, `sqrt`, `log`, `splat(number)`, `bits_of(mask)`, `smallest(a)`,
-`total(a)`, `store(floats, index, a)`, `ahead(floats, number)`.
+In a compiled function: `floats = floats_at(address)`, `a = load(floats, index)`, `+ - * /`,
+comparisons that give a mask, `where(mask, a, b)`, `minimum`, `maximum`, `floor`, `sqrt`, `log`,
+`splat(number)`, `bits_of(mask)`, `smallest(a)`, `total(a)`, `store(floats, index, a)`,
+`ahead(floats, number)`.
 """
 
 from __future__ import annotations
@@ -26,19 +28,48 @@ from numpy.typing import NDArray
 from navrl.kernel_cache import kernel
 
 __all__ = [
-    "FAST", "FLOATS", "WIDTH", "ahead", "aligned_zeros", "bits_of", "call_at", "entry", "flags_at",
-    "floats_at", "floor", "gather", "inner", "integers_at", "lane_numbers", "load", "load_columns", "log", "longs_at",
-    "lowest_bit", "maximum", "minimum", "smallest", "splat", "sqrt", "store", "store_interleaved", "swap_runs", "total",
+    "FAST",
+    "FLOATS",
+    "WIDTH",
+    "ahead",
+    "aligned_zeros",
+    "bits_of",
+    "call_at",
+    "entry",
+    "flags_at",
+    "floats_at",
+    "floor",
+    "gather",
+    "inner",
+    "integers_at",
+    "lane_numbers",
+    "load",
+    "load_columns",
+    "log",
+    "longs_at",
+    "lowest_bit",
+    "maximum",
+    "minimum",
+    "smallest",
+    "splat",
+    "sqrt",
+    "store",
+    "store_interleaved",
+    "swap_runs",
+    "total",
     "where",
-]  # fmt: skip
+]
 
 WIDTH = 16  # `load_columns` is written for this width
 
 # No infinities are assumed away: kernels stand a large finite number in for them.
 FAST = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}
 
-# A function that only other compiled functions call: no entry from Python, which would double the time to compile it.
-inner = njit(nogil=True, fastmath=FAST, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# A function that only other compiled functions call: no entry from Python, which would double the
+# time to compile it.
+inner = njit(
+    nogil=True, fastmath=FAST, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 # A function that Python calls; what it was compiled to, everything below included, is kept on disk.
 entry = kernel(nogil=True, fastmath=FAST, error_model="numpy")
 
@@ -90,7 +121,9 @@ class _PointerModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """Return zeros that begin on a cache line, so that lanes loaded from whole groups never straddle two."""
+    """Return zeros that begin on a cache line, so that lanes loaded from whole groups never
+    straddle two.
+    """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     first = -raw.ctypes.data % 64
@@ -109,7 +142,7 @@ def _pointer_to(dtype: Any) -> Any:
     """Return an intrinsic that makes a pointer of an address."""
 
     @intrinsic
-    def function(typing_context, address):  # type: ignore[no-untyped-def]
+    def function(typing_context, address):
         def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(kinds.return_type))
 
@@ -119,8 +152,12 @@ def _pointer_to(dtype: Any) -> Any:
 
 
 @intrinsic
-def call_at(typing_context, address, first, second, third, fourth, fifth, sixth, seventh, eighth, ninth):  # type: ignore[no-untyped-def]
-    """Call the C function at an address with nine whole numbers or addresses; it returns nothing."""
+def call_at(
+    typing_context, address, first, second, third, fourth, fifth, sixth, seventh, eighth, ninth
+):
+    """Call the C function at an address with nine whole numbers or addresses; it returns
+    nothing.
+    """
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
@@ -131,16 +168,17 @@ def call_at(typing_context, address, first, second, third, fourth, fifth, sixth,
     return types.void(*([types.int64] * 10)), generate
 
 
-# Arrays carry a reference count, and passing them from function to function counts up and down, atomically: threads then
-# wait for each other. A pointer is a number, indexed flat, without bounds and negative indices: kernels index what they
-# sized. Whoever gives an address (`array.ctypes.data`) keeps the array.
+# Arrays carry a reference count, and passing them from function to function counts up and down,
+# atomically: threads then wait for each other. A pointer is a number, indexed flat, without bounds
+# and negative indices: kernels index what they sized. Whoever gives an address
+# (`array.ctypes.data`) keeps the array.
 floats_at, integers_at, longs_at, flags_at = (
     _pointer_to(dtype) for dtype in (types.float32, types.int32, types.int64, types.boolean)
 )
 
 
 @intrinsic
-def ahead(typing_context, floats, number):  # type: ignore[no-untyped-def]
+def ahead(typing_context, floats, number):
     """Return the pointer to the floats from `number` on."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -153,19 +191,27 @@ def ahead(typing_context, floats, number):  # type: ignore[no-untyped-def]
 class _GetTemplate(AbstractTemplate):  # type: ignore[misc]
     def generic(self, arguments: Any, keywords: Any) -> Any:
         pointer = arguments[0]
-        return signature(pointer.dtype, pointer, types.intp) if isinstance(pointer, Pointer) else None
+        return (
+            signature(pointer.dtype, pointer, types.intp) if isinstance(pointer, Pointer) else None
+        )
 
 
 @lower_builtin(operator.getitem, Pointer, types.Integer)
 def _get(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-    return context.unpack_value(builder, kinds.args[0].dtype, builder.gep(arguments[0], [arguments[1]], inbounds=True))
+    return context.unpack_value(
+        builder, kinds.args[0].dtype, builder.gep(arguments[0], [arguments[1]], inbounds=True)
+    )
 
 
 @infer_global(operator.setitem)
 class _SetTemplate(AbstractTemplate):  # type: ignore[misc]
     def generic(self, arguments: Any, keywords: Any) -> Any:
         pointer = arguments[0]
-        return signature(types.none, pointer, types.intp, pointer.dtype) if isinstance(pointer, Pointer) else None
+        return (
+            signature(types.none, pointer, types.intp, pointer.dtype)
+            if isinstance(pointer, Pointer)
+            else None
+        )
 
 
 @lower_builtin(operator.setitem, Pointer, types.Integer, types.Any)
@@ -176,7 +222,7 @@ def _set(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def load(typing_context, floats, index):  # type: ignore[no-untyped-def]
+def load(typing_context, floats, index):
     """Return the WIDTH floats from `index` on."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -189,7 +235,7 @@ def load(typing_context, floats, index):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def gather(typing_context, floats, first, lanes):  # type: ignore[no-untyped-def]
+def gather(typing_context, floats, first, lanes):
     """Return the floats at `first` plus the whole number in each lane."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -198,14 +244,16 @@ def gather(typing_context, floats, first, lanes):  # type: ignore[no-untyped-def
         result = ir.Constant(_VECTOR, ir.Undefined)
         for lane in (ir.Constant(_INT, number) for number in range(WIDTH)):
             offset = builder.sext(builder.extract_element(offsets, lane), ir.IntType(64))
-            result = builder.insert_element(result, builder.load(builder.gep(base, [offset], inbounds=True)), lane)
+            result = builder.insert_element(
+                result, builder.load(builder.gep(base, [offset], inbounds=True)), lane
+            )
         return result
 
     return LANES(FLOATS, types.intp, LANES), generate
 
 
 @intrinsic
-def store(typing_context, floats, index, lanes):  # type: ignore[no-untyped-def]
+def store(typing_context, floats, index, lanes):
     """Write lanes to the WIDTH floats from `index` on."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -217,17 +265,22 @@ def store(typing_context, floats, index, lanes):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def store_interleaved(typing_context, floats, index, first, second, third, fourth):  # type: ignore[no-untyped-def]
+def store_interleaved(typing_context, floats, index, first, second, third, fourth):
     """Write four lanes element by element in turn, 4 * WIDTH floats from `index` on."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         pointer = builder.gep(arguments[0], [arguments[1]], inbounds=True)
         a, b, c, d = arguments[2:]
         integers = ir.VectorType(_INT, 2 * WIDTH)
-        pairs = ir.Constant(integers, [lane + half * WIDTH for lane in range(WIDTH) for half in range(2)])
-        odd, even = builder.shuffle_vector(a, c, pairs), builder.shuffle_vector(b, d, pairs)  # a c a c ..., b d b d ...
+        pairs = ir.Constant(
+            integers, [lane + half * WIDTH for lane in range(WIDTH) for half in range(2)]
+        )
+        # a c a c ..., b d b d ...
+        odd, even = (builder.shuffle_vector(a, c, pairs), builder.shuffle_vector(b, d, pairs))
         integers = ir.VectorType(_INT, 4 * WIDTH)
-        order = ir.Constant(integers, [lane + half * 2 * WIDTH for lane in range(2 * WIDTH) for half in range(2)])
+        order = ir.Constant(
+            integers, [lane + half * 2 * WIDTH for lane in range(2 * WIDTH) for half in range(2)]
+        )
         whole = builder.shuffle_vector(odd, even, order)
         builder.store(whole, builder.bitcast(pointer, whole.type.as_pointer())).align = 4
         return context.get_dummy_value()
@@ -236,15 +289,20 @@ def store_interleaved(typing_context, floats, index, first, second, third, fourt
 
 
 def swap_runs(builder: Any, a: Any, b: Any, size: int) -> tuple[Any, Any]:
-    """Return a and b with every other run of `size` elements exchanged: one step of a transposition."""
+    """Return a and b with every other run of `size` elements exchanged: one step of a
+    transposition.
+    """
     low = [(i // size % 2) * (WIDTH - size) + i for i in range(WIDTH)]
     high = [size + index for index in low]
-    return tuple(builder.shuffle_vector(a, b, ir.Constant(_INTEGERS, indices)) for indices in (low, high))
+    return tuple(
+        builder.shuffle_vector(a, b, ir.Constant(_INTEGERS, indices)) for indices in (low, high)
+    )
 
 
 @intrinsic
-def load_columns(typing_context, table, rows, first):  # type: ignore[no-untyped-def]
-    """Return eight lanes, the columns of the WIDTH rows of a table with eight columns that `rows` lists from `first` on.
+def load_columns(typing_context, table, rows, first):
+    """Return eight lanes, the columns of the WIDTH rows of a table with eight columns that `rows`
+    lists from `first` on.
 
     Rows are read whole and transposed in registers, several times faster than element by element.
     """
@@ -254,14 +312,24 @@ def load_columns(typing_context, table, rows, first):  # type: ignore[no-untyped
         half, eight = ir.VectorType(_FLOAT, 8), ir.Constant(ir.IntType(64), 8)
         loaded = []
         for lane in range(16):
-            number = builder.load(builder.gep(rows, [builder.add(first, ir.Constant(first.type, lane))], inbounds=True))
+            number = builder.load(
+                builder.gep(
+                    rows, [builder.add(first, ir.Constant(first.type, lane))], inbounds=True
+                )
+            )
             offset = builder.mul(builder.sext(number, ir.IntType(64)), eight)
-            value = builder.load(builder.bitcast(builder.gep(table, [offset], inbounds=True), half.as_pointer()))
+            value = builder.load(
+                builder.bitcast(builder.gep(table, [offset], inbounds=True), half.as_pointer())
+            )
             value.align = 4
             loaded.append(value)
         whole = ir.Constant(_INTEGERS, list(range(16)))
         v = [builder.shuffle_vector(loaded[lane], loaded[lane + 8], whole) for lane in range(8)]
-        for size in (1, 2, 4):  # exchange single elements, then pairs, then fours, between rows that far apart
+        for size in (
+            1,
+            2,
+            4,
+        ):  # exchange single elements, then pairs, then fours, between rows that far apart
             for lane in range(8):
                 if lane // size % 2 == 0:
                     v[lane], v[lane + size] = swap_runs(builder, v[lane], v[lane + size], size)
@@ -272,11 +340,13 @@ def load_columns(typing_context, table, rows, first):  # type: ignore[no-untyped
 
 def _splat(builder: Any, value: Any) -> Any:
     undefined = ir.Constant(_VECTOR, ir.Undefined)
-    return builder.shuffle_vector(builder.insert_element(undefined, value, ir.Constant(_INT, 0)), undefined, _integers(0))
+    return builder.shuffle_vector(
+        builder.insert_element(undefined, value, ir.Constant(_INT, 0)), undefined, _integers(0)
+    )
 
 
 @intrinsic
-def splat(typing_context, value):  # type: ignore[no-untyped-def]
+def splat(typing_context, value):
     """Return lanes that all hold one number."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -289,7 +359,7 @@ def _unary(emit: Callable[[Any, Any], Any], result: Any, operand: Any = LANES) -
     """Return an intrinsic of one operand."""
 
     @intrinsic
-    def function(typing_context, value):  # type: ignore[no-untyped-def]
+    def function(typing_context, value):
         def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
             return emit(builder, arguments[0])
 
@@ -302,12 +372,15 @@ def _binary(emit: Callable[[Any, Any, Any], Any], result: Any) -> Any:
     """Return an intrinsic of two lanes, either of which may be a number instead."""
 
     @intrinsic
-    def function(typing_context, left, right):  # type: ignore[no-untyped-def]
+    def function(typing_context, left, right):
         operands = [LANES if kind is LANES else types.float32 for kind in (left, right)]
 
         def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
             pairs = zip(kinds.args, arguments, strict=True)
-            return emit(builder, *(value if kind is LANES else _splat(builder, value) for kind, value in pairs))
+            return emit(
+                builder,
+                *(value if kind is LANES else _splat(builder, value) for kind, value in pairs),
+            )
 
         return result(*operands), generate
 
@@ -322,9 +395,14 @@ def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
     return builder.call(function, arguments, fastmath=_FAST)
 
 
-# Not a comparison and a choice: LLVM makes masked stores of those, which the next load of the same lanes has to wait for.
-minimum = _binary(lambda builder, a, b: _call(builder, f"llvm.minnum.v{WIDTH}f32", _VECTOR, a, b), LANES)
-maximum = _binary(lambda builder, a, b: _call(builder, f"llvm.maxnum.v{WIDTH}f32", _VECTOR, a, b), LANES)
+# Not a comparison and a choice: LLVM makes masked stores of those, which the next load of the same
+# lanes has to wait for.
+minimum = _binary(
+    lambda builder, a, b: _call(builder, f"llvm.minnum.v{WIDTH}f32", _VECTOR, a, b), LANES
+)
+maximum = _binary(
+    lambda builder, a, b: _call(builder, f"llvm.maxnum.v{WIDTH}f32", _VECTOR, a, b), LANES
+)
 
 _OPERATORS: dict[Any, tuple[Any, Callable[[Any, Any, Any], Any]]] = {
     operator.add: (LANES, lambda builder, a, b: builder.fadd(a, b, flags=_FAST)),
@@ -337,7 +415,8 @@ _OPERATORS: dict[Any, tuple[Any, Callable[[Any, Any, Any], Any]]] = {
     operator.ge: (MASK, lambda builder, a, b: builder.fcmp_ordered(">=", a, b, flags=_FAST)),
 }
 
-# Operators are typed and lowered directly: `overload` would compile a function for each and triple the compile time.
+# Operators are typed and lowered directly: `overload` would compile a function for each and triple
+# the compile time.
 
 
 def _define(function: Any, result: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
@@ -346,13 +425,19 @@ def _define(function: Any, result: Any, emit: Callable[[Any, Any, Any], Any]) ->
     @infer_global(function)
     class _Template(AbstractTemplate):  # type: ignore[misc]
         def generic(self, arguments: Any, keywords: Any) -> Any:
-            if LANES in arguments and all(kind is LANES or isinstance(kind, types.Number) for kind in arguments):
-                return signature(result, *(LANES if kind is LANES else types.float32 for kind in arguments))
+            if LANES in arguments and all(
+                kind is LANES or isinstance(kind, types.Number) for kind in arguments
+            ):
+                return signature(
+                    result, *(LANES if kind is LANES else types.float32 for kind in arguments)
+                )
             return None
 
     def lower(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         pairs = zip(kinds.args, arguments, strict=True)
-        return emit(builder, *(value if kind is LANES else _splat(builder, value) for kind, value in pairs))
+        return emit(
+            builder, *(value if kind is LANES else _splat(builder, value) for kind, value in pairs)
+        )
 
     for kinds in ((_Lanes, _Lanes), (_Lanes, types.Float), (types.Float, _Lanes)):
         lower_builtin(function, *kinds)(lower)
@@ -374,33 +459,49 @@ def _negate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def where(typing_context, mask, yes, no):  # type: ignore[no-untyped-def]
-    """Return `yes` in the lanes where the mask holds, and `no` in the others; either may be a number."""
+def where(typing_context, mask, yes, no):
+    """Return `yes` in the lanes where the mask holds, and `no` in the others; either may be a
+    number.
+    """
     operands = [LANES if kind is LANES else types.float32 for kind in (yes, no)]
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         pairs = zip(kinds.args[1:], arguments[1:], strict=True)
-        return builder.select(arguments[0], *(value if kind is LANES else _splat(builder, value) for kind, value in pairs))
+        return builder.select(
+            arguments[0],
+            *(value if kind is LANES else _splat(builder, value) for kind, value in pairs),
+        )
 
     return (LANES(MASK, *operands), generate) if mask is MASK else None
 
 
 def _natural_logarithm(builder: Any, value: Any) -> Any:
-    """Return ln of positive normal floats to within 2e-7: exponent from the bits, a series for the rest.
+    """Return ln of positive normal floats to within 2e-7: exponent from the bits, a series for the
+    rest.
 
-    With s = (m - 1) / (m + 1) and m in [sqrt 0.5, sqrt 2), ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + s^9/9).
+    With s = (m - 1) / (m + 1) and m in [sqrt 0.5, sqrt 2), ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 +
+    s^9/9).
     """
     bits = builder.bitcast(value, _INTEGERS)
-    shifted = builder.sub(bits, _integers(0x3F3504F3))  # bits of sqrt(0.5): centres the mantissa around 1
+    # bits of sqrt(0.5): centres the mantissa around 1
+    shifted = builder.sub(bits, _integers(0x3F3504F3))
     exponent = builder.ashr(shifted, _integers(23))
     mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, _integers(23))), _VECTOR)
     one = _constant(1.0)
-    s = builder.fdiv(builder.fsub(mantissa, one, flags=_FAST), builder.fadd(mantissa, one, flags=_FAST), flags=_FAST)
+    s = builder.fdiv(
+        builder.fsub(mantissa, one, flags=_FAST),
+        builder.fadd(mantissa, one, flags=_FAST),
+        flags=_FAST,
+    )
     square = builder.fmul(s, s, flags=_FAST)
     series = _constant(2 / 9)
     for coefficient in (2 / 7, 2 / 5, 2 / 3, 2.0):
-        series = builder.fadd(builder.fmul(series, square, flags=_FAST), _constant(coefficient), flags=_FAST)
-    scaled = builder.fmul(builder.sitofp(exponent, _VECTOR), _constant(0.6931471805599453), flags=_FAST)
+        series = builder.fadd(
+            builder.fmul(series, square, flags=_FAST), _constant(coefficient), flags=_FAST
+        )
+    scaled = builder.fmul(
+        builder.sitofp(exponent, _VECTOR), _constant(0.6931471805599453), flags=_FAST
+    )
     return builder.fadd(scaled, builder.fmul(series, s, flags=_FAST), flags=_FAST)
 
 
@@ -408,13 +509,13 @@ _RAMP = ir.Constant(_VECTOR, [float(lane) for lane in range(WIDTH)])
 
 
 @intrinsic
-def lane_numbers(typing_context):  # type: ignore[no-untyped-def]
+def lane_numbers(typing_context):
     """Return lanes that hold 0, 1, 2, ..."""
     return LANES(), lambda context, builder, kinds, arguments: _RAMP
 
 
 @intrinsic
-def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
+def lowest_bit(typing_context, bits):
     """Return the position of the lowest set bit of a non-zero integer."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -423,14 +524,25 @@ def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), generate
 
 
-floor = _unary(lambda builder, value: _call(builder, f"llvm.floor.v{WIDTH}f32", _VECTOR, value), LANES)
-sqrt = _unary(lambda builder, value: _call(builder, f"llvm.sqrt.v{WIDTH}f32", _VECTOR, value), LANES)
+floor = _unary(
+    lambda builder, value: _call(builder, f"llvm.floor.v{WIDTH}f32", _VECTOR, value), LANES
+)
+sqrt = _unary(
+    lambda builder, value: _call(builder, f"llvm.sqrt.v{WIDTH}f32", _VECTOR, value), LANES
+)
 log = _unary(_natural_logarithm, LANES)
-smallest = _unary(lambda builder, value: _call(builder, f"llvm.vector.reduce.fmin.v{WIDTH}f32", _FLOAT, value), types.float32)
+smallest = _unary(
+    lambda builder, value: _call(builder, f"llvm.vector.reduce.fmin.v{WIDTH}f32", _FLOAT, value),
+    types.float32,
+)
 total = _unary(
-    lambda builder, value: _call(builder, f"llvm.vector.reduce.fadd.v{WIDTH}f32", _FLOAT, ir.Constant(_FLOAT, 0.0), value),
+    lambda builder, value: _call(
+        builder, f"llvm.vector.reduce.fadd.v{WIDTH}f32", _FLOAT, ir.Constant(_FLOAT, 0.0), value
+    ),
     types.float32,
 )
 bits_of = _unary(
-    lambda builder, mask: builder.zext(builder.bitcast(mask, ir.IntType(WIDTH)), ir.IntType(64)), types.int64, MASK
+    lambda builder, mask: builder.zext(builder.bitcast(mask, ir.IntType(WIDTH)), ir.IntType(64)),
+    types.int64,
+    MASK,
 )

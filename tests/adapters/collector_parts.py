@@ -6,7 +6,11 @@ import threading
 import warnings
 
 import torch
-from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
 from torch import nn
 from torchrl.collectors import Collector
 from torchrl.envs import ExplorationType
@@ -23,14 +27,20 @@ LENGTH = 12  # steps of the longest episode: every batch or two episodes end
 
 def settings():
     return NavigationSettings.of(
-        env__num_envs=NUMBER, env__num_worlds=1, env__max_episode_length=LENGTH, env__num_obstacles=40,
-        env_dyn__num_obstacles=4, sim__num_threads=1,
-    )  # fmt: skip
+        env__num_envs=NUMBER,
+        env__num_worlds=1,
+        env__max_episode_length=LENGTH,
+        env__num_obstacles=40,
+        env_dyn__num_obstacles=4,
+        sim__num_threads=1,
+    )
 
 
 def steer(tensordict):
     """Fly in a direction that depends on what is seen: the same for the same observations."""
-    tensordict["action"] = 2 * torch.tanh(tensordict["state"][..., :3] + tensordict["lidar"].mean((-1, -2)))
+    tensordict["action"] = 2 * torch.tanh(
+        tensordict["state"][..., :3] + tensordict["lidar"].mean((-1, -2))
+    )
     return tensordict
 
 
@@ -55,23 +65,33 @@ def random_policy(seed=0):
     return ProbabilisticTensorDictSequential(
         TensorDictModule(Heads(), ["state"], ["loc", "scale"]),
         ProbabilisticTensorDictModule(
-            in_keys=["loc", "scale"], out_keys=["action"], distribution_class=Independent, return_log_prob=True,
-            log_prob_key="action_log_prob", default_interaction_type=ExplorationType.RANDOM,
+            in_keys=["loc", "scale"],
+            out_keys=["action"],
+            distribution_class=Independent,
+            return_log_prob=True,
+            log_prob_key="action_log_prob",
+            default_interaction_type=ExplorationType.RANDOM,
         ),
-    )  # fmt: skip
+    )
 
 
 def navigation(policy=steer, *, batches=3, **options):
-    return NavigationCollector(settings(), policy, frames_per_batch=FRAMES, total_frames=batches * FRAMES, **options)
+    return NavigationCollector(
+        settings(), policy, frames_per_batch=FRAMES, total_frames=batches * FRAMES, **options
+    )
 
 
 def torchrls(policy=steer, *, batches=3, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Collector(
-            TorchRLNavigationEnv(settings()), policy, frames_per_batch=FRAMES, total_frames=batches * FRAMES,
-            trust_policy=True, **options,
-        )  # fmt: skip
+            TorchRLNavigationEnv(settings()),
+            policy,
+            frames_per_batch=FRAMES,
+            total_frames=batches * FRAMES,
+            trust_policy=True,
+            **options,
+        )
 
 
 def same(first, second):

@@ -6,7 +6,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from navrl import CompressedStorage, CompressedTensorDict, PipelinedDataCollector, create_navrl_model
+from navrl import (
+    CompressedStorage,
+    CompressedTensorDict,
+    PipelinedDataCollector,
+    create_navrl_model,
+)
 from navrl.adapters.collectors import NavigationCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv
 from navrl.errors import ConfigError
@@ -22,8 +27,12 @@ def small_task():
 
 TAKERS = {
     "CompressedStorage": lambda device: CompressedStorage(8, device=device),
-    "CompressedTensorDict": lambda device: CompressedTensorDict(TensorDict({"x": torch.ones(2)}, [2]), ["x"]).to(device),
-    "NavigationCollector": lambda device: NavigationCollector(small_task(), frames_per_batch=4, device=device),
+    "CompressedTensorDict": lambda device: CompressedTensorDict(
+        TensorDict({"x": torch.ones(2)}, [2]), ["x"]
+    ).to(device),
+    "NavigationCollector": lambda device: NavigationCollector(
+        small_task(), frames_per_batch=4, device=device
+    ),
     "PipelinedDataCollector": lambda device: PipelinedDataCollector([1], device, policy=None),
     "TorchRLNavigationEnv": lambda device: TorchRLNavigationEnv(small_task(), device=device),
     "create_navrl_model": lambda device: create_navrl_model(device=device),

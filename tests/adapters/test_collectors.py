@@ -73,7 +73,9 @@ class CollectorContract:
         collector = self.make()
         for _ in collector:
             break
-        assert [same(whole(batch), other) for batch, other in zip(collector, expected[1:], strict=True)] == [True, True]
+        assert [
+            same(whole(batch), other) for batch, other in zip(collector, expected[1:], strict=True)
+        ] == [True, True]
 
     def test_shutting_down_twice_is_as_good_as_once(self):
         collector = self.make()
@@ -110,7 +112,9 @@ class TestTheContractOfAPipelinedOne(CollectorContract):
 
 class TestTheContractOfAPipelinedOneThatReusesItsBatch(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(navigation(return_same_td=True, **options), prefetch_count=1, policy=None)
+        return PipelinedDataCollector(
+            navigation(return_same_td=True, **options), prefetch_count=1, policy=None
+        )
 
 
 class TestTheContractOfAPipelinedTorchRLs(CollectorContract):
@@ -120,7 +124,9 @@ class TestTheContractOfAPipelinedTorchRLs(CollectorContract):
 
 class TestTheContractOfAPipelinedGenerator(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector((batch for batch in navigation(return_same_td=True, **options)), policy=None)
+        return PipelinedDataCollector(
+            (batch for batch in navigation(return_same_td=True, **options)), policy=None
+        )
 
 
 class TestTheContractOfACompressedOne(CollectorContract):
@@ -135,7 +141,9 @@ class TestTheContractOfACompressedOneThatIsSwitchedOff(CollectorContract):
 
 class TestTheContractOfAPipelinedCompressedOne(CollectorContract):
     def make(self, **options):
-        return PipelinedDataCollector(CompressedDataCollector(navigation(return_same_td=True, **options)), policy=None)
+        return PipelinedDataCollector(
+            CompressedDataCollector(navigation(return_same_td=True, **options)), policy=None
+        )
 
 
 # ---------------------------------------------------------------------- beside TorchRL's own
@@ -172,14 +180,20 @@ def test_trajectories_are_split_as_torchrl_splits_them(split):
 
 
 def test_resetting_with_each_batch_begins_new_trajectories_as_torchrl_does():
-    ours, theirs = list(navigation(reset_at_each_iter=True)), list(torchrls(reset_at_each_iter=True))
-    assert all(torch.equal(a["collector", "traj_ids"], b["collector", "traj_ids"]) for a, b in zip(ours, theirs, strict=True))
+    ours = list(navigation(reset_at_each_iter=True))
+    theirs = list(torchrls(reset_at_each_iter=True))
+    assert all(
+        torch.equal(a["collector", "traj_ids"], b["collector", "traj_ids"])
+        for a, b in zip(ours, theirs, strict=True)
+    )
     assert not ours[-1]["next", "truncated"].any()  # nobody is old enough
     assert (ours[1]["state"][:, 0, 5:8] == 0).all()  # and all begin at rest
 
 
 def test_postprocessing_makes_what_is_handed_out():
-    collector = navigation(postproc=lambda batch: batch.select("action").set("twice", 2 * batch["action"]))
+    collector = navigation(
+        postproc=lambda batch: batch.select("action").set("twice", 2 * batch["action"])
+    )
     batches = list(collector)
     assert {tuple(batch.keys()) for batch in batches} == {("action", "twice")}
     assert all((batch["twice"] == 2 * batch["action"]).all() for batch in batches)
@@ -205,7 +219,11 @@ def test_a_partial_reset_begins_new_trajectories_only_where_asked():
     fresh = after["collector", "traj_ids"][:, 0] > before["collector", "traj_ids"].max()
     assert fresh.nonzero().flatten().tolist() == chosen.tolist()
     assert (after["state"][chosen, 0, 5:8] == 0).all()
-    others = [drone for drone in range(NUMBER) if drone not in chosen and not before["next", "done"][drone, -1]]
+    others = [
+        drone
+        for drone in range(NUMBER)
+        if drone not in chosen and not before["next", "done"][drone, -1]
+    ]
     assert torch.equal(after["state"][others, 0], before["next", "state"][others, -1])
 
 
@@ -316,7 +334,10 @@ def test_a_state_of_which_a_part_does_not_fit_changes_nothing(name, value):
     with pytest.raises(StateError):
         collector.load_state_dict(wrong)
     after = collector.state_dict()
-    assert all(torch.equal(after["policy_state_dict"][key], kept) for key, kept in before["policy_state_dict"].items())
+    assert all(
+        torch.equal(after["policy_state_dict"][key], kept)
+        for key, kept in before["policy_state_dict"].items()
+    )
     assert after["frames"] == before["frames"]
     assert torch.equal(after["observation"], before["observation"])
     assert torch.equal(after["traj_ids"], before["traj_ids"])
@@ -370,7 +391,8 @@ def test_episodes_that_a_seed_cut_have_no_statistics():
     assert len(episodes(batch)["length"]) == int(batch["next", "done"].sum()) - NUMBER
 
 
-# ---------------------------------------------------------------------- options of TorchRL's collector
+# ---------------------------------------------------------------------- options of TorchRL's
+# collector
 
 
 def test_the_first_frames_are_flown_at_random_if_asked_for():
@@ -421,10 +443,19 @@ def test_weights_are_copied_into_the_policy(form):
     from tensordict import TensorDict
 
     policy, other = random_policy(0), random_policy(1)
-    forms = {"module": other, "state_dict": other.state_dict(), "tensordict": TensorDict.from_module(other)}
+    forms = {
+        "module": other,
+        "state_dict": other.state_dict(),
+        "tensordict": TensorDict.from_module(other),
+    }
     navigation(policy).update_policy_weights_(forms[form])
-    assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), other.parameters(), strict=True))
-    assert not any(a.data_ptr() == b.data_ptr() for a, b in zip(policy.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(policy.parameters(), other.parameters(), strict=True)
+    )
+    assert not any(
+        a.data_ptr() == b.data_ptr()
+        for a, b in zip(policy.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_a_number_of_frames_that_does_not_fit_is_rounded_up_and_said():
@@ -442,12 +473,20 @@ def test_a_collector_that_was_shut_down_says_so():
 
 def test_a_simulator_that_waits_for_resets_is_refused():
     with pytest.raises(ConfigError, match="auto_reset=True"):
-        NavigationCollector(NavigationEnv(settings(), auto_reset=False), steer, frames_per_batch=FRAMES)
+        NavigationCollector(
+            NavigationEnv(settings(), auto_reset=False), steer, frames_per_batch=FRAMES
+        )
 
 
 def test_a_policy_that_gives_no_action_is_refused():
     with pytest.raises(CollectorError, match="expected it to write 'action'"):
-        next(iter(navigation(lambda tensordict: tensordict.set("velocity", tensordict["state"][:, :3]))))
+        next(
+            iter(
+                navigation(
+                    lambda tensordict: tensordict.set("velocity", tensordict["state"][:, :3])
+                )
+            )
+        )
 
 
 def test_without_torchrl_the_import_says_what_to_install(monkeypatch):

@@ -1,4 +1,6 @@
-"""Rollouts kept compressed, and sent compressed: exact, read in parts, written by whole entries only."""
+"""Rollouts kept compressed, and sent compressed: exact, read in parts, written by whole entries
+only.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,14 @@ KEYS = ["lidar", ("next", "lidar"), ("next", "deep", "grid")]
 
 
 def compressed(data, *, shuffle=False, **options):
-    return CompressedTensorDict(data, KEYS, shuffle=torch.Generator() if shuffle else None, **options)
+    return CompressedTensorDict(
+        data, KEYS, shuffle=torch.Generator() if shuffle else None, **options
+    )
 
 
 def slices(size):
-    return st.slices(size).filter(lambda part: part.step is None or part.step > 0)  # tensors know no others
+    # tensors know no others
+    return st.slices(size).filter(lambda part: part.step is None or part.step > 0)
 
 
 BATCHES = st.lists(st.integers(1, 6), min_size=1, max_size=3)
@@ -81,7 +86,13 @@ def test_any_index_gives_what_the_plain_one_gives(case, chunk_rows, shuffle):
 
 
 @settings(max_examples=30, deadline=None)
-@given(BATCHES, st.sampled_from(["raw", "lz4", "zstd", "planes-zstd"]), st.integers(1, 9), st.booleans(), st.integers(1, 12))
+@given(
+    BATCHES,
+    st.sampled_from(["raw", "lz4", "zstd", "planes-zstd"]),
+    st.integers(1, 9),
+    st.booleans(),
+    st.integers(1, 12),
+)
 def test_everything_comes_back_bit_for_bit(batch, codec, level, shuffle, chunk_rows):
     data = example(*batch)
     packed = compressed(data, codec=codec, level=level, shuffle=shuffle, chunk_rows=chunk_rows)
@@ -96,7 +107,10 @@ def test_minibatches_give_every_frame_once_in_random_order(shuffle, size):
     data["number"] = torch.arange(30).reshape(10, 3)
     data["again"] = torch.arange(30).reshape(10, 3)
     packed = CompressedTensorDict(
-        data, ["lidar", "again"], chunk_rows=4, shuffle=torch.Generator().manual_seed(1) if shuffle else None
+        data,
+        ["lidar", "again"],
+        chunk_rows=4,
+        shuffle=torch.Generator().manual_seed(1) if shuffle else None,
     )
     generator = torch.Generator().manual_seed(2)
     epochs = [list(packed.minibatches(size, generator)) for _ in range(2)]
@@ -119,10 +133,14 @@ def test_the_last_minibatch_can_be_dropped_and_keys_chosen():
 def test_shuffled_minibatches_decompress_every_chunk_once(monkeypatch):
     from navrl.io.container.codecs import Codec
 
-    packed = CompressedTensorDict(example(64, 4), ["lidar"], chunk_rows=16, shuffle=torch.Generator())
+    packed = CompressedTensorDict(
+        example(64, 4), ["lidar"], chunk_rows=16, shuffle=torch.Generator()
+    )
     decoded = []
     decode = Codec.decode
-    monkeypatch.setattr(Codec, "decode", lambda self, *arguments: decoded.append(1) or decode(self, *arguments))
+    monkeypatch.setattr(
+        Codec, "decode", lambda self, *arguments: decoded.append(1) or decode(self, *arguments)
+    )
     list(packed.minibatches(64))
     assert len(decoded) == 256 // 16
 
@@ -149,14 +167,23 @@ def test_a_nested_entry_is_compressed_too():
 
 
 def test_a_name_of_a_nested_entry_means_all_below_it():
-    assert set(CompressedTensorDict(example(4), ["next"]).sizes()) == {("next", "lidar"), ("next", "deep", "grid")}
+    assert set(CompressedTensorDict(example(4), ["next"]).sizes()) == {
+        ("next", "lidar"),
+        ("next", "deep", "grid"),
+    }
 
 
 def test_selecting_and_excluding_decompress_nothing_and_give_the_rest():
     data = example(4)
     packed = compressed(data)
-    assert same(packed.select("lidar", ("next", "deep")).to_tensordict(), data.select("lidar", ("next", "deep")))
-    assert same(packed.exclude("lidar", ("next", "deep")).to_tensordict(), data.exclude("lidar", ("next", "deep")))
+    assert same(
+        packed.select("lidar", ("next", "deep")).to_tensordict(),
+        data.select("lidar", ("next", "deep")),
+    )
+    assert same(
+        packed.exclude("lidar", ("next", "deep")).to_tensordict(),
+        data.exclude("lidar", ("next", "deep")),
+    )
 
 
 def test_an_entry_that_is_not_there_is_refused_by_name():
@@ -213,7 +240,9 @@ def test_sizes_say_what_is_kept():
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_rollouts_are_joined_along_time(shuffle):
     parts = [example(5, steps, seed=steps) for steps in (2, 3, 1)]
-    packed = CompressedTensorDict.joined([compressed(part, shuffle=shuffle, chunk_rows=4) for part in parts])
+    packed = CompressedTensorDict.joined(
+        [compressed(part, shuffle=shuffle, chunk_rows=4) for part in parts]
+    )
     expected = torch.cat(parts, -1)
     assert same(packed.to_tensordict(), expected)
     assert same(packed[2, 1:4], expected[2, 1:4])
@@ -223,11 +252,15 @@ def test_rollouts_are_joined_along_time(shuffle):
 
 @pytest.mark.parametrize("seed", [None, 0])
 def test_minibatches_of_joined_rollouts_are_random_whether_frames_are_in_order_or_not(seed):
-    batches = [TensorDict({"x": torch.rand(64, 4, 32), "time": torch.full((64, 4), float(t))}, (64, 4)) for t in range(4)]
+    batches = [
+        TensorDict({"x": torch.rand(64, 4, 32), "time": torch.full((64, 4), float(t))}, (64, 4))
+        for t in range(4)
+    ]
     (rollout,) = CompressedDataCollector(batches, batches_per_rollout=4, chunk_rows=64, seed=seed)
     rollout["drone"] = torch.arange(64.0)[:, None].expand(64, 16)
     for minibatch in rollout.minibatches(256, torch.Generator().manual_seed(0)):
-        assert len(minibatch["drone"].unique()) > 48  # four chunks in order would hold 16 drones each, at most 64 by luck
+        # four chunks in order would hold 16 drones each, at most 64 by luck
+        assert len(minibatch["drone"].unique()) > 48
     first = next(rollout.minibatches(64))
     assert len(first["drone"].unique()) > 32  # one chunk in order: 16
 
@@ -235,7 +268,8 @@ def test_minibatches_of_joined_rollouts_are_random_whether_frames_are_in_order_o
 @pytest.mark.parametrize("seed", [None, 0])
 def test_an_entry_of_joined_rollouts_is_written_whole(seed):
     batches = [TensorDict({"x": torch.rand(3, 2, 32)}, (3, 2)) for _ in range(3)]
-    (rollout,) = CompressedDataCollector(batches, batches_per_rollout=3, chunk_rows=4, seed=seed)  # chunks of 4 and 2
+    # chunks of 4 and 2
+    (rollout,) = CompressedDataCollector(batches, batches_per_rollout=3, chunk_rows=4, seed=seed)
     new = torch.rand(3, 6, 32)
     rollout["x"] = new
     assert torch.equal(rollout["x"], new)
@@ -243,8 +277,12 @@ def test_an_entry_of_joined_rollouts_is_written_whole(seed):
 
 
 def test_a_rollout_of_several_batches_is_not_held_twice():
-    noise = [TensorDict({"x": torch.randint(0, 256, (64, 4, 4096), dtype=torch.uint8)}, (64, 4)) for _ in range(8)]
-    size = sum(batch.bytes() for batch in noise)  # it cannot be compressed, so about as much is kept
+    noise = [
+        TensorDict({"x": torch.randint(0, 256, (64, 4, 4096), dtype=torch.uint8)}, (64, 4))
+        for _ in range(8)
+    ]
+    # it cannot be compressed, so about as much is kept
+    size = sum(batch.bytes() for batch in noise)
     tracemalloc.start()  # sees NumPy's memory, in which what is compressed is kept, not torch's
     try:
         rollout = next(iter(CompressedDataCollector(noise, batches_per_rollout=8)))
@@ -265,7 +303,9 @@ def test_entries_come_back_on_the_device_asked_for():
 
 def test_several_small_batches_make_one_rollout():
     expected = list(navigation(batches=6))
-    collector = CompressedDataCollector(navigation(batches=6, return_same_td=True), batches_per_rollout=4)
+    collector = CompressedDataCollector(
+        navigation(batches=6, return_same_td=True), batches_per_rollout=4
+    )
     rollouts = list(collector)
     assert len(rollouts) == len(collector) == 2
     assert same(rollouts[0].to_tensordict(), torch.cat(expected[:4], -1))
@@ -274,7 +314,8 @@ def test_several_small_batches_make_one_rollout():
 
 def test_a_rollout_is_postprocessed_before_it_is_compressed():
     collector = CompressedDataCollector(
-        navigation(return_same_td=True), postproc=lambda batch: batch.select("lidar").set("mean", batch["lidar"].mean((-1, -2)))
+        navigation(return_same_td=True),
+        postproc=lambda batch: batch.select("lidar").set("mean", batch["lidar"].mean((-1, -2))),
     )
     rollout = next(iter(collector))
     assert set(rollout.keys()) == {"lidar", "mean"}
@@ -324,14 +365,18 @@ def received(link):
         while length := stream.read(8):
             data = stream.read(struct.unpack("<Q", length)[0])
             message = torch.load(io.BytesIO(data), weights_only=True)
-            yield TensorDict.from_dict(message["packed"], batch_size=[]), TensorDict(message["plain"], [NUMBER, STEPS])
+            yield (
+                TensorDict.from_dict(message["packed"], batch_size=[]),
+                TensorDict(message["plain"], [NUMBER, STEPS]),
+            )
 
 
 def test_rollouts_go_compressed_from_process_to_process_and_come_out_exact(pytestconfig):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         sender = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", SENDER, port], cwd=pytestconfig.rootpath / "tests" / "adapters"
+            [sys.executable, "-W", "ignore", "-c", SENDER, port],
+            cwd=pytestconfig.rootpath / "tests" / "adapters",
         )
         server.settimeout(60)
         link, _ = server.accept()
@@ -372,7 +417,12 @@ def test_a_message_damaged_on_its_way_is_refused():
 
 def test_every_lidar_is_compressed_wherever_it_is():
     data = TensorDict(
-        {"lidar": torch.rand(6, 36), "state": torch.rand(6, 8), "next": {"agents": {"lidar": torch.rand(6, 36)}}}, [6]
+        {
+            "lidar": torch.rand(6, 36),
+            "state": torch.rand(6, 8),
+            "next": {"agents": {"lidar": torch.rand(6, 36)}},
+        },
+        [6],
     )
     transform = CompressedLidarTransform(compression_level=1)
     packed = transform(data)

@@ -41,7 +41,17 @@ def test_the_code_on_the_page_of_collectors_runs(capsys):
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
-    command = [sys.executable, "-W", "ignore", "-m", "navrl.cli", "bench", "collectors", "--smoke", "--check"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "navrl.cli",
+        "bench",
+        "collectors",
+        "--smoke",
+        "--check",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kept: compressed" in done.stdout

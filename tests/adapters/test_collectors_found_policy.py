@@ -8,7 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from collector_parts import FRAMES, NUMBER, STEPS, navigation, random_policy, settings, steer, torchrls
+from collector_parts import (
+    FRAMES,
+    NUMBER,
+    STEPS,
+    navigation,
+    random_policy,
+    settings,
+    steer,
+    torchrls,
+)
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -30,7 +39,9 @@ def constant_policy():
 
 
 def pendulum(policy, **options):
-    return Collector(GymEnv("Pendulum-v1"), policy, frames_per_batch=200, total_frames=800, **options)
+    return Collector(
+        GymEnv("Pendulum-v1"), policy, frames_per_batch=200, total_frames=800, **options
+    )
 
 
 def trained_meanwhile(collector, bias):
@@ -52,7 +63,11 @@ def trained_meanwhile(collector, bias):
         collector.shutdown()
 
 
-@pytest.mark.parametrize("options", [{}, {"trust_policy": True}, {"policy_device": "cpu"}, {"return_same_td": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"trust_policy": True}, {"policy_device": "cpu"}, {"return_same_td": True}],
+    ids=str,
+)
 def test_every_batch_of_torchrls_collector_comes_from_one_version_of_the_weights(options):
     policy = constant_policy()
     collector = PipelinedDataCollector(pendulum(policy, **options), device="cpu", prefetch_count=2)
@@ -117,7 +132,10 @@ def test_weights_can_be_handed_over_and_act_after_the_next_request():
     [
         (lambda: iter([torch.zeros(1)]), "has no attribute `policy`"),
         (lambda: navigation(steer), "its policy is a function"),
-        (lambda: navigation(TensorDictModule(steer, ["state"], ["action"])), "no weights of its own"),
+        (
+            lambda: navigation(TensorDictModule(steer, ["state"], ["action"])),
+            "no weights of its own",
+        ),
     ],
     ids=["generator", "function", "module around a function"],
 )
@@ -143,7 +161,11 @@ def test_a_base_that_acts_in_another_thread_is_refused_at_its_first_batch():
         def __iter__(self):
             with ThreadPoolExecutor(1) as thread:
                 while True:
-                    yield thread.submit(policy.module[0].module, torch.zeros(1, 8)).result()[0].detach()
+                    yield (
+                        thread.submit(policy.module[0].module, torch.zeros(1, 8))
+                        .result()[0]
+                        .detach()
+                    )
 
     with (
         PipelinedDataCollector(Elsewhere()) as collector,
@@ -156,7 +178,10 @@ def test_a_base_that_acts_in_another_thread_is_refused_at_its_first_batch():
 def test_workers_that_read_the_weights_while_they_are_trained_are_refused_unless_weights_are_pushed():
     policy = random_policy()
     workers = MultiSyncCollector(
-        [lambda: TorchRLNavigationEnv(settings())], copy.deepcopy(policy), frames_per_batch=FRAMES, total_frames=3 * FRAMES
+        [lambda: TorchRLNavigationEnv(settings())],
+        copy.deepcopy(policy),
+        frames_per_batch=FRAMES,
+        total_frames=3 * FRAMES,
     )
     for given in ("auto", policy):
         with pytest.raises(ConfigError, match=r"push_weights=True"):

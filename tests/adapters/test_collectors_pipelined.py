@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from collector_parts import FRAMES, NUMBER, STEPS, collecting_threads, navigation, random_policy, torchrls
+from collector_parts import (
+    FRAMES,
+    NUMBER,
+    STEPS,
+    collecting_threads,
+    navigation,
+    random_policy,
+    torchrls,
+)
 from tensordict.nn import set_skip_existing, skip_existing
 from torch import nn
 from torchrl.envs.utils import ExplorationType, exploration_type, set_exploration_type
@@ -92,7 +100,9 @@ def test_the_next_batch_is_collected_while_this_one_is_used():
 
 
 def halting(policy, observation, begun, go):
-    """Yield what the policy says before and after a pause, which lasts until `go` is released once for each batch."""
+    """Yield what the policy says before and after a pause, which lasts until `go` is released once
+    for each batch.
+    """
     while True:
         first = policy(observation).detach()
         begun.release()
@@ -105,7 +115,9 @@ def test_a_policy_that_is_trained_within_a_batch_is_not_the_one_that_acts(frozen
     policy, observation = nn.Linear(3, 3), torch.ones(3)
     begun, go = threading.Semaphore(0), threading.Semaphore(1)
     base = halting(policy, observation, begun, go)
-    with PipelinedDataCollector(base, prefetch_count=1, policy=policy if frozen else None) as collector:
+    with PipelinedDataCollector(
+        base, prefetch_count=1, policy=policy if frozen else None
+    ) as collector:
         next(collector)
         assert begun.acquire(timeout=10)
         assert begun.acquire(timeout=10)  # the second batch is being collected
@@ -113,7 +125,8 @@ def test_a_policy_that_is_trained_within_a_batch_is_not_the_one_that_acts(frozen
             policy.weight.add_(1)
         go.release(2)
         batch = next(collector)
-        assert torch.equal(batch["first"], batch["second"]) == frozen  # without it this test sees the difference
+        # without it this test sees the difference
+        assert torch.equal(batch["first"], batch["second"]) == frozen
         go.release()
 
 
@@ -123,7 +136,9 @@ def test_log_probabilities_are_those_of_the_weights_that_the_batch_names(make, o
     policy = random_policy()
     base = make(copy.deepcopy(policy) if own else policy, batches=8)
     weights, seen = [], []
-    with PipelinedDataCollector(base, policy=policy, push_weights=own, prefetch_count=2) as collector:
+    with PipelinedDataCollector(
+        base, policy=policy, push_weights=own, prefetch_count=2
+    ) as collector:
         weights.append(copy.deepcopy(policy.state_dict()))
         for batch in collector:
             seen.append(batch)
@@ -131,19 +146,23 @@ def test_log_probabilities_are_those_of_the_weights_that_the_batch_names(make, o
             while time.perf_counter() < end:  # training writes while the next batch is collected
                 with torch.no_grad():
                     for parameter in policy.parameters():
-                        parameter.normal_(std=0.3)  # bounded: large weights would make large rounding errors
+                        # bounded: large weights would make large rounding errors
+                        parameter.normal_(std=0.3)
             weights.append(copy.deepcopy(policy.state_dict()))
     for batch in seen:
         versions = batch["collector", "policy_version"]
         assert versions.shape == (NUMBER, STEPS)
         assert len(versions.unique()) == 1
         assert judged(batch, weights[int(versions.flatten()[0])])
-    assert len({int(batch["collector", "policy_version"].max()) for batch in seen}) > 3  # it did move on
+    # it did move on
+    assert len({int(batch["collector", "policy_version"].max()) for batch in seen}) > 3
 
 
 def test_the_weights_of_a_batch_are_at_most_as_old_as_it_was_ahead():
     policy = random_policy()
-    with PipelinedDataCollector(navigation(policy, batches=8), policy=policy, prefetch_count=2) as collector:
+    with PipelinedDataCollector(
+        navigation(policy, batches=8), policy=policy, prefetch_count=2
+    ) as collector:
         for number, _ in enumerate(collector):
             assert number - 2 <= collector.policy_version <= number
             time.sleep(0.01)
@@ -185,9 +204,13 @@ def judged(batch, weights):
 
 def test_two_collectors_can_share_a_policy_and_each_acts_with_the_version_it_names():
     policy = random_policy()
-    with PipelinedDataCollector(navigation(policy, batches=99), policy=policy, prefetch_count=1) as first:
+    with PipelinedDataCollector(
+        navigation(policy, batches=99), policy=policy, prefetch_count=1
+    ) as first:
         next(first)  # acts already when the second one copies the policy
-        with PipelinedDataCollector(navigation(policy, batches=99), policy=policy, prefetch_count=1) as second:
+        with PipelinedDataCollector(
+            navigation(policy, batches=99), policy=policy, prefetch_count=1
+        ) as second:
             weights = {first: [None], second: []}
             for _ in range(4):
                 for collector in (second, first):
@@ -210,10 +233,14 @@ class Agent(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.parts = nn.ModuleDict({"actor": nn.Sequential(nn.Linear(3, 3)), "critic": nn.Linear(3, 1)})
+        self.parts = nn.ModuleDict(
+            {"actor": nn.Sequential(nn.Linear(3, 3)), "critic": nn.Linear(3, 1)}
+        )
 
 
-@pytest.mark.parametrize("part", [lambda agent: agent.parts["actor"], lambda agent: agent.parts["actor"][0]])
+@pytest.mark.parametrize(
+    "part", [lambda agent: agent.parts["actor"], lambda agent: agent.parts["actor"][0]]
+)
 def test_a_part_of_the_policy_that_acts_is_frozen_too(part):
     agent, observation = Agent(), torch.ones(3)
     begun, go = threading.Semaphore(0), threading.Semaphore(1)
@@ -237,7 +264,9 @@ def test_a_forward_of_the_instance_acts_and_is_there_again_afterwards():
         return 2 * nn.Linear.forward(policy, observation)
 
     policy.forward = doubled
-    with PipelinedDataCollector((policy(torch.ones(2)).detach() for _ in range(9)), policy=policy) as collector:
+    with PipelinedDataCollector(
+        (policy(torch.ones(2)).detach() for _ in range(9)), policy=policy
+    ) as collector:
         assert torch.equal(next(collector), doubled(torch.ones(2)))
         assert torch.equal(policy(torch.ones(2)), doubled(torch.ones(2)))
     assert policy.forward is doubled
@@ -248,7 +277,9 @@ def test_a_compiled_policy_is_frozen_as_any_other():
     policy = torch.compile(inner, backend="eager")
     begun, go = threading.Semaphore(0), threading.Semaphore(1)
     before = policy.forward
-    with PipelinedDataCollector(halting(policy, torch.ones(3), begun, go), prefetch_count=1, policy=policy) as collector:
+    with PipelinedDataCollector(
+        halting(policy, torch.ones(3), begun, go), prefetch_count=1, policy=policy
+    ) as collector:
         expected = inner(torch.ones(3)).detach()
         assert torch.allclose(next(collector)["first"], expected)
         assert begun.acquire(timeout=30)
@@ -294,7 +325,8 @@ def test_the_exploration_type_of_one_thread_is_not_that_of_the_other():
         with set_exploration_type(ExplorationType.DETERMINISTIC):
             go.release()
             assert next(collector) == ExplorationType.RANDOM
-            assert begun.acquire(timeout=10)  # the third one has begun within our block, and set its own
+            # the third one has begun within our block, and set its own
+            assert begun.acquire(timeout=10)
             assert exploration_type() == ExplorationType.DETERMINISTIC
         assert exploration_type() == before
         go.release(2)
@@ -318,7 +350,10 @@ def test_a_base_without_a_mode_of_its_own_keeps_that_of_the_first_request():
 def test_nothing_of_tensordict_stays_changed_when_the_last_thread_has_ended():
     holder = sys.modules["tensordict.nn.probabilistic"]._interaction_type
     before = dict(vars(holder))
-    with PipelinedDataCollector(numbers(), policy=None) as first, PipelinedDataCollector(numbers(), policy=None) as second:
+    with (
+        PipelinedDataCollector(numbers(), policy=None) as first,
+        PipelinedDataCollector(numbers(), policy=None) as second,
+    ):
         next(first), next(second)
         first.shutdown()
         assert "get_mode" in vars(holder)
@@ -340,7 +375,10 @@ def test_an_error_reaches_the_caller_after_the_batches_that_were_collected_befor
         with pytest.raises(CollectorError, match="OSError: the robot fell over") as caught:
             next(collector)
         assert isinstance(caught.value.__cause__, OSError)
-        assert any(frame.name == "batches" for frame in traceback.extract_tb(caught.value.__cause__.__traceback__))
+        assert any(
+            frame.name == "batches"
+            for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)
+        )
 
 
 def test_an_exit_of_the_base_is_an_error_and_no_exit():
@@ -355,7 +393,10 @@ def test_an_exit_of_the_base_is_an_error_and_no_exit():
 
 
 def test_an_error_of_the_consumer_ends_the_thread_when_the_block_is_left():
-    with pytest.raises(RuntimeError, match="mine"), PipelinedDataCollector(numbers(), policy=None) as collector:  # noqa: PT012
+    with (  # noqa: PT012
+        pytest.raises(RuntimeError, match="mine"),
+        PipelinedDataCollector(numbers(), policy=None) as collector,
+    ):
         for _ in collector:
             raise RuntimeError("mine")
     assert collecting_threads() == []
@@ -460,7 +501,9 @@ def test_the_base_is_shut_down_once():
 @pytest.mark.parametrize("used", [0, 1, 3])
 def test_one_that_nobody_holds_any_more_is_collected_and_its_thread_ends(used):
     policy = nn.Linear(2, 2)
-    collector = PipelinedDataCollector((policy(torch.ones(2)).detach() for _ in range(10**9)), policy=policy)
+    collector = PipelinedDataCollector(
+        (policy(torch.ones(2)).detach() for _ in range(10**9)), policy=policy
+    )
     for _ in range(used):
         next(collector)
     gone = weakref.ref(collector)
@@ -490,13 +533,17 @@ for batch in collector:
 
 def test_a_program_without_torchrl_that_forgets_to_shut_down_leaves_cleanly():
     program = PROGRAM.format(pause=0, body="break")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ctrl_c_ends_a_program_that_waits_for_a_batch():
     program = PROGRAM.format(pause=1, body="print('waiting', flush=True)")
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "waiting\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)

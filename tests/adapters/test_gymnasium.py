@@ -36,7 +36,11 @@ SINKING = (0.0, 0.0, -2.0)  # m/s: some drones leave the height bounds before th
 def small(**overrides):
     """Return settings that are quick to build and end episodes soon."""
     return NavigationSettings.of(
-        env__num_envs=16, env__num_worlds=2, env__max_episode_length=LENGTH, sim__num_threads=1, **overrides
+        env__num_envs=16,
+        env__num_worlds=2,
+        env__max_episode_length=LENGTH,
+        sim__num_threads=1,
+        **overrides,
     )
 
 
@@ -70,12 +74,16 @@ def same(first, second):
 # ---------------------------------------------------------------------- Gymnasium's own checks
 
 
-@pytest.mark.filterwarnings("ignore:.*(is.*infinity|render modes|symmetric and normalized space):UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*(is.*infinity|render modes|symmetric and normalized space):UserWarning"
+)
 @pytest.mark.filterwarnings("error:.*WARN:UserWarning")
 @pytest.mark.parametrize("flat", [False, True])
 def test_the_single_environment_passes_gymnasiums_checker(flat):
     register()
-    environment = gymnasium.make(ENVIRONMENT_ID, settings=small(), flat=flat, disable_env_checker=True)
+    environment = gymnasium.make(
+        ENVIRONMENT_ID, settings=small(), flat=flat, disable_env_checker=True
+    )
     env_checker.check_env(environment.unwrapped)
 
 
@@ -124,7 +132,9 @@ def test_the_bounds_of_actions_are_those_of_the_settings():
 def test_one_drone_lives_as_in_gymnasiums_own_vector_environment(mode, flat):
     settings = small(env_dyn__num_obstacles=0)
     ours = vector(mode, settings=settings, num_envs=1, seed=5, flat=flat)
-    theirs = SyncVectorEnv([lambda: NavigationSingleEnv(settings, seed=5, flat=flat)], autoreset_mode=mode)
+    theirs = SyncVectorEnv(
+        [lambda: NavigationSingleEnv(settings, seed=5, flat=flat)], autoreset_mode=mode
+    )
     assert same(ours.reset()[0], theirs.reset()[0])
     ended = 0
     for action in random_actions(4 * LENGTH, 1):
@@ -144,7 +154,9 @@ def test_one_drone_lives_as_in_gymnasiums_own_vector_environment(mode, flat):
 
 
 def _as_double(info):
-    """Return infos with all numbers as Python's: Gymnasium makes float64 of them, we keep the simulator's float32."""
+    """Return infos with all numbers as Python's: Gymnasium makes float64 of them, we keep the
+    simulator's float32.
+    """
     if isinstance(info, dict):
         return {key: _as_double(value) for key, value in info.items()}
     return info.tolist() if info.dtype != object else [None if row is None else row for row in info]
@@ -182,7 +194,9 @@ def test_next_step_returns_the_last_observation_when_an_episode_ends():
     observation, *_, done = step_until_some_end(ours, sinking())
     *_, info, _ = step_until_some_end(reference, sinking())
     for drone in np.flatnonzero(done):
-        assert same({name: part[drone] for name, part in observation.items()}, info["final_obs"][drone])
+        assert same(
+            {name: part[drone] for name, part in observation.items()}, info["final_obs"][drone]
+        )
 
 
 def test_next_step_returns_the_reset_and_no_reward_in_the_step_after_the_end():
@@ -325,7 +339,10 @@ WRAPPERS = {
     "clip actions": (wrappers.ClipAction, {}),
     "stack frames": (lambda env: wrappers.FrameStackObservation(env, 3), {}),
     "time limit": (lambda env: wrappers.TimeLimit(env, 7), {}),
-    "time aware": (lambda env: wrappers.TimeAwareObservation(wrappers.TimeLimit(env, 7)), {"flat": True}),
+    "time aware": (
+        lambda env: wrappers.TimeAwareObservation(wrappers.TimeLimit(env, 7)),
+        {"flat": True},
+    ),
     "autoreset": (wrappers.Autoreset, {}),
 }
 
@@ -336,7 +353,9 @@ def test_one_drone_flies_in_gymnasiums_wrappers(wrap, options):
     observation, _ = environment.reset(seed=1)
     assert observation in environment.observation_space
     for _ in range(LENGTH):
-        observation, _, terminated, truncated, _ = environment.step(environment.action_space.sample())
+        observation, _, terminated, truncated, _ = environment.step(
+            environment.action_space.sample()
+        )
         assert observation in environment.observation_space
         if terminated or truncated:
             break
@@ -348,7 +367,10 @@ VECTOR_WRAPPERS = {
     "flatten": (vector_wrappers.FlattenObservation, {}),
     "normalise observations": (vector_wrappers.NormalizeObservation, {"flat": True}),
     "normalise rewards": (vector_wrappers.NormalizeReward, {}),
-    "rescale actions": (lambda env: vector_wrappers.RescaleAction(env, np.float32(-1), np.float32(1)), {}),
+    "rescale actions": (
+        lambda env: vector_wrappers.RescaleAction(env, np.float32(-1), np.float32(1)),
+        {},
+    ),
     "clip actions": (vector_wrappers.ClipAction, {}),
 }
 
@@ -417,7 +439,9 @@ def test_rewards_are_those_of_the_simulator_bit_for_bit():
         assert (reward == expected.reward.numpy()).all()
         assert (terminated == expected.terminated.numpy()).all()
         assert (truncated == expected.truncated.numpy()).all()
-        assert all((observation[name] == part.numpy()).all() for name, part in expected.observation.items())
+        assert all(
+            (observation[name] == part.numpy()).all() for name, part in expected.observation.items()
+        )
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -436,12 +460,21 @@ def test_nothing_returned_changes_later(mode, flat):
 def test_a_flat_observation_joins_the_parts_without_padding():
     parts, _ = vector().reset(seed=1)
     joined, _ = vector(flat=True).reset(seed=1)
-    assert (joined == np.concatenate([parts[name].reshape(16, -1) for name in PACKED_ORDER], axis=1)).all()
+    assert (
+        joined == np.concatenate([parts[name].reshape(16, -1) for name in PACKED_ORDER], axis=1)
+    ).all()
 
 
 @pytest.mark.parametrize(
     "action",
-    [np.zeros((15, 3)), np.zeros(3), np.full((16, 3), np.nan), np.full((16, 3), np.inf), "forward", None],
+    [
+        np.zeros((15, 3)),
+        np.zeros(3),
+        np.full((16, 3), np.nan),
+        np.full((16, 3), np.inf),
+        "forward",
+        None,
+    ],
     ids=["one row short", "one drone", "nan", "infinite", "a word", "nothing"],
 )
 @pytest.mark.parametrize("waiting", [False, True])
@@ -454,7 +487,9 @@ def test_a_bad_action_is_refused_and_nothing_moves(action, waiting):
     with pytest.raises(ActionError):
         environment.step(action)
     after = environment.simulator.state_dict()
-    assert all((before[name] == after[name]).all() for name in before if hasattr(before[name], "all"))
+    assert all(
+        (before[name] == after[name]).all() for name in before if hasattr(before[name], "all")
+    )
 
 
 def test_a_bad_action_of_the_single_environment_is_refused():
@@ -470,27 +505,40 @@ def test_the_settings_that_were_given_stay_as_they_are():
     assert settings == small()
 
 
-# ---------------------------------------------------------------------- by name, and without Gymnasium
+# ---------------------------------------------------------------------- by name, and without
+# Gymnasium
 
 
 ROADS = {
-    "nothing imported": "import gymnasium; environment = gymnasium.make('navrl:navrl/Navigation-v0', {})",
-    "navrl first": "import navrl, gymnasium; environment = gymnasium.make('navrl:navrl/Navigation-v0', {})",
-    "the adapter": "import navrl.adapters.gymnasium, gymnasium; environment = gymnasium.make('navrl/Navigation-v0', {})",
-    "all drones": "import gymnasium; environment = gymnasium.make_vec('navrl:navrl/Navigation-v0', 4, **{})",
+    "nothing imported": "import gymnasium; environment = "
+    "gymnasium.make('navrl:navrl/Navigation-v0', {})",
+    "navrl first": "import navrl, gymnasium; environment = "
+    "gymnasium.make('navrl:navrl/Navigation-v0', {})",
+    "the adapter": "import navrl.adapters.gymnasium, gymnasium; environment = "
+    "gymnasium.make('navrl/Navigation-v0', {})",
+    "all drones": "import gymnasium; environment = "
+    "gymnasium.make_vec('navrl:navrl/Navigation-v0', 4, **{})",
 }
 
 
-@pytest.mark.parametrize("road", [pytest.param(road, marks=pytest.mark.slow) for road in ROADS], ids=ROADS)
+@pytest.mark.parametrize(
+    "road", [pytest.param(road, marks=pytest.mark.slow) for road in ROADS], ids=ROADS
+)
 def test_gymnasium_makes_the_environment_by_its_id(road):
     settings = "settings={'env': {'num_worlds': 1}, 'sim': {'num_threads': 1}}"
     program = ROADS[road].replace("**{}", settings).replace("{}", settings)
-    program += "; environment.reset(seed=1); import sys; assert not any('navrl' in str(f) for f in sys.meta_path)"
+    program += (
+        "; environment.reset(seed=1); import sys; assert not any('navrl' in str(f) for f "
+        "in sys.meta_path)"
+    )
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
 
 
 def test_importing_navrl_loads_no_gymnasium_and_leaves_other_imports_alone():
-    program = "import sys, navrl, json, decimal; assert 'gymnasium' not in sys.modules; import gymnasium.spaces"
+    program = (
+        "import sys, navrl, json, decimal; assert 'gymnasium' not in sys.modules; import "
+        "gymnasium.spaces"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -501,7 +549,9 @@ def test_registering_twice_changes_nothing():
 
 
 def test_gymnasium_makes_the_vector_environment_by_name():
-    environment = gymnasium.make_vec(ENVIRONMENT_ID, num_envs=5, settings=small(), autoreset_mode="SameStep")
+    environment = gymnasium.make_vec(
+        ENVIRONMENT_ID, num_envs=5, settings=small(), autoreset_mode="SameStep"
+    )
     assert isinstance(environment, NavigationVectorEnv)
     assert environment.reset()[0]["state"].shape == (5, 8)
 

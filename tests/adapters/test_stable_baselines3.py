@@ -13,7 +13,13 @@ from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecCheckNan, VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecCheckNan,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
 
 from navrl.adapters.gymnasium import NavigationSingleEnv
 from navrl.adapters.stable_baselines3 import NavigationVecEnv
@@ -23,12 +29,22 @@ from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 LENGTH = 50  # steps of the longest episode
-TINY = {"policy_kwargs": {"net_arch": [8]}, "n_steps": 16, "batch_size": 64, "n_epochs": 1, "device": "cpu"}
+TINY = {
+    "policy_kwargs": {"net_arch": [8]},
+    "n_steps": 16,
+    "batch_size": 64,
+    "n_epochs": 1,
+    "device": "cpu",
+}
 
 
 def small(**overrides):
     return NavigationSettings.of(
-        env__num_envs=16, env__num_worlds=2, env__max_episode_length=LENGTH, sim__num_threads=1, **overrides
+        env__num_envs=16,
+        env__num_worlds=2,
+        env__max_episode_length=LENGTH,
+        sim__num_threads=1,
+        **overrides,
     )
 
 
@@ -77,16 +93,22 @@ def test_the_end_of_an_episode_is_told_as_stable_baselines3_expects():
         observation, reward, done, infos = environment.step(action)
         expected = simulator.step(action)
         assert (reward == expected.reward.numpy()).all()
-        assert all((observation[name] == part.numpy()).all() for name, part in expected.observation.items())
+        assert all(
+            (observation[name] == part.numpy()).all() for name, part in expected.observation.items()
+        )
         for drone, info in enumerate(infos):
             assert bool(info) == done[drone]
             if done[drone]:
                 endings.add(info["TimeLimit.truncated"])
-                final = {name: part[drone].numpy() for name, part in expected.final_observation.items()}
+                final = {
+                    name: part[drone].numpy() for name, part in expected.final_observation.items()
+                }
                 assert data_equivalence(info["terminal_observation"], final, exact=True)
                 assert info["TimeLimit.truncated"] == expected.truncated[drone]
                 assert {*STATISTICS, "r", "l"} == set(info["episode"])
-                assert info["is_success"] == (expected.statistics[drone, STATISTICS.index("success_050")] > 0)
+                assert info["is_success"] == (
+                    expected.statistics[drone, STATISTICS.index("success_050")] > 0
+                )
     assert endings == {True, False}
 
 
@@ -94,7 +116,12 @@ def test_a_monitor_around_it_agrees_with_its_statistics():
     inner = NavigationVecEnv(small())
     outer = VecMonitor(inner)
     outer.reset()
-    lengths = [info["episode"]["l"] for a in random_actions(LENGTH) for info in outer.step(a)[3] if "episode" in info]
+    lengths = [
+        info["episode"]["l"]
+        for a in random_actions(LENGTH)
+        for info in outer.step(a)[3]
+        if "episode" in info
+    ]
     assert max(lengths) == LENGTH
 
 
@@ -148,7 +175,9 @@ def test_nothing_returned_changes_later():
     assert data_equivalence(kept, copies, exact=True)
 
 
-@pytest.mark.parametrize("action", [np.zeros((15, 3)), np.full((16, 3), np.nan)], ids=["one row short", "nan"])
+@pytest.mark.parametrize(
+    "action", [np.zeros((15, 3)), np.full((16, 3), np.nan)], ids=["one row short", "nan"]
+)
 def test_a_bad_action_is_refused(action):
     environment = NavigationVecEnv(small())
     environment.reset()
@@ -159,7 +188,9 @@ def test_a_bad_action_is_refused(action):
 def test_methods_reach_the_simulator_that_all_drones_share():
     environment = NavigationVecEnv(small())
     assert environment.env_method("set_world_probabilities", [1.0, 0.0]) == [None] * 16
-    assert [settings.env.num_worlds for settings in environment.get_attr("settings", indices=[0, 3])] == [2, 2]
+    assert [
+        settings.env.num_worlds for settings in environment.get_attr("settings", indices=[0, 3])
+    ] == [2, 2]
     assert not environment.has_attr("no_such_thing")
 
 
@@ -172,5 +203,7 @@ def test_without_stable_baselines3_the_import_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", None)
     monkeypatch.delitem(sys.modules, "navrl.adapters.stable_baselines3")
-    with pytest.raises(MissingExtraError, match=r"pip install 'navrl\[gymnasium\]' stable-baselines3"):
+    with pytest.raises(
+        MissingExtraError, match=r"pip install 'navrl\[gymnasium\]' stable-baselines3"
+    ):
         importlib.import_module("navrl.adapters.stable_baselines3")

@@ -27,7 +27,11 @@ PARTS = ("state", "lidar", "direction", "dynamic_obstacle")
 
 def small(**overrides):
     return NavigationSettings.of(
-        env__num_envs=NUMBER, env__num_worlds=2, env__max_episode_length=LENGTH, sim__num_threads=1, **overrides
+        env__num_envs=NUMBER,
+        env__num_worlds=2,
+        env__max_episode_length=LENGTH,
+        sim__num_threads=1,
+        **overrides,
     )
 
 
@@ -56,7 +60,11 @@ def sink(tensordict):
 
 def collect(environment, policy, *, batches=3, steps=40):
     collector = Collector(
-        environment, policy, frames_per_batch=steps * NUMBER, total_frames=batches * steps * NUMBER, trust_policy=True
+        environment,
+        policy,
+        frames_per_batch=steps * NUMBER,
+        total_frames=batches * steps * NUMBER,
+        trust_policy=True,
     )
     collected = [batch.clone() for batch in collector]
     collector.shutdown()
@@ -82,9 +90,9 @@ def test_the_specs_have_the_shapes_of_the_batch():
     assert environment.batch_size == (NUMBER,)
     assert environment.action_spec.shape == (NUMBER, 3)
     assert environment.reward_spec.shape == (NUMBER, 1)
-    assert {key: environment.full_done_spec[key].shape for key in environment.done_keys} == dict.fromkeys(
-        ("done", "terminated", "truncated"), (NUMBER, 1)
-    )
+    assert {
+        key: environment.full_done_spec[key].shape for key in environment.done_keys
+    } == dict.fromkeys(("done", "terminated", "truncated"), (NUMBER, 1))
     assert environment.observation_spec["lidar"].shape == (NUMBER, 1, 36, 4)
 
 
@@ -106,7 +114,9 @@ def test_a_rollout_stops_at_the_first_end_of_an_episode():
 
 
 def test_a_rollout_until_all_have_ended_steps_nobody_twice():
-    data = TorchRLNavigationEnv(small()).rollout(2 * LENGTH, sink, break_when_any_done=False, break_when_all_done=True)
+    data = TorchRLNavigationEnv(small()).rollout(
+        2 * LENGTH, sink, break_when_any_done=False, break_when_all_done=True
+    )
     assert data["next", "done"][:, -1].all()
     assert data.shape[1] <= LENGTH
 
@@ -141,7 +151,11 @@ def test_the_next_observation_is_the_last_of_an_episode_and_the_one_after_the_fi
         expected = reference.step(data["action"][:, time])
         done = expected.done
         for name in PARTS:
-            last = torch.where(_like(done, data[name][:, 0]), expected.final_observation[name], expected.observation[name])
+            last = torch.where(
+                _like(done, data[name][:, 0]),
+                expected.final_observation[name],
+                expected.observation[name],
+            )
             assert (data["next", name][:, time] == last).all()
             assert (data[name][:, time + 1] == expected.observation[name]).all()
 
@@ -169,7 +183,9 @@ def test_torchrls_sum_of_rewards_is_the_return_of_the_statistics():
     environment = TransformedEnv(TorchRLNavigationEnv(small()), RewardSum())
     data = torch.cat(collect(environment, sink), dim=1)
     done = data["next", "done"].squeeze(-1)
-    assert torch.allclose(data["next", "episode_reward"][done].squeeze(-1), episodes(data)["return"], atol=1e-4)
+    assert torch.allclose(
+        data["next", "episode_reward"][done].squeeze(-1), episodes(data)["return"], atol=1e-4
+    )
 
 
 def test_a_partial_reset_begins_new_episodes_only_where_asked():
@@ -205,7 +221,9 @@ def test_leaving_out_a_drone_that_still_flies_is_refused():
 def test_the_same_seed_gives_the_same_trajectory():
     def fly(environment):
         environment.set_seed(7)
-        return environment.rollout(2 * LENGTH, Replay(random_actions(2 * LENGTH)), break_when_any_done=False)
+        return environment.rollout(
+            2 * LENGTH, Replay(random_actions(2 * LENGTH)), break_when_any_done=False
+        )
 
     environment = TorchRLNavigationEnv(small())
     first = fly(environment)
@@ -224,9 +242,12 @@ def test_seeding_leaves_the_global_generators_alone():
 
 def test_all_three_environments_give_the_same_rewards_bit_for_bit():
     actions = random_actions(3 * LENGTH)
-    native, gymnasium = NavigationEnv(small(), seed=3), NavigationVectorEnv(small(), seed=3, autoreset_mode="SameStep")
+    native = NavigationEnv(small(), seed=3)
+    gymnasium = NavigationVectorEnv(small(), seed=3, autoreset_mode="SameStep")
     native.reset(), gymnasium.reset()
-    data = TorchRLNavigationEnv(small(), seed=3).rollout(len(actions), Replay(actions), break_when_any_done=False)
+    data = TorchRLNavigationEnv(small(), seed=3).rollout(
+        len(actions), Replay(actions), break_when_any_done=False
+    )
     for time, action in enumerate(actions):
         expected = native.step(action)
         assert (gymnasium.step(action.numpy())[1] == expected.reward.numpy()).all()
@@ -254,7 +275,9 @@ def test_gradients_do_not_flow_into_the_simulator():
     assert not environment.step(data)["next", "reward"].requires_grad
 
 
-@pytest.mark.parametrize("action", [torch.zeros(NUMBER, 2), torch.full((NUMBER, 3), torch.nan)], ids=["shape", "nan"])
+@pytest.mark.parametrize(
+    "action", [torch.zeros(NUMBER, 2), torch.full((NUMBER, 3), torch.nan)], ids=["shape", "nan"]
+)
 def test_a_bad_action_is_refused(action):
     environment = TorchRLNavigationEnv(small())
     data = environment.reset()

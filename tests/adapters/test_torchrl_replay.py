@@ -1,4 +1,6 @@
-"""A compressed storage under TorchRL's buffers and samplers, beside its own tensor storage: equal batches."""
+"""A compressed storage under TorchRL's buffers and samplers, beside its own tensor storage: equal
+batches.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CAPACITY = 300
 
 def flight(count: int, first: int = 0) -> TensorDict:
     steps = torch.arange(first, first + count + 1)
-    lidar = torch.stack([(steps * k * 0.01).sin().clamp_min(0) for k in range(24)], 1).view(-1, 1, 6, 4)
+    lidar = torch.stack([(steps * k * 0.01).sin().clamp_min(0) for k in range(24)], 1).view(
+        -1, 1, 6, 4
+    )
     ended = ((steps[:-1] + 1) % 30 == 0)[:, None]
     return TensorDict(
         {
@@ -36,12 +40,18 @@ def flight(count: int, first: int = 0) -> TensorDict:
             "action": torch.sin(steps[:-1, None] * torch.arange(3.0)),
             "episode": steps[:-1] // 30,
             "next": {
-                "agents": {"lidar": torch.where(ended[:, :, None, None], -1.0, lidar[1:]), "mode": steps[1:, None] % 3},
-                "reward": steps[:-1, None].float(), "done": ended, "terminated": ended, "truncated": torch.zeros_like(ended),
+                "agents": {
+                    "lidar": torch.where(ended[:, :, None, None], -1.0, lidar[1:]),
+                    "mode": steps[1:, None] % 3,
+                },
+                "reward": steps[:-1, None].float(),
+                "done": ended,
+                "terminated": ended,
+                "truncated": torch.zeros_like(ended),
             },
         },
         [count],
-    )  # fmt: skip
+    )
 
 
 SAMPLERS = {
@@ -75,7 +85,9 @@ def test_every_sampler_gives_the_batches_of_a_tensor_storage(sampler):
     buffers = []
     for storage in (CompressedStorage(CAPACITY), LazyTensorStorage(CAPACITY)):
         torch.manual_seed(7)
-        buffers.append(TensorDictReplayBuffer(storage=storage, sampler=SAMPLERS[sampler](), batch_size=40))
+        buffers.append(
+            TensorDictReplayBuffer(storage=storage, sampler=SAMPLERS[sampler](), batch_size=40)
+        )
     first = 0
     for count in (100, 90, 150, 77):
         data = flight(count, first)
@@ -132,7 +144,9 @@ def test_frames_and_keys_can_be_rewritten_anywhere():
 
 def test_a_writer_that_keeps_the_best_frames_works():
     ours, theirs = (
-        TensorDictReplayBuffer(storage=storage, batch_size=8, writer=TensorDictMaxValueWriter(rank_key="rank"))
+        TensorDictReplayBuffer(
+            storage=storage, batch_size=8, writer=TensorDictMaxValueWriter(rank_key="rank")
+        )
         for storage in (CompressedStorage(60), LazyTensorStorage(60))
     )
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0)).float()
@@ -160,7 +174,9 @@ def test_a_writer_that_keeps_the_best_frames_takes_single_ones_too():
 
 @pytest.mark.parametrize("way", ["state_dict", "dumps"])
 def test_a_buffer_is_restored_and_goes_on_equally(way, tmp_path):
-    buffer, restored = (TensorDictReplayBuffer(storage=CompressedStorage(CAPACITY), batch_size=16) for _ in range(2))
+    buffer, restored = (
+        TensorDictReplayBuffer(storage=CompressedStorage(CAPACITY), batch_size=16) for _ in range(2)
+    )
     buffer.extend(flight(CAPACITY + 33))
     if way == "dumps":
         buffer.dumps(tmp_path / "buffer")
@@ -299,20 +315,33 @@ def mixed(count: int, first: int = 0) -> TensorDict:
 
 def filled(count: int = 150) -> CompressedStorage:
     storage = CompressedStorage(CAPACITY)
-    frames = TensorDict({"x": torch.arange(count * 8.0).reshape(count, 8), "next": {"y": torch.zeros(count, 1)}}, [count])
+    frames = TensorDict(
+        {"x": torch.arange(count * 8.0).reshape(count, 8), "next": {"y": torch.zeros(count, 1)}},
+        [count],
+    )
     storage.set(range(count), frames)
     return storage
 
 
 def test_small_types_of_indices_do_not_overflow():
     storage = filled()
-    assert torch.equal(storage.get(torch.tensor([-1, 5], dtype=torch.int8))["x"], storage.get([149, 5])["x"])
+    assert torch.equal(
+        storage.get(torch.tensor([-1, 5], dtype=torch.int8))["x"], storage.get([149, 5])["x"]
+    )
 
 
 def test_a_slice_of_a_storage_is_indexed_as_a_tensordict_is():
     storage = filled()
     plain = storage.get(torch.arange(10))
-    for index in (-1, 3, [1, -2], slice(2, 5), torch.tensor([[1, 2], [3, 4]]), torch.arange(10) > 6, torch.tensor(4)):
+    for index in (
+        -1,
+        3,
+        [1, -2],
+        slice(2, 5),
+        torch.tensor([[1, 2], [3, 4]]),
+        torch.arange(10) > 6,
+        torch.tensor(4),
+    ):
         found = storage[:10][index]
         found = found if isinstance(found, TensorDict) else found[:]
         assert found.shape == plain[index].shape

@@ -1,4 +1,6 @@
-"""Where the documents' calls are made: an empty folder, W&B offline, and a server that trains in seconds."""
+"""Where the documents' calls are made: an empty folder, W&B offline, and a server that trains in
+seconds.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,9 @@ def test_an_old_torch_file_with_numpy_in_it_loads(network):
 
 def test_a_batch_of_experience_goes_into_a_checkpoint(network):
     lidar = torch.rand(8, 1, 36, 4)
-    batch = TensorDict({("agents", "observation", "lidar"): lidar, "action": torch.zeros(8, 2)}, [8])
+    batch = TensorDict(
+        {("agents", "observation", "lidar"): lidar, "action": torch.zeros(8, 2)}, [8]
+    )
     with AsyncCheckpointSaver() as saver:
         state = {"model_state_dict": network.state_dict(), "replay_data": batch}
         saver.save_async(state, "with_batch.pt", compress=True)

@@ -1,4 +1,6 @@
-"""Models that are uploaded, downloaded and kept, called as the user's documents call them; W&B is offline."""
+"""Models that are uploaded, downloaded and kept, called as the user's documents call them; W&B is
+offline.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,27 @@ def test_the_best_model_is_uploaded_and_the_tracker_updated(network):
 def test_a_worse_model_is_not_uploaded(network):
     tracker = {"best_value": 85.2, "best_step": 200}
     state = network.state_dict()
-    assert save_and_upload_best_model(state, 300, {"mean_reward": 80.0}, "mean_reward", tracker) is False
+    assert (
+        save_and_upload_best_model(state, 300, {"mean_reward": 80.0}, "mean_reward", tracker)
+        is False
+    )
     assert tracker["best_step"] == 200
 
 
 def test_a_model_saves_uploads_and_loads_itself():
     model = create_navrl_model(load_config([]), None, None, "cpu")
     weights = {name: value.clone() for name, value in model.network.state_dict().items()}
-    model.save_checkpoint(filepath="checkpoint.pt", step=1000, upload_to_wandb=True, wandb_alias="best")
-    for load in (lambda: model.load_from_wandb("user/project/model:best"), lambda: model.load_checkpoint("checkpoint.pt")):
+    model.save_checkpoint(
+        filepath="checkpoint.pt", step=1000, upload_to_wandb=True, wandb_alias="best"
+    )
+    for load in (
+        lambda: model.load_from_wandb("user/project/model:best"),
+        lambda: model.load_checkpoint("checkpoint.pt"),
+    ):
         with torch.no_grad():
             for parameter in model.network.parameters():
                 parameter.zero_()
         load()
-        assert all(torch.equal(value, weights[name]) for name, value in model.network.state_dict().items())
+        assert all(
+            torch.equal(value, weights[name]) for name, value in model.network.state_dict().items()
+        )

@@ -31,12 +31,16 @@ FRAMES = 200
 
 
 def pendulum():
-    """Return a collector of TorchRL's around Gymnasium's pendulum, and its policy, which always answers its bias."""
+    """Return a collector of TorchRL's around Gymnasium's pendulum, and its policy, which always
+    answers its bias.
+    """
     policy = TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"])
     torch.nn.init.zeros_(policy.module.weight)
     torch.nn.init.zeros_(policy.module.bias)
     collector = getattr(collectors, "SyncDataCollector", collectors.Collector)
-    base = collector(GymEnv("Pendulum-v1"), policy, frames_per_batch=FRAMES, total_frames=4 * FRAMES)
+    base = collector(
+        GymEnv("Pendulum-v1"), policy, frames_per_batch=FRAMES, total_frames=4 * FRAMES
+    )
     return base, policy
 
 
@@ -133,7 +137,9 @@ def test_compression_of_a_collector_can_be_switched(compress):
 
 def test_a_nested_key_is_held_compressed():
     lidar, key = torch.rand(32, 1, 36, 4), ("agents", "observation", "lidar")
-    small = CompressedTensorDict(TensorDict({key: lidar, "action": torch.zeros(32, 2)}, [32]), compress_keys=[key])
+    small = CompressedTensorDict(
+        TensorDict({key: lidar, "action": torch.zeros(32, 2)}, [32]), compress_keys=[key]
+    )
     assert torch.equal(small[key], lidar)
     assert small["action"].shape == (32, 2)
 

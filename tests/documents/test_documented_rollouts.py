@@ -1,4 +1,6 @@
-"""Rollouts on disk, in memory and on their way to another machine, called as the user's documents call them."""
+"""Rollouts on disk, in memory and on their way to another machine, called as the user's documents
+call them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LIDAR = ("agents", "observation", "lidar")
 
 @pytest.fixture
 def data():
-    return TensorDict({LIDAR: torch.rand(16, 32, 1, 36, 4), "reward": torch.rand(16, 32, 1)}, [16, 32])
+    return TensorDict(
+        {LIDAR: torch.rand(16, 32, 1, 36, 4), "reward": torch.rand(16, 32, 1)}, [16, 32]
+    )
 
 
 def test_a_rollout_comes_back_from_the_disk_with_its_nested_keys(data):

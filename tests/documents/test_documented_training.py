@@ -12,7 +12,8 @@ from documented import COMMAND
 from navrl import load_checkpoint
 from navrl.cli import main
 
-SHORT = ("env.num_obstacles=20", "max_frame_num=512", "save_interval=2", "eval_interval=2")  # two iterations
+# two iterations
+SHORT = ("env.num_obstacles=20", "max_frame_num=512", "save_interval=2", "eval_interval=2")
 LOGGED = (
     "model/total_parameters",
     "model/file_size_mb",
@@ -73,7 +74,9 @@ def test_a_misspelt_metric_is_refused_before_the_training_starts(capsys):
 
 
 @pytest.mark.slow
-def test_a_training_starts_from_the_weights_of_a_registered_model(server, documented, documents_folder):
+def test_a_training_starts_from_the_weights_of_a_registered_model(
+    server, documented, documents_folder
+):
     folder = documents_folder / "from_model"
     server.train(folder, "headless=True", "env.num_envs=64", *SHORT, "resume_checkpoint=smoke:best")
     assert (folder / "model.pt").is_file()
@@ -117,4 +120,8 @@ def test_a_configuration_file_of_the_users_own_is_read(capsys):
         "seed: 7\n"
     )
     found = configuration(capsys, "--config-path", "cfg", "--config-name", "wandb_model_config")
-    assert (found["seed"], found["wandb"]["project"], found["registry"]["keep_last_n"]) == (7, "navrl-models", 3)
+    assert (found["seed"], found["wandb"]["project"], found["registry"]["keep_last_n"]) == (
+        7,
+        "navrl-models",
+        3,
+    )

@@ -1,4 +1,6 @@
-"""docs/migration.md: its snippets and commands are run, its tables are compared with what the code does."""
+"""docs/migration.md: its snippets and commands are run, its tables are compared with what the code
+does.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ ORIGINAL = {
     "env_dyn.": ("num_obstacles", "vel_range", "local_range"),
     "drone.": ("model_name",),
     "sensor.": ("lidar_range", "lidar_vfov", "lidar_vbeams", "lidar_hres"),
-    "algo.": ("entropy_loss_coefficient", "training_frame_num", "training_epoch_num", "num_minibatches"),
+    "algo.": (
+        "entropy_loss_coefficient",
+        "training_frame_num",
+        "training_epoch_num",
+        "num_minibatches",
+    ),
     "algo.feature_extractor.": ("learning_rate", "dyn_obs_num"),
     "algo.actor.": ("learning_rate", "clip_ratio", "action_limit"),
     "algo.critic.": ("learning_rate", "clip_ratio"),
@@ -59,7 +66,9 @@ def names(cell):
 
 
 SETTINGS = [(names(original)[0], ours) for original, ours, *_ in table("Settings")]
-MANAGEMENT = [(names(original)[0], ours) for original, ours, *_ in table("Settings of model management")]
+MANAGEMENT = [
+    (names(original)[0], ours) for original, ours, *_ in table("Settings of model management")
+]
 
 
 @pytest.fixture
@@ -94,12 +103,18 @@ def test_the_commands_run_one_after_another(server, of_the_original):
     folder = of_the_original
     (folder / "cfg").mkdir()
     (folder / "cfg" / "train.yaml").write_text(blocks("yaml")[0])
-    commands = [shlex.split(line, comments=True) for block in blocks("bash") for line in block.splitlines()]
+    commands = [
+        shlex.split(line, comments=True) for block in blocks("bash") for line in block.splitlines()
+    ]
     assert len(commands) == 8
     for number, (program, *words) in enumerate(commands):
         assert program == "navrl"
         output = folder / f"{number}.txt"
-        request = {"arguments": [*words, *shorter(words)], "output": str(output), "folder": str(folder)}
+        request = {
+            "arguments": [*words, *shorter(words)],
+            "output": str(output),
+            "folder": str(folder),
+        }
         Run(server, server.ask(**request)["pid"], folder, output).finish()
 
 
@@ -112,7 +127,9 @@ def shorter(words):
     return [word for word in TINY if not word.startswith("preset=")]
 
 
-@pytest.mark.parametrize(("override", "ours"), [*SETTINGS, *MANAGEMENT], ids=lambda word: word.partition("=")[0])
+@pytest.mark.parametrize(
+    ("override", "ours"), [*SETTINGS, *MANAGEMENT], ids=lambda word: word.partition("=")[0]
+)
 def test_a_row_of_the_tables_of_settings_is_true(override, ours):
     key = override.partition("=")[0]
     if key == "device" and not torch.cuda.is_available():
@@ -131,7 +148,9 @@ def test_a_row_of_the_tables_of_settings_is_true(override, ours):
 def test_every_setting_of_the_original_is_in_the_table():
     told = {override.partition("=")[0] for override, _ in SETTINGS}
     assert {f"{group}{name}" for group, keys in ORIGINAL.items() for name in keys} - told == set()
-    assert [key for key in (*REFUSED, *RENAMED) if not any(one.startswith(key) for one in told)] == []
+    assert [
+        key for key in (*REFUSED, *RENAMED) if not any(one.startswith(key) for one in told)
+    ] == []
 
 
 def test_every_setting_of_model_management_is_in_the_table():

@@ -10,10 +10,28 @@ import xxhash
 import zstandard
 
 WIDTHS = {
-    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex32": 4, "complex64": 8, "complex128": 16,
-    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
-}  # fmt: skip
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+}
 
 
 def read(path):
@@ -30,7 +48,9 @@ def read(path):
     for array in index["arrays"]:
         size = math.prod(array["shape"]) * WIDTHS[array["element"]]
         chunks = []
-        for number, (stored, expected) in enumerate(zip(array["stored"], array["checksums"], strict=True)):
+        for number, (stored, expected) in enumerate(
+            zip(array["stored"], array["checksums"], strict=True)
+        ):
             chunk = data[position : position + stored]
             position += stored
             assert f"{xxhash.xxh3_64_intdigest(chunk):016x}" == expected
@@ -54,15 +74,21 @@ def decode(chunk, size, codec, element):
         widths = [1, 3] if element in ("float32", "complex64") else [1] * width
     count = size // sum(widths)
     parts, position = [], 4 * len(widths)
-    for word, part_width in zip(struct.unpack(f"<{len(widths)}I", chunk[:position]), widths, strict=True):
+    for word, part_width in zip(
+        struct.unpack(f"<{len(widths)}I", chunk[:position]), widths, strict=True
+    ):
         part = chunk[position : position + (word & 0x7FFFFFFF)]
         position += len(part)
         if word >> 31:
-            decompress = lz4.block.decompress if codec == "lz4" else zstandard.ZstdDecompressor().decompress
+            decompress = (
+                lz4.block.decompress if codec == "lz4" else zstandard.ZstdDecompressor().decompress
+            )
             part = decompress(part, count * part_width)
         parts.append(np.frombuffer(part, np.uint8).reshape(count, part_width))
     assert not any(chunk[position:])
-    return np.concatenate(parts[::-1], axis=1).tobytes()  # the most significant plane is the last in memory
+    return np.concatenate(
+        parts[::-1], axis=1
+    ).tobytes()  # the most significant plane is the last in memory
 
 
 def decode_rows(chunk, size, array, number):
@@ -90,8 +116,12 @@ def decode_rows(chunk, size, array, number):
         bits = [parts[0][place // 8] >> (7 - place % 8) & 1 for place in range(numbers)]
         planes = [iter(plane) for plane in parts[1 : width + 1]]
         parts = parts[width + 1 :]
-        changes = [int.from_bytes(bytes(next(plane) for plane in planes), "big") if bit else 0 for bit in bits]
-        table = np.array(changes, dtype=f"<u{width}").reshape(-1, group).T.copy()  # (rows, numbers of a row)
+        changes = [
+            int.from_bytes(bytes(next(plane) for plane in planes), "big") if bit else 0
+            for bit in bits
+        ]
+        # (rows, numbers of a row)
+        table = np.array(changes, dtype=f"<u{width}").reshape(-1, group).T.copy()
         for place in range(1, group):
             if (first + place) % steps:
                 table[place] += table[place - 1]

@@ -1,4 +1,6 @@
-"""States to save, and what it means that two are the same: types, keys, order, dtypes, shapes, and every bit."""
+"""States to save, and what it means that two are the same: types, keys, order, dtypes, shapes, and
+every bit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from navrl.io.container.tensor_types import TORCH_DTYPES
 
 def bits(tensor: torch.Tensor) -> bytes:
     plain = tensor.detach().resolve_conj().resolve_neg()
-    fresh = torch.empty(plain.shape, dtype=plain.dtype).copy_(plain)  # a tensor of one element may have any stride, and keep it
+    # a tensor of one element may have any stride, and keep it
+    fresh = torch.empty(plain.shape, dtype=plain.dtype).copy_(plain)
     return fresh.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
@@ -39,7 +42,9 @@ def assert_same(found, expected, place="state"):
 
 
 def random_tensor(name: str, shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
-    """Return a tensor of any element type with random bits; complex and float ones get NaNs and infinities too."""
+    """Return a tensor of any element type with random bits; complex and float ones get NaNs and
+    infinities too.
+    """
     dtype = TORCH_DTYPES[name]
     generator = torch.Generator().manual_seed(seed)
     width = torch.empty(0, dtype=dtype).element_size()
@@ -50,7 +55,9 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int = 0) -> torch.Ten
 
 
 def everything() -> dict:
-    """Return a state with one of each: dtypes, shapes, ties, slices, scalars, containers, generators."""
+    """Return a state with one of each: dtypes, shapes, ties, slices, scalars, containers,
+    generators.
+    """
     shared = torch.randn(6, 5)
     return {
         "dtypes": {name: random_tensor(name, (3, 4)) for name in TORCH_DTYPES},
@@ -66,20 +73,42 @@ def everything() -> dict:
         "parameter": torch.nn.Parameter(torch.randn(3)),
         "transposed parameter": torch.nn.Parameter(torch.randn(4, 3).T),
         "with gradient": torch.randn(4, 3, requires_grad=True),
-        "arrays": [np.arange(6).reshape(2, 3), np.zeros((0, 2), np.float16), np.float32(2.5), np.bool_(True)],
-        "scalars": (True, False, None, 0, -1, 1 << 100, 0.1, -0.0, float("nan"), float("inf"), float("-inf"), 2 - 3j),
+        "arrays": [
+            np.arange(6).reshape(2, 3),
+            np.zeros((0, 2), np.float16),
+            np.float32(2.5),
+            np.bool_(True),
+        ],
+        "scalars": (
+            True,
+            False,
+            None,
+            0,
+            -1,
+            1 << 100,
+            0.1,
+            -0.0,
+            float("nan"),
+            float("inf"),
+            float("-inf"),
+            2 - 3j,
+        ),
         "texts": ["", "höhe", "\ud800", b"", b"\x00\xff"],
         5: {(1, "a"): 1, 2.5: 2, None: 3, b"k": 4, True: 5},
         "ordered": OrderedDict(b=1, a=torch.Size([2, 3])),
-    }  # fmt: skip
+    }
 
 
 class TinyTraining:
-    """A network that trains in microseconds, with everything a checkpoint meets: ties, buffers, two optimisers."""
+    """A network that trains in microseconds, with everything a checkpoint meets: ties, buffers, two
+    optimisers.
+    """
 
     def __init__(self, width: int = 64, *, buffers: bool = True) -> None:
         norm = torch.nn.BatchNorm1d(width) if buffers else torch.nn.LayerNorm(width)
-        self.model = torch.nn.Sequential(torch.nn.Linear(8, width), norm, torch.nn.ELU(), torch.nn.Linear(width, width))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(8, width), norm, torch.nn.ELU(), torch.nn.Linear(width, width)
+        )
         self.head = torch.nn.Linear(width, width)
         self.head.weight = self.model[3].weight
         self.adam = torch.optim.Adam(self.model.parameters(), 1e-2)

@@ -23,9 +23,24 @@ def golden_rollout() -> np.ndarray:
 
 def write_golden_rollout(path: Path) -> None:
     numbers = golden_rollout()
-    document = {"kind": "rollout", "created": 0.0, "metadata": {}, "state": {"dict": [["x", {"ndarray": 0}]]}}
-    said = {"iteration": 0, "envs": 2, "steps": 12, "time_first": False, "rows": [0], "error_bounds": {}, "tensordicts": None}
-    source = ArraySource("x", "uint16", numbers.shape, numbers.reshape(-1).view(np.uint8), codec="time-delta-zstd")
+    document = {
+        "kind": "rollout",
+        "created": 0.0,
+        "metadata": {},
+        "state": {"dict": [["x", {"ndarray": 0}]]},
+    }
+    said = {
+        "iteration": 0,
+        "envs": 2,
+        "steps": 12,
+        "time_first": False,
+        "rows": [0],
+        "error_bounds": {},
+        "tensordicts": None,
+    }
+    source = ArraySource(
+        "x", "uint16", numbers.shape, numbers.reshape(-1).view(np.uint8), codec="time-delta-zstd"
+    )
     write_container(path, [source], {**document, "rollout": said})
 
 

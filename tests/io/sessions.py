@@ -6,6 +6,8 @@ from pathlib import Path
 
 
 def niceness_of_session(process="self"):
-    """Return it as the only word of a list; no word where there is none: in a container the file is there, and empty."""
+    """Return it as the only word of a list; no word where there is none: in a container the file is
+    there, and empty.
+    """
     path = Path(f"/proc/{process}/autogroup")
     return path.read_text().split()[-1:] if path.exists() else []

@@ -15,7 +15,11 @@ from navrl.io.checkpoint.channel import Channel
 from navrl.io.checkpoint.shared_memory import SharedMemory
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
@@ -30,7 +34,11 @@ def ends():
 
 
 @settings(deadline=None)
-@given(messages=st.lists(st.tuples(VALUES, st.lists(st.binary(max_size=50), max_size=3), st.booleans()), max_size=5))
+@given(
+    messages=st.lists(
+        st.tuples(VALUES, st.lists(st.binary(max_size=50), max_size=3), st.booleans()), max_size=5
+    )
+)
 def test_messages_arrive_in_order_with_their_bytes_and_descriptors(messages):
     one, other = map(Channel, socket.socketpair())
     memory = SharedMemory(8)

@@ -1,4 +1,6 @@
-"""load_checkpoint: finds what was written, loads in place, reads old files, and runs no code unless told to."""
+"""load_checkpoint: finds what was written, loads in place, reads old files, and runs no code unless
+told to.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,16 @@ def test_of_two_names_the_newer_file_is_loaded_with_a_warning(tmp_path, newer):
     for name in ("x.pt", "x.pt.lz4"):
         save_checkpoint({"name": name}, tmp_path / name)
         os.utime(tmp_path / name, (1000, 2000 if name == newer else 1000))
-    with pytest.warns(RuntimeWarning, match=rf"x\.pt and x\.pt\.lz4; {newer}, modified last, is used"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"x\.pt and x\.pt\.lz4; {newer}, modified last, is used"
+    ):
         assert load_checkpoint(tmp_path / "x.pt") == {"name": newer}
 
 
 def test_a_missing_checkpoint_names_what_was_tried(tmp_path):
-    with pytest.raises(CheckpointError, match=r"x\.pt: no such checkpoint; tried x\.pt, x\.pt\.lz4"):
+    with pytest.raises(
+        CheckpointError, match=r"x\.pt: no such checkpoint; tried x\.pt, x\.pt\.lz4"
+    ):
         load_checkpoint(tmp_path / "x.pt")
 
 
@@ -91,7 +97,9 @@ def test_a_trusted_pickle_runs(evil):
     assert (evil / "ran").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 not a zip", b"\x80\x02", b"\x04\x22\x4d\x18 no frame"])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"PK\x03\x04 not a zip", b"\x80\x02", b"\x04\x22\x4d\x18 no frame"]
+)
 def test_a_file_of_something_else_is_refused_by_name(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
     with pytest.raises((ContainerError, CheckpointError), match=r"x\.pt"):
@@ -104,7 +112,9 @@ def test_an_lz4_frame_that_claims_more_than_it_can_hold_costs_no_memory(tmp_path
     frame[14] = xxhash.xxh32_intdigest(bytes(frame[4:14])) >> 8 & 0xFF
     (tmp_path / "x.pt.lz4").write_bytes(frame)
     monkeypatch.setattr(lz4.frame, "decompress", lambda _: pytest.fail("decompressed"))
-    with pytest.raises(ContainerError, match=r"x\.pt\.lz4: damaged: an LZ4 frame .* claims to hold 1099511627776"):
+    with pytest.raises(
+        ContainerError, match=r"x\.pt\.lz4: damaged: an LZ4 frame .* claims to hold 1099511627776"
+    ):
         load_checkpoint(tmp_path / "x.pt.lz4")
 
 
@@ -146,7 +156,9 @@ def test_loading_into_tensors_that_are_not_contiguous_fills_them_too(tmp_path):
     assert target.equal(torch.arange(12.0).reshape(3, 4))
 
 
-@pytest.mark.parametrize("target", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), torch.zeros(1, 3)])
+@pytest.mark.parametrize(
+    "target", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), torch.zeros(1, 3)]
+)
 def test_a_state_that_does_not_fit_is_refused_and_untouched(tmp_path, target):
     save_checkpoint({"first": torch.ones(2), "x": torch.ones(3)}, tmp_path / "x.pt")
     first = torch.zeros(2)
@@ -181,7 +193,10 @@ def test_a_file_of_torch_fills_the_tensors_of_a_state_too(tmp_path, write):
 def test_a_file_of_torch_that_does_not_fit_leaves_the_state_untouched(tmp_path, write):
     write({"first": torch.ones(2), "x": [torch.ones(3)]}, tmp_path / "x.pt")
     first = torch.zeros(2)
-    with pytest.raises(CheckpointError, match=r"x\.pt: x/0 is torch.float32 \[3\], to be loaded into torch.float32 \[4\]"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"x\.pt: x/0 is torch.float32 \[3\], to be loaded into torch.float32 \[4\]",
+    ):
         load_checkpoint(tmp_path / "x.pt", into={"first": first, "x": [torch.zeros(4)]})
     assert first.sum() == 0
 
@@ -193,7 +208,9 @@ def test_a_file_that_cannot_be_read_is_named_with_the_cause(tmp_path, monkeypatc
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pread", broken)
-    with pytest.raises(ContainerError, match=r"x\.pt: cannot be read: OSError: .*Input/output error"):
+    with pytest.raises(
+        ContainerError, match=r"x\.pt: cannot be read: OSError: .*Input/output error"
+    ):
         load_checkpoint(tmp_path / "x.pt")
 
 

@@ -1,4 +1,6 @@
-"""Every codec: what goes in comes out, nothing expands beyond its limit, and no stored bytes can crash it."""
+"""Every codec: what goes in comes out, nothing expands beyond its limit, and no stored bytes can
+crash it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def decode(codec: str, stored: np.ndarray, size: int, element: str) -> np.ndarra
 CHUNKS = {
     "noise": lambda n: np.random.default_rng(0).integers(0, 256, n, dtype=np.uint8),
     "zeros": lambda n: np.zeros(n, np.uint8),
-    "weights": lambda n: np.resize(np.random.default_rng(1).normal(0, 0.02, n).astype(np.float32).view(np.uint8), n),
+    "weights": lambda n: np.resize(
+        np.random.default_rng(1).normal(0, 0.02, n).astype(np.float32).view(np.uint8), n
+    ),
 }
 
 
@@ -58,7 +62,9 @@ def test_floats_are_split_the_same_whatever_the_order_in_which_numpy_copies(monk
 @pytest.mark.parametrize("level", [0, 1, 9, 16])
 def test_every_level_reads_back_the_same(codec, level):
     chunk = CHUNKS["weights"](1 << 16)
-    assert np.array_equal(decode(codec, encode(codec, chunk, "float32", level), chunk.size, "float32"), chunk)
+    assert np.array_equal(
+        decode(codec, encode(codec, chunk, "float32", level), chunk.size, "float32"), chunk
+    )
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -71,7 +77,8 @@ def test_a_chunk_is_never_stored_smaller_than_its_limit(codec, element):
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "raw"])
 def test_noise_grows_by_no_more_than_the_lengths_of_its_parts(codec):
     chunk = CHUNKS["noise"](1 << 16)
-    maps = 64 if codec == "time-delta-zstd" else 0  # one that says that all numbers changed is coded in a few bytes
+    # one that says that all numbers changed is coded in a few bytes
+    maps = 64 if codec == "time-delta-zstd" else 0
     assert encode(codec, chunk, "float64").size <= chunk.size + 4 * 8 + maps
 
 
@@ -81,11 +88,15 @@ def test_planes_shrink_weights_where_lz4_cannot():
     assert encode("planes-zstd", chunk, "float32").size < 0.86 * chunk.size
 
 
-needs_libzstd = pytest.mark.skipif(not libzstd.codes_entropy(), reason="the wheel of zstandard hides libzstd")
+needs_libzstd = pytest.mark.skipif(
+    not libzstd.codes_entropy(), reason="the wheel of zstandard hides libzstd"
+)
 
 
 @needs_libzstd
-def test_weights_are_coded_without_a_search_for_repetitions_where_libzstd_can_be_reached(monkeypatch):
+def test_weights_are_coded_without_a_search_for_repetitions_where_libzstd_can_be_reached(
+    monkeypatch,
+):
     chunk = CHUNKS["weights"](1 << 20)
     quick = encode("planes-zstd", chunk, "float32")
     monkeypatch.setattr(codecs_module, "entropy_code", lambda part: None)
@@ -97,22 +108,40 @@ def test_weights_are_coded_without_a_search_for_repetitions_where_libzstd_can_be
 
 LAYER = np.random.default_rng(0).normal(0, 0.02, 1 << 12).astype(np.float32)
 REPETITIVE = {  # and how small they are at most
-    "almost nothing but zeros": (np.where(np.arange(1 << 18) % 256, 0, 1).astype(np.float32), 0.005),
+    "almost nothing but zeros": (
+        np.where(np.arange(1 << 18) % 256, 0, 1).astype(np.float32),
+        0.005,
+    ),
     "64 copies of a layer": (np.tile(LAYER, 64), 0.76),
     "every number 64 times": (np.repeat(LAYER, 64), 0.76),
-    "a map of labels": (np.kron(np.random.default_rng(0).integers(0, 20, (16, 16)), np.ones((32, 32))).astype(np.uint8), 0.05),
-    "bytes with a period of 4096": (np.tile(np.random.default_rng(0).integers(0, 99, 4096, dtype=np.uint8), 64), 0.03),
+    "a map of labels": (
+        np.kron(np.random.default_rng(0).integers(0, 20, (16, 16)), np.ones((32, 32))).astype(
+            np.uint8
+        ),
+        0.05,
+    ),
+    "bytes with a period of 4096": (
+        np.tile(np.random.default_rng(0).integers(0, 99, 4096, dtype=np.uint8), 64),
+        0.03,
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", REPETITIVE)
 def test_what_repeats_itself_is_searched_for_repetitions(kind):
     numbers, share = REPETITIVE[kind]
-    assert encode("planes-zstd", numbers.reshape(-1).view(np.uint8), numbers.dtype.name).size < share * numbers.nbytes
+    assert (
+        encode("planes-zstd", numbers.reshape(-1).view(np.uint8), numbers.dtype.name).size
+        < share * numbers.nbytes
+    )
 
 
 @pytest.mark.parametrize(
-    "hidden", [{"find_spec": lambda name: None}, {"find_spec": lambda name: SimpleNamespace(origin="nowhere.so")}]
+    "hidden",
+    [
+        {"find_spec": lambda name: None},
+        {"find_spec": lambda name: SimpleNamespace(origin="nowhere.so")},
+    ],
 )
 def test_a_wheel_that_hides_libzstd_is_no_reason_to_fail(monkeypatch, hidden):
     monkeypatch.setattr(libzstd, "importlib", SimpleNamespace(util=SimpleNamespace(**hidden)))
@@ -121,7 +150,10 @@ def test_a_wheel_that_hides_libzstd_is_no_reason_to_fail(monkeypatch, hidden):
     try:
         assert libzstd.entropy_code(np.zeros(9, np.uint8)) is None
         chunk = CHUNKS["weights"](1 << 16)
-        assert np.array_equal(decode("planes-zstd", encode("planes-zstd", chunk, "float32"), chunk.size, "float32"), chunk)
+        assert np.array_equal(
+            decode("planes-zstd", encode("planes-zstd", chunk, "float32"), chunk.size, "float32"),
+            chunk,
+        )
     finally:
         for cached in (libzstd.functions, libzstd.codes_entropy):
             cached.cache_clear()
@@ -141,11 +173,16 @@ def test_a_frame_of_coded_bytes_is_read_by_zstandard_and_never_longer_than_they_
 
 
 def test_threads_code_side_by_side_as_they_do_alone():
-    chunks = [np.random.default_rng(i).normal(0, 0.02, 1 << 16).astype(np.float32).view(np.uint8) for i in range(8)]
+    chunks = [
+        np.random.default_rng(i).normal(0, 0.02, 1 << 16).astype(np.float32).view(np.uint8)
+        for i in range(8)
+    ]
     alone = [encode("planes-zstd", chunk, "float32").tobytes() for chunk in chunks]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
-            assert [*pool.map(lambda chunk: encode("planes-zstd", chunk, "float32").tobytes(), chunks)] == alone
+            assert [
+                *pool.map(lambda chunk: encode("planes-zstd", chunk, "float32").tobytes(), chunks)
+            ] == alone
 
 
 @pytest.mark.parametrize("codec", CODECS)

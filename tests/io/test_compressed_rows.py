@@ -1,4 +1,6 @@
-"""Compressed rows and messages: bit for bit, only what is asked for, and nothing damaged is believed."""
+"""Compressed rows and messages: bit for bit, only what is asked for, and nothing damaged is
+believed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from navrl.io.replay.compressed_rows import CompressedRows, read_message, write_
 
 
 def identical(first, second):
-    return first.dtype == second.dtype and first.shape == second.shape and bits(first) == bits(second)
+    return (
+        first.dtype == second.dtype and first.shape == second.shape and bits(first) == bits(second)
+    )
 
 
 @st.composite
@@ -40,7 +44,9 @@ def tensors(draw, least=1):
 def test_rows_come_back_bit_for_bit_in_any_order(tensor, codec, chunk_rows, data):
     packed = CompressedRows.compress(tensor, codec=codec, chunk_rows=chunk_rows)
     assert identical(packed.read(), tensor)
-    chosen = data.draw(st.lists(st.integers(0, len(tensor) - 1), max_size=12)) if len(tensor) else []
+    chosen = (
+        data.draw(st.lists(st.integers(0, len(tensor) - 1), max_size=12)) if len(tensor) else []
+    )
     index = torch.tensor(chosen, dtype=torch.int64)
     assert identical(packed.read(index), tensor[index])
     assert packed.nbytes == tensor.nbytes
@@ -58,7 +64,8 @@ def test_a_message_comes_back_bit_for_bit(tensor, codec):
 
 
 def test_a_single_number_cut_from_a_wider_tensor_is_compressed():
-    column = torch.tensor([[-3.5, 8.0]])[:, 0]  # contiguous, says torch of one element, with a stride of 2
+    # contiguous, says torch of one element, with a stride of 2
+    column = torch.tensor([[-3.5, 8.0]])[:, 0]
     assert identical(CompressedRows.compress(column).read(), column)
     assert identical(read_message(write_message(column))[0], column)
 
@@ -100,7 +107,9 @@ def test_large_messages_go_in_several_chunks():
 
 def test_joined_rows_are_read_by_place():
     first, second = torch.arange(5), torch.arange(100, 104)
-    packed = CompressedRows.joined([CompressedRows.compress(part, chunk_rows=3) for part in (first, second)])
+    packed = CompressedRows.joined(
+        [CompressedRows.compress(part, chunk_rows=3) for part in (first, second)]
+    )
     assert packed.read().tolist() == [0, 1, 2, 3, 4, 100, 101, 102, 103]
     assert packed.read(torch.tensor([4, 6, 9])).tolist() == [4, 100, 103]
     with pytest.raises(IndexError):
@@ -140,7 +149,9 @@ def test_a_small_message_cannot_ask_for_much_memory():
 
     import xxhash
 
-    text = json.dumps({"codec": "raw", "element": "float32", "shape": [1 << 40, 1 << 20], "rows": 1, "note": {}}).encode()
+    text = json.dumps(
+        {"codec": "raw", "element": "float32", "shape": [1 << 40, 1 << 20], "rows": 1, "note": {}}
+    ).encode()
     body = b"NVRLrows" + struct.pack("<I", len(text)) + text
     message = torch.frombuffer(bytearray(body + xxhash.xxh3_64_digest(body)), dtype=torch.uint8)
     with pytest.raises(ContainerError, match="too short for the shape"):

@@ -1,4 +1,6 @@
-"""The file: damage anywhere is an error that names the file, and a hostile file gets nothing but an error."""
+"""The file: damage anywhere is an error that names the file, and a hostile file gets nothing but an
+error.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from navrl.io.container.index import FOOTER, HEADER, index_checksum
 @pytest.fixture
 def state():
     torch.manual_seed(0)
-    return {"first": torch.randn(300, 7), "second": torch.randn(700_000), "name": "x", "third": torch.arange(9)}
+    return {
+        "first": torch.randn(300, 7),
+        "second": torch.randn(700_000),
+        "name": "x",
+        "third": torch.arange(9),
+    }
 
 
 @pytest.fixture(params=["planes-zstd", "raw"])
@@ -84,7 +91,9 @@ def test_a_flipped_bit_in_an_array_names_the_file_and_the_array(saved):
     bad[entry.offsets[1] + 12345] ^= 4
     saved.write_bytes(bad)
     for attempt in (load_checkpoint, verify_checkpoint):
-        with pytest.raises(ContainerError, match=r"state\.pt: array 'second' is damaged: .* chunk 1"):
+        with pytest.raises(
+            ContainerError, match=r"state\.pt: array 'second' is damaged: .* chunk 1"
+        ):
             attempt(saved)
 
 
@@ -110,14 +119,18 @@ def test_a_version_of_the_future_says_so(saved):
 HOSTILE = {
     "a million million elements": lambda index: index["arrays"][0].update(shape=[10**12]),
     "elements beyond any machine": lambda index: index["arrays"][0].update(shape=[2**63, 2**63]),
-    "no elements, but impossible strides": lambda index: index["arrays"][0].update(shape=[2**62, 2**62, 0]),
+    "no elements, but impossible strides": lambda index: index["arrays"][0].update(
+        shape=[2**62, 2**62, 0]
+    ),
     "a negative length": lambda index: index["arrays"][0].update(shape=[-1, -2100]),
     "a length that is true": lambda index: index["arrays"][0].update(shape=[True, 2100]),
     "too many dimensions": lambda index: index["arrays"][0].update(shape=[1] * 100 + [2100]),
     "chunks of no bytes": lambda index: index["arrays"][0].update(chunk_bytes=0),
     "chunks of a gigabyte": lambda index: index["arrays"][0].update(chunk_bytes=1 << 30),
     "chunks that end inside a number": lambda index: index["arrays"][0].update(chunk_bytes=1000),
-    "a bomb": lambda index: index["arrays"][0].update(shape=[1 << 28], stored=[1] * 1024, checksums=["0" * 16] * 1024),
+    "a bomb": lambda index: index["arrays"][0].update(
+        shape=[1 << 28], stored=[1] * 1024, checksums=["0" * 16] * 1024
+    ),
     "stored bytes below zero": lambda index: index["arrays"][0].update(stored=[-5]),
     "a chunk less": lambda index: index["arrays"][1]["stored"].pop(),
     "a checksum less": lambda index: index["arrays"][1]["checksums"].pop(),
@@ -179,10 +192,13 @@ def test_a_tree_nested_too_deep_is_refused_by_name(saved):
 
 
 def test_a_hostile_claim_costs_no_memory(saved):
-    """Load with hardly more memory than the file needs: a claim that was believed would end in a MemoryError."""
+    """Load with hardly more memory than the file needs: a claim that was believed would end in a
+    MemoryError.
+    """
     rewrite_index(saved, HOSTILE["a million million elements"])
     program = (
-        "import resource, sys; from navrl.io import load_checkpoint; from navrl.errors import ContainerError\n"
+        "import resource, sys; from navrl.io import load_checkpoint; from navrl.errors import "
+        "ContainerError\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)\n"
         "try: load_checkpoint(sys.argv[1], workers=1)\n"
@@ -194,7 +210,10 @@ def test_a_hostile_claim_costs_no_memory(saved):
 def test_saving_over_a_file_leaves_neither_its_memory_nor_a_descriptor_behind(saved, state):
     def settled():
         deadline = time.monotonic() + 10
-        while any(thread.name == "navrl-free" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        while (
+            any(thread.name == "navrl-free" for thread in threading.enumerate())
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         return len(os.listdir("/proc/self/fd"))
 
@@ -221,7 +240,9 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_other(saved, state):
 def test_an_index_that_no_reader_would_accept_is_not_written(saved, monkeypatch):
     before = saved.read_bytes()
     monkeypatch.setattr(container_module, "MAX_INDEX_BYTES", 1000)
-    with pytest.raises(CheckpointError, match=r"state\.pt: an index of \d+ bytes, expected at most 1000"):
+    with pytest.raises(
+        CheckpointError, match=r"state\.pt: an index of \d+ bytes, expected at most 1000"
+    ):
         save_checkpoint({"numbers": list(range(1000))}, saved)
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
@@ -236,12 +257,17 @@ def test_bytes_that_a_tree_names_a_thousand_times_take_their_memory_once(tmp_pat
     assert len({id(one) for one in loaded}) == 1
 
 
-@pytest.mark.parametrize(("element", "widened"), [("float32", "float64"), ("uint8", "complex128"), ("bfloat16", "float64")])
+@pytest.mark.parametrize(
+    ("element", "widened"),
+    [("float32", "float64"), ("uint8", "complex128"), ("bfloat16", "float64")],
+)
 def test_only_bfloat16_is_widened_and_only_to_float32(tmp_path, element, widened):
     path = tmp_path / "x.pt"
     save_checkpoint(torch.ones(10).to(getattr(torch, element)), path)
     rewrite_index(path, lambda index: index["document"]["state"].update(widen=widened))
-    with pytest.raises(ContainerError, match=rf"x\.pt: state is {element}, to be widened to {widened}"):
+    with pytest.raises(
+        ContainerError, match=rf"x\.pt: state is {element}, to be widened to {widened}"
+    ):
         load_checkpoint(path)
 
 
@@ -249,9 +275,12 @@ def test_only_bfloat16_is_widened_and_only_to_float32(tmp_path, element, widened
 def test_arrays_of_many_chunks_and_of_few_come_back_whatever_threads_take_at_once(tmp_path, codec):
     torch.manual_seed(0)
     state = {
-        "floats": torch.randn(2_500_001), "small": torch.randn(5000), "halves": torch.randn(3_000_000).bfloat16(),
-        "wide": torch.randn(700_000, dtype=torch.float64), "numbers": torch.arange(900_000),
-    }  # fmt: skip
+        "floats": torch.randn(2_500_001),
+        "small": torch.randn(5000),
+        "halves": torch.randn(3_000_000).bfloat16(),
+        "wide": torch.randn(700_000, dtype=torch.float64),
+        "numbers": torch.arange(900_000),
+    }
     save_checkpoint(state, tmp_path / "state.pt", codec=codec)
     loaded = load_checkpoint(tmp_path / "state.pt")
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
@@ -260,7 +289,9 @@ def test_arrays_of_many_chunks_and_of_few_come_back_whatever_threads_take_at_onc
 def test_the_checksums_are_xxh3_of_the_stored_bytes(tmp_path):
     array = np.arange(5, dtype=np.float32)
     save_checkpoint({"x": array}, tmp_path / "x.pt", codec="raw")
-    assert read_index(tmp_path / "x.pt").arrays[0].checksums == (xxhash.xxh3_64_intdigest(array.tobytes()),)
+    assert read_index(tmp_path / "x.pt").arrays[0].checksums == (
+        xxhash.xxh3_64_intdigest(array.tobytes()),
+    )
 
 
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):

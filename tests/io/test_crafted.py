@@ -1,4 +1,5 @@
-"""Crafted files: an index with a valid checksum and false claims ends in an error that names the file.
+"""Crafted files: an index with a valid checksum and false claims ends in an error that names the
+file.
 
 Never in another exception, and never in more memory than the file justifies. The long mode runs as
 many as asked for: `NAVRL_FUZZ=100000 pytest tests/io/test_crafted.py`.
@@ -40,19 +41,58 @@ EXAMPLES = max(30, int(os.environ.get("NAVRL_FUZZ", "0")))
 FUZZ = settings(
     max_examples=EXAMPLES,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
 )
 MOST_MEMORY = 64 << 20  # bytes; the files are some kB
 TOLERATED = 4000  # letters of an error: never the whole of what a file says
 
-NUMBERS = st.sampled_from([0, -1, 1, 2, 3, 2**28, 2**31, 2**60, 2**63, 10**30, 10**400, 1.5, -0.0, 1e300, float("1e308")])
-WORDS = st.sampled_from(["", "raw", "rows-zstd", "float64", "bool", "a/b", "x" * 300, "\ud800", "checkpoint", "../x", "nan"])
+NUMBERS = st.sampled_from(
+    [0, -1, 1, 2, 3, 2**28, 2**31, 2**60, 2**63, 10**30, 10**400, 1.5, -0.0, 1e300, float("1e308")]
+)
+WORDS = st.sampled_from(
+    [
+        "",
+        "raw",
+        "rows-zstd",
+        "float64",
+        "bool",
+        "a/b",
+        "x" * 300,
+        "\ud800",
+        "checkpoint",
+        "../x",
+        "nan",
+    ]
+)
 TREES = st.sampled_from(
-    [{"tensor": 0}, {"ndarray": 1}, {"tensor": 10**30}, {"scalar": 0}, {"bytes": 0}, {"int": "z"}, {"int": "f" * 9000},
-     {"float": "x"}, {"dict": []}, {"dict": [["x", {"tensor": 0}]]}, {"dict": [[[], 1]]}, {"dict": 5}, {"tuple": 3},
-     {"size": [2**70]}, {"complex": [1]}, {"ordered": [], "attributes": [["items", 1]]}, {"no": 1}, {}]
-)  # fmt: skip
-VALUES = st.one_of(st.none(), st.booleans(), NUMBERS, WORDS, TREES, st.lists(NUMBERS, max_size=3), st.just([[]]))
+    [
+        {"tensor": 0},
+        {"ndarray": 1},
+        {"tensor": 10**30},
+        {"scalar": 0},
+        {"bytes": 0},
+        {"int": "z"},
+        {"int": "f" * 9000},
+        {"float": "x"},
+        {"dict": []},
+        {"dict": [["x", {"tensor": 0}]]},
+        {"dict": [[[], 1]]},
+        {"dict": 5},
+        {"tuple": 3},
+        {"size": [2**70]},
+        {"complex": [1]},
+        {"ordered": [], "attributes": [["items", 1]]},
+        {"no": 1},
+        {},
+    ]
+)
+VALUES = st.one_of(
+    st.none(), st.booleans(), NUMBERS, WORDS, TREES, st.lists(NUMBERS, max_size=3), st.just([[]])
+)
 
 
 def nested(depth):
@@ -66,7 +106,11 @@ def nested(depth):
 def changes(draw):
     """Return a function that changes an index in one to three places."""
     steps = draw(
-        st.lists(st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=7), ACTIONS, VALUES), min_size=1, max_size=3)
+        st.lists(
+            st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=7), ACTIONS, VALUES),
+            min_size=1,
+            max_size=3,
+        )
     )
 
     def change(index):
@@ -84,7 +128,9 @@ def apply(node, path, action, value):
     *way, last = path
     for number in way:
         inner = [
-            child for child in (node.values() if isinstance(node, dict) else node) if child and isinstance(child, dict | list)
+            child
+            for child in (node.values() if isinstance(node, dict) else node)
+            if child and isinstance(child, dict | list)
         ]
         if not inner:
             break
@@ -106,16 +152,27 @@ def templates(tmp_path_factory):
     """A folder with a chain of checkpoints and three rollouts."""
     folder = tmp_path_factory.mktemp("templates")
     torch.manual_seed(0)
-    state = {"weights": torch.randn(40, 30), "list": [torch.arange(5), b"bytes"], "step": 7, (1, "a"): 1 << 80}
+    state = {
+        "weights": torch.randn(40, 30),
+        "list": [torch.arange(5), b"bytes"],
+        "step": 7,
+        (1, "a"): 1 << 80,
+    }
     with CheckpointDirectory(folder, delta_chain=3) as run:
         for step in (1, 2):
             state["weights"] += 1e-3
             run.save(step, state, metrics={"success": 0.5}, config={"rate": 0.1})
             run.flush()
     data = {
-        "observation": {"lidar": torch.rand(6, 16, 50).round(decimals=1), "empty": torch.empty(6, 16, 0)},
-        "action": torch.rand(6, 16, 3), "reward": torch.rand(6, 16), "done": torch.rand(6, 16) < 0.1, "last": torch.rand(6, 4),
-    }  # fmt: skip
+        "observation": {
+            "lidar": torch.rand(6, 16, 50).round(decimals=1),
+            "empty": torch.empty(6, 16, 0),
+        },
+        "action": torch.rand(6, 16, 3),
+        "reward": torch.rand(6, 16),
+        "done": torch.rand(6, 16) < 0.1,
+        "last": torch.rand(6, 4),
+    }
     for number, options in enumerate(({"error_bounds": {"lidar": 1e-3}}, {"time_first": True})):
         with RolloutStorage(folder, **options) as storage:
             storage.save(data, number, metadata={"range": 4.0})
@@ -157,7 +214,9 @@ def command(*words):
 @pytest.mark.slow
 @FUZZ
 @given(change=changes(), which=st.sampled_from([1, 2]))
-def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(templates, folder, change, which, injected):
+def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(
+    templates, folder, change, which, injected
+):
     injected.add()
     name = f"checkpoint_00000000{which}.pt"
     path = folder / name
@@ -171,7 +230,18 @@ def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(templates, folder
     attempt(None, list_unreadable, folder)
     command("inspect", path)
     command("inspect", folder)
-    command("checkpoints", "prune", folder, "--keep-last", 1, "--keep-best", 1, "--metric", "success", "--dry-run")
+    command(
+        "checkpoints",
+        "prune",
+        folder,
+        "--keep-last",
+        1,
+        "--keep-best",
+        1,
+        "--metric",
+        "success",
+        "--dry-run",
+    )
     shutil.copy(templates / name, path)
 
 
@@ -191,7 +261,9 @@ def test_an_array_that_the_state_does_not_hold_is_refused_by_an_export(templates
 @pytest.mark.slow
 @FUZZ
 @given(change=changes(), number=st.sampled_from([0, 1, 2] if tensordict else [0, 1]))
-def test_no_crafted_rollout_ends_in_anything_but_a_sentence(templates, folder, change, number, injected):
+def test_no_crafted_rollout_ends_in_anything_but_a_sentence(
+    templates, folder, change, number, injected
+):
     injected.add()
     name = f"rollout_00000000{number}.navrl"
     path = folder / name
@@ -208,12 +280,16 @@ def test_no_crafted_rollout_ends_in_anything_but_a_sentence(templates, folder, c
     command("rollouts", "ls", folder)
     command("rollouts", "show", folder, number)
     if parquet is not None:
-        command("rollouts", "export", folder, "--parquet", folder / "x.parquet", "--iterations", number)
+        command(
+            "rollouts", "export", folder, "--parquet", folder / "x.parquet", "--iterations", number
+        )
     shutil.copy(templates / name, path)
 
 
 def craft(path, change):
-    """Change the index of a file; infinity becomes a number that JSON allows and that reads as infinity."""
+    """Change the index of a file; infinity becomes a number that JSON allows and that reads as
+    infinity.
+    """
 
     def changed(index):
         change(index)
@@ -244,20 +320,32 @@ def document(name, value):
 LIDAR = "observation/lidar"
 CRAFTED = {
     "a zero in a trailing shape": (set_shape(LIDAR, [6, 16, 0]), "lidar.*chunks for shape"),
-    "a shape beyond all numbers": (set_shape(LIDAR, [6, 16, 10**30]), "lidar.*shape: expected whole numbers"),
-    "rows beyond all numbers": (lambda index: array(index, LIDAR).update(part_rows=2**70), "lidar.*part_rows"),
+    "a shape beyond all numbers": (
+        set_shape(LIDAR, [6, 16, 10**30]),
+        "lidar.*shape: expected whole numbers",
+    ),
+    "rows beyond all numbers": (
+        lambda index: array(index, LIDAR).update(part_rows=2**70),
+        "lidar.*part_rows",
+    ),
     "no element type": (lambda index: array(index, LIDAR).pop("element"), "'element' is missing"),
     "no arrays": (lambda index: index.pop("arrays"), "'arrays' is missing"),
     "no environments": (say(envs=None), "'envs' is None, expected a whole number"),
     "environments without steps": (say(envs=2**60, steps=0, rows=[]), "claims 'envs'"),
     "more environments than bytes": (say(envs=2**27, steps=1, rows=[]), "claims 'envs'"),
-    "an error bound that is a text": (say(error_bounds={"x": "wide"}), "'error_bounds' of 'x' is 'wide'"),
+    "an error bound that is a text": (
+        say(error_bounds={"x": "wide"}),
+        "'error_bounds' of 'x' is 'wide'",
+    ),
     "batch dimensions that are infinite": (say(tensordicts=[[[], float("inf")]]), "TensorDicts"),
     "metadata that are a list": (document("metadata", [1]), "'metadata' is \\[1\\]"),
     "a state that is a number": (document("state", 5), "a rollout is a dict"),
-    "a state that names no array": (document("state", {"dict": [["x", {"tensor": 10**30}]]}), "names array"),
+    "a state that names no array": (
+        document("state", {"dict": [["x", {"tensor": 10**30}]]}),
+        "names array",
+    ),
     "a state that is nested too deep": (document("state", nested(200)), "nested too deep"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("one_fault")
@@ -276,13 +364,19 @@ def test_a_crafted_rollout_is_refused_by_file_and_field(folder, case, capsys):
 def test_a_time_that_no_calendar_has_is_shown_as_a_number(folder, created, capsys):
     for name in ("rollout_000000000.navrl", "checkpoint_000000001.pt"):
         craft(folder / name, document("created", created))
-    for words in (["rollouts", "ls", folder], ["inspect", folder], ["inspect", folder / "checkpoint_000000001.pt"]):
+    for words in (
+        ["rollouts", "ls", folder],
+        ["inspect", folder],
+        ["inspect", folder / "checkpoint_000000001.pt"],
+    ):
         assert main([str(word) for word in words]) == 0
     assert "after 1970" in capsys.readouterr().out
 
 
 def test_a_metric_beyond_all_numbers_is_never_best(folder, capsys):
-    craft(folder / "checkpoint_000000001.pt", document("metadata", {"metrics": {"success": 10**400}}))
+    craft(
+        folder / "checkpoint_000000001.pt", document("metadata", {"metrics": {"success": 10**400}})
+    )
     with CheckpointDirectory(folder) as run:
         assert run.best("success").step == 2
     assert main(["inspect", str(folder)]) == 0
@@ -291,22 +385,80 @@ def test_a_metric_beyond_all_numbers_is_never_best(folder, capsys):
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"dict": [["observation", {"tensor": 0}], ["action", {"tensor": 2}], ["reward", {"dict": []}]]}, "reward"),
-        ({"dict": [["observation", 5], ["action", {"tensor": 2}], ["reward", {"tensor": 3}]]}, "observation"),
-        ({"dict": [["observation", {"tensor": 5}], ["action", {"tensor": 2}], ["reward", {"tensor": 3}]]}, "observation"),
-        ({"dict": [["observation", {"tensor": 0}], ["action", {"tensor": 2}], ["reward", {"tensor": 0}]]}, "reward"),
+        (
+            {
+                "dict": [
+                    ["observation", {"tensor": 0}],
+                    ["action", {"tensor": 2}],
+                    ["reward", {"dict": []}],
+                ]
+            },
+            "reward",
+        ),
+        (
+            {"dict": [["observation", 5], ["action", {"tensor": 2}], ["reward", {"tensor": 3}]]},
+            "observation",
+        ),
+        (
+            {
+                "dict": [
+                    ["observation", {"tensor": 5}],
+                    ["action", {"tensor": 2}],
+                    ["reward", {"tensor": 3}],
+                ]
+            },
+            "observation",
+        ),
+        (
+            {
+                "dict": [
+                    ["observation", {"tensor": 0}],
+                    ["action", {"tensor": 2}],
+                    ["reward", {"tensor": 0}],
+                ]
+            },
+            "reward",
+        ),
     ],
 )
-def test_a_rollout_whose_parts_do_not_fit_each_other_is_not_exported(folder, tree, message, tmp_path, capsys):
+def test_a_rollout_whose_parts_do_not_fit_each_other_is_not_exported(
+    folder, tree, message, tmp_path, capsys
+):
     pytest.importorskip("minari")
     craft(folder / "rollout_000000000.navrl", document("state", tree))
-    assert main(["rollouts", "export", str(folder), "--minari", str(tmp_path / "sets"), "--iterations", "0"]) == 2
+    assert (
+        main(
+            [
+                "rollouts",
+                "export",
+                str(folder),
+                "--minari",
+                str(tmp_path / "sets"),
+                "--iterations",
+                "0",
+            ]
+        )
+        == 2
+    )
     assert f"rollout_000000000.navrl: {message} is " in capsys.readouterr().err
 
 
 def test_an_array_without_elements_does_not_stop_an_export(folder, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert main(["rollouts", "export", str(folder), "--parquet", str(tmp_path / "x.parquet"), "--iterations", "0"]) == 0
+    assert (
+        main(
+            [
+                "rollouts",
+                "export",
+                str(folder),
+                "--parquet",
+                str(tmp_path / "x.parquet"),
+                "--iterations",
+                "0",
+            ]
+        )
+        == 0
+    )
     names = parquet.read_table(tmp_path / "x.parquet").column_names
     assert LIDAR in names
     assert "observation/empty" not in names

@@ -30,7 +30,9 @@ def start(program: str, *arguments: object) -> subprocess.Popen:
 
 
 def assert_all_whole(folder: Path) -> int:
-    """Load every visible checkpoint of a folder, each of which must hold its own step, and return how many."""
+    """Load every visible checkpoint of a folder, each of which must hold its own step, and return
+    how many.
+    """
     paths = [path for path in folder.iterdir() if path.suffix == ".pt"]
     for path in paths:
         state = load_checkpoint(path)
@@ -52,7 +54,9 @@ ENDLESS = """
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_at_random_moments_always_goes_on_from_whole_files(tmp_path, injected):
+def test_a_training_that_is_killed_at_random_moments_always_goes_on_from_whole_files(
+    tmp_path, injected
+):
     generator = random.Random(0)
     reached = 0
     for _ in range(8 * ROUNDS):
@@ -77,14 +81,18 @@ def test_a_reader_beside_a_writer_never_sees_a_partial_file(tmp_path):
     seen = 0
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
-        with suppress(FileNotFoundError, CheckpointError):  # not there yet, or pruned between two looks
-            seen += load_checkpoint(tmp_path / "latest")["step"] > 0  # a partial file would be a ContainerError
+        with suppress(
+            FileNotFoundError, CheckpointError
+        ):  # not there yet, or pruned between two looks
+            # a partial file would be a ContainerError
+            seen += load_checkpoint(tmp_path / "latest")["step"] > 0
     process.kill()
     process.wait()
     assert seen > 20
 
 
-# Each program waits for a tracer, then does one thing whose every system call is to be its last in turn.
+# Each program waits for a tracer, then does one thing whose every system call is to be its last in
+# turn.
 SCENARIOS = {
     "save": "save(folder, 3)",
     "overwrite": "save(folder, 2)",
@@ -115,7 +123,9 @@ TRACED = """
         _, status = os.waitpid(child, 0)
         print("killed" if os.WIFSIGNALED(status) else "done", flush=True)
 """
-CALLS = "openat,flock,newfstatat,fstat,writev,write,fsync,fdatasync,rename,unlink,symlink,close,futex"
+CALLS = (
+    "openat,flock,newfstatat,fstat,writev,write,fsync,fdatasync,rename,unlink,symlink,close,futex"
+)
 
 
 def prepare(folder: Path) -> None:
@@ -131,11 +141,15 @@ def prepare(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to stop a process at each system call")
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_cleans_up(tmp_path, scenario, injected):
+def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_cleans_up(
+    tmp_path, scenario, injected
+):
     template = tmp_path / "template"
     prepare(template)
     program = textwrap.dedent(TRACED).format(action=SCENARIOS[scenario])
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         kills = 0
         for call in CALLS.split(","):
             for number in range(1, 100):
@@ -155,15 +169,28 @@ def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_clea
 
 
 def killed_at(process: subprocess.Popen, folder: Path, call: str, number: int) -> bool:
-    """Let the process act on a folder, killed when it enters the n-th such call; tell whether it came that far."""
+    """Let the process act on a folder, killed when it enters the n-th such call; tell whether it
+    came that far.
+    """
     process.stdin.write(f"{folder}\n")
     process.stdin.flush()
     child = int(process.stdout.readline())
     tracer = subprocess.Popen(
-        [STRACE, "-qq", "-f", "-o", "/dev/null", "-e", f"trace={call}",
-         "-e", f"inject={call}:signal=KILL:when={number}", "-p", str(child)],
+        [
+            STRACE,
+            "-qq",
+            "-f",
+            "-o",
+            "/dev/null",
+            "-e",
+            f"trace={call}",
+            "-e",
+            f"inject={call}:signal=KILL:when={number}",
+            "-p",
+            str(child),
+        ],
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     while f"TracerPid:\t{tracer.pid}" not in Path(f"/proc/{child}/status").read_text():
         assert tracer.poll() is None, tracer.stderr.read()
         time.sleep(0.001)
@@ -252,7 +279,8 @@ FULL_DISK = """
 
 
 @pytest.mark.skipif(
-    subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0, reason="needs a private mount"
+    subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0,
+    reason="needs a private mount",
 )
 def test_a_full_disk_is_told_and_the_file_of_before_is_intact(tmp_path):
     program = tmp_path / "program.py"
@@ -280,9 +308,20 @@ def test_an_error_of_the_disk_is_told_and_nothing_appears(tmp_path):
     except OSError as error:
         print("told:", error)
     """
-    command = [STRACE, "-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1"]
+    command = [
+        STRACE,
+        "-f",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=fsync",
+        "-e",
+        "inject=fsync:error=EIO:when=1",
+    ]
     done = subprocess.run(
-        [*command, sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], capture_output=True, text=True
+        [*command, sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.startswith("told: [Errno 5]"), done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,13 @@ from io_states import TinyTraining, assert_same
 from test_container import rewrite_index
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
-from navrl.io import AsyncCheckpointSaver, CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
+from navrl.io import (
+    AsyncCheckpointSaver,
+    CheckpointDirectory,
+    load_checkpoint,
+    read_index,
+    verify_checkpoint,
+)
 from navrl.io.checkpoint.differences import _subtract, _unfold
 from navrl.io.container.element_types import ITEM_BYTES
 
@@ -68,14 +74,20 @@ def test_pruning_keeps_what_a_kept_checkpoint_builds_on(run):
 def test_a_missing_base_is_an_error_that_names_both(run):
     run, _ = run
     (run.folder / "checkpoint_000000005.pt").unlink()
-    with pytest.raises(ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"):
+    with pytest.raises(
+        ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"
+    ):
         run.load(6)
 
 
 def test_a_base_that_was_replaced_is_an_error_that_names_both(run):
     run, _ = run
-    (run.folder / "checkpoint_000000005.pt").write_bytes((run.folder / "checkpoint_000000004.pt").read_bytes())
-    with pytest.raises(ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, but that is not"):
+    (run.folder / "checkpoint_000000005.pt").write_bytes(
+        (run.folder / "checkpoint_000000004.pt").read_bytes()
+    )
+    with pytest.raises(
+        ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, but that is not"
+    ):
         run.load(6)
 
 
@@ -96,7 +108,9 @@ def test_verification_follows_the_chain_to_a_base_that_is_damaged(run):
 def test_verification_names_a_base_that_is_missing(run):
     run, _ = run
     (run.folder / "checkpoint_000000005.pt").unlink()
-    with pytest.raises(ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"):
+    with pytest.raises(
+        ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"
+    ):
         verify_checkpoint(run.folder / "checkpoint_000000006.pt")
 
 
@@ -152,8 +166,16 @@ def test_a_base_that_vanished_is_not_built_on(run):
 def test_arrays_that_changed_their_shape_or_are_new_are_stored_whole(tmp_path):
     states = [
         {"a": torch.ones(3000), "b": torch.ones(3000)},
-        {"a": torch.ones(3001), "b": torch.zeros(3000), "c": torch.ones(5000, dtype=torch.complex64)},
-        {"a": torch.ones(3001).double(), "b": torch.ones(3000), "c": torch.zeros(5000, dtype=torch.complex64)},
+        {
+            "a": torch.ones(3001),
+            "b": torch.zeros(3000),
+            "c": torch.ones(5000, dtype=torch.complex64),
+        },
+        {
+            "a": torch.ones(3001).double(),
+            "b": torch.ones(3000),
+            "c": torch.zeros(5000, dtype=torch.complex64),
+        },
     ]
     with AsyncCheckpointSaver(delta_chain=5) as saver:
         for number, state in enumerate(states):
@@ -180,7 +202,10 @@ def test_differences_of_lossy_moments_are_exact_too(tmp_path):
 @settings(max_examples=25, deadline=None)
 def test_any_two_arrays_differ_by_what_adds_up_again(element, data):
     size = ITEM_BYTES[element] * data.draw(st.integers(0, 9))
-    new, old = (np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).copy() for _ in range(2))
+    new, old = (
+        np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).copy()
+        for _ in range(2)
+    )
     difference = old.copy()
     _subtract(new, difference, element)
     _unfold(difference, element)
@@ -211,7 +236,11 @@ def test_a_hostile_base_cannot_leave_the_folder_or_crash(run, base):
 
 def test_a_file_that_builds_on_itself_is_refused(run):
     path = run[0].folder / "checkpoint_000000006.pt"
-    base = {"file": path.name, "checksum": f"{read_index(path).checksum:016x}", "arrays": {"model/3.weight": "float32"}}
+    base = {
+        "file": path.name,
+        "checksum": f"{read_index(path).checksum:016x}",
+        "arrays": {"model/3.weight": "float32"},
+    }
     rewrite_index(path, lambda index: index["document"].update(base=base))
     with pytest.raises(ContainerError, match="not the file that it was"):
         load_checkpoint(path)

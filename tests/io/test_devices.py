@@ -51,6 +51,9 @@ def test_a_rollout_from_bytes_names_a_missing_device(compressed):
     tensordict = pytest.importorskip("tensordict")
     data = tensordict.TensorDict({"x": torch.zeros(2, 3)}, [2, 3])
     given = compress_rollout(data) if compressed else data
-    for call in (decompress_rollout, lambda *arguments, **more: decompress_minibatch(*arguments, [0], **more)):
+    for call in (
+        decompress_rollout,
+        lambda *arguments, **more: decompress_minibatch(*arguments, [0], **more),
+    ):
         with pytest.raises(ConfigError, match="device is 'cuda:99'"):
             call(given, device="cuda:99")

@@ -38,7 +38,10 @@ def test_the_best_are_kept_beside_the_newest():
 
 def test_the_lowest_are_best_when_asked_to():
     entries = [entry(step, loss=loss) for step, loss in enumerate([1.0, 9.0, 3.0])]
-    assert kept_of(Retention(keep_last_n=1, keep_best=1, metric="loss", mode="min"), entries) == [0, 2]
+    assert kept_of(Retention(keep_last_n=1, keep_best=1, metric="loss", mode="min"), entries) == [
+        0,
+        2,
+    ]
 
 
 def test_every_kth_is_kept_for_ever():
@@ -52,11 +55,16 @@ def test_a_checkpoint_without_the_metric_is_never_best():
 
 
 def test_the_last_written_are_kept_whatever_their_steps():
-    entries = [Entry(step, None, {}, None, created, 0, 0) for step, created in ((100, 1.0), (200, 2.0), (110, 3.0))]
+    entries = [
+        Entry(step, None, {}, None, created, 0, 0)
+        for step, created in ((100, 1.0), (200, 2.0), (110, 3.0))
+    ]
     assert kept_of(Retention(keep_last_n=1), entries) == [110]
 
 
-@pytest.mark.parametrize("rules", [{"keep_last_n": 0}, {"keep_best": 1}, {"keep_every": -1}, {"mode": "most"}])
+@pytest.mark.parametrize(
+    "rules", [{"keep_last_n": 0}, {"keep_best": 1}, {"keep_every": -1}, {"mode": "most"}]
+)
 def test_impossible_rules_are_refused(rules):
     with pytest.raises(ConfigError):
         Retention(**rules)
@@ -157,7 +165,10 @@ def test_a_name_for_nothing_is_refused(run):
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(run):
     path = run.latest().path
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(RuntimeWarning, match=rf"checkpoint_000000030.pt was loaded, because: .*{path.name}: cut short"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=rf"checkpoint_000000030.pt was loaded, because: .*{path.name}: cut short",
+    ):
         assert run.load() == {"step": 30}
 
 
@@ -169,11 +180,16 @@ def test_a_checkpoint_that_the_disk_cannot_read_gives_way_to_the_one_before(run,
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", broken)
-    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt: array 'x' cannot be read"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"000040\.pt was loaded, because: .*000050\.pt: array 'x' cannot be read",
+    ):
         assert run.load() == {"step": 40}
 
 
-def test_a_checkpoint_whose_index_the_disk_cannot_read_gives_way_to_the_one_before(run, monkeypatch):
+def test_a_checkpoint_whose_index_the_disk_cannot_read_gives_way_to_the_one_before(
+    run, monkeypatch
+):
     run.save(50, {"step": 50})
     run.flush()
     broken = os.stat(run.folder / "checkpoint_000000050.pt").st_ino
@@ -186,7 +202,10 @@ def test_a_checkpoint_whose_index_the_disk_cannot_read_gives_way_to_the_one_befo
 
     monkeypatch.setattr(os, "pread", failing)
     assert [entry.step for entry in run.entries()][-1] == 40
-    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: OSError: .*Input"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: OSError: .*Input",
+    ):
         assert run.load() == {"step": 40}
 
 
@@ -201,7 +220,10 @@ def test_a_checkpoint_that_may_not_be_read_gives_way_to_the_one_before(run, monk
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", refusing)
-    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: PermissionError"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: PermissionError",
+    ):
         assert run.load() == {"step": 40}
 
 
@@ -231,7 +253,9 @@ def test_foreign_files_are_neither_listed_nor_pruned(run):
         (run.folder / name).write_text("mine")
     run.save(90, {"step": 90})
     run.flush()
-    assert {"notes.txt", "checkpoint_1.pt", "checkpoint_000000001.pt.bak"} < set(os.listdir(run.folder))
+    assert {"notes.txt", "checkpoint_1.pt", "checkpoint_000000001.pt.bak"} < set(
+        os.listdir(run.folder)
+    )
 
 
 def test_a_metric_that_is_not_finite_does_not_stop_the_save(run):
@@ -242,7 +266,10 @@ def test_a_metric_that_is_not_finite_does_not_stop_the_save(run):
 
 
 def test_pruning_dry_removes_nothing(run):
-    assert [entry.step for entry in prune(run.folder, Retention(keep_last_n=1), dry_run=True)] == [20, 30]
+    assert [entry.step for entry in prune(run.folder, Retention(keep_last_n=1), dry_run=True)] == [
+        20,
+        30,
+    ]
     assert len(list_entries(run.folder)) == 3
 
 

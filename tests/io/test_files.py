@@ -20,7 +20,10 @@ from navrl.io.container.atomic_files import AtomicFile
 def test_whatever_is_written_arrives_in_order_and_in_portions(tmp_path_factory, sizes, takes):
     path = tmp_path_factory.mktemp("files") / "x"
     numbers = iter(range(10**6))
-    writes = [[np.array([next(numbers) % 251 for _ in range(size)], np.uint8) for size in some] for some in sizes]
+    writes = [
+        [np.array([next(numbers) % 251 for _ in range(size)], np.uint8) for size in some]
+        for some in sizes
+    ]
     given_at_once, writev = [], os.writev
 
     def take_some(descriptor, views):

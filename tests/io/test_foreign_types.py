@@ -1,4 +1,6 @@
-"""What people put into checkpoints beside tensors: paths, sets, defaultdicts, TensorDicts, OmegaConf."""
+"""What people put into checkpoints beside tensors: paths, sets, defaultdicts, TensorDicts,
+OmegaConf.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_a_config_comes_back_with_its_interpolations(round_trip):
 
 def test_a_tensordict_comes_back_with_nested_batch_sizes_and_names(round_trip):
     inner = TensorDict({"lidar": torch.rand(4, 3, 2)}, [4, 3])
-    data = TensorDict({("agents", "observation"): inner, "action": torch.rand(4, 2)}, [4], names=["env"])
+    data = TensorDict(
+        {("agents", "observation"): inner, "action": torch.rand(4, 2)}, [4], names=["env"]
+    )
     back = round_trip(data)
     assert isinstance(back, TensorDict)
     assert (back == data).all()
@@ -90,7 +94,9 @@ def test_a_tensordict_comes_back_with_nested_batch_sizes_and_names(round_trip):
 
 
 def test_non_tensor_data_in_a_tensordict_is_kept(round_trip):
-    data = TensorDict({"x": torch.zeros(2), "rows": NonTensorStack("a", "b"), "one": NonTensorData(7, [2])}, [2])
+    data = TensorDict(
+        {"x": torch.zeros(2), "rows": NonTensorStack("a", "b"), "one": NonTensorData(7, [2])}, [2]
+    )
     back = round_trip(data)
     assert back.get("rows").tolist() == ["a", "b"]
     assert back.get("one").data == 7
@@ -121,7 +127,10 @@ def test_a_tensor_that_cannot_be_stored_is_found_inside_a_tensordict(tmp_path):
 
 
 def test_without_their_libraries_they_come_back_as_plain_dicts(tmp_path):
-    state = {"data": TensorDict({"x": torch.ones(2), "s": "word"}, [2]), "cfg": OmegaConf.create({"a": [1]})}
+    state = {
+        "data": TensorDict({"x": torch.ones(2), "s": "word"}, [2]),
+        "cfg": OmegaConf.create({"a": [1]}),
+    }
     save_checkpoint(state, tmp_path / "x.pt")
     program = f"""
 import sys

@@ -1,4 +1,6 @@
-"""docs/format.md is true: a reader written from it reads every file, and the golden file never changes."""
+"""docs/format.md is true: a reader written from it reads every file, and the golden file never
+changes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_a_reader_written_from_the_page_reads_every_type(tmp_path, codec):
     state = {name: random_tensor(name, (3000, 3)) for name in TORCH_DTYPES}
-    state.update(weights=torch.randn(700_000), zeros=torch.zeros(700_000), empty=torch.empty(0, 3), one=torch.tensor(1))
+    state.update(
+        weights=torch.randn(700_000),
+        zeros=torch.zeros(700_000),
+        empty=torch.empty(0, 3),
+        one=torch.tensor(1),
+    )
     save_checkpoint(state, tmp_path / "x.pt", codec=codec)
     document, arrays = independent_reader.read(tmp_path / "x.pt")
     assert document["kind"] == "checkpoint"
@@ -33,7 +40,9 @@ def test_a_reader_written_from_the_page_reads_every_type(tmp_path, codec):
         assert arrays[name] == bits(tensor), name
 
 
-@pytest.mark.parametrize("shape", [(7, 5, 3), (40, 13, 30), (2, 300, 40), (1, 1, 5000), (3, 4, 9000)])
+@pytest.mark.parametrize(
+    "shape", [(7, 5, 3), (40, 13, 30), (2, 300, 40), (1, 1, 5000), (3, 4, 9000)]
+)
 @pytest.mark.parametrize("element", ["float32", "uint8", "complex64"])
 def test_a_reader_written_from_the_page_reads_rollouts(tmp_path, shape, element):
     noise = random_tensor(element, shape)
@@ -43,15 +52,21 @@ def test_a_reader_written_from_the_page_reads_rollouts(tmp_path, shape, element)
         path = storage.save({"noise": noise, "still": still, "last": noise[0]}, 3, wait=True)
     document, arrays = independent_reader.read(path)
     assert document["rollout"] == {
-        "iteration": 3, "envs": shape[0], "steps": shape[1], "time_first": False, "error_bounds": {}, "tensordicts": None,
+        "iteration": 3,
+        "envs": shape[0],
+        "steps": shape[1],
+        "time_first": False,
+        "error_bounds": {},
+        "tensordicts": None,
         "rows": [0, 1],
-    }  # fmt: skip
+    }
     for name, tensor in (("noise", noise), ("still", still), ("last", noise[0])):
         assert arrays[name] == bits(tensor), name
 
 
 def test_the_golden_rollout_is_read_for_ever():
-    golden = GOLDEN.with_name("rollout_000000000.navrl")  # what zstd makes of it may change with its version, not what it means
+    # what zstd makes of it may change with its version, not what it means
+    golden = GOLDEN.with_name("rollout_000000000.navrl")
     _, arrays = independent_reader.read(golden)
     assert arrays["x"] == golden_rollout().tobytes()
     [entry] = read_index(golden).arrays

@@ -1,4 +1,5 @@
-"""Mutated files: every one is refused or loads exactly what was saved. Never anything in between, never a crash.
+"""Mutated files: every one is refused or loads exactly what was saved. Never anything in between,
+never a crash.
 
 The long mode runs as many as asked for: `NAVRL_FUZZ=100000 pytest tests/io/test_fuzz.py`.
 """
@@ -25,7 +26,9 @@ def mutate(data: bytes, generator: random.Random) -> bytes:
     for _ in range(generator.choice((1, 1, 1, 2, 4))):
         kind = generator.randrange(7)
         size = len(mutated) or 1
-        start = generator.choice((generator.randrange(size), max(0, size - 1 - generator.randrange(min(size, 900)))))
+        start = generator.choice(
+            (generator.randrange(size), max(0, size - 1 - generator.randrange(min(size, 900))))
+        )
         length = generator.choice((1, 2, 8, 16, 512, 4096))
         if kind == 0 and mutated:
             mutated[start] ^= 1 << generator.randrange(8)
@@ -51,7 +54,12 @@ def mutate(data: bytes, generator: random.Random) -> bytes:
 def state():
     torch.manual_seed(0)
     weights = {f"layer{i}": torch.randn(40, 40) for i in range(3)}
-    return {"weights": weights, "step": 7, "moments": [torch.rand(40, 40), torch.arange(5)], "tuple": (1.5, "x", b"y")}
+    return {
+        "weights": weights,
+        "step": 7,
+        "moments": [torch.rand(40, 40), torch.arange(5)],
+        "tuple": (1.5, "x", b"y"),
+    }
 
 
 @pytest.mark.parametrize("codec", ["planes-zstd", "raw", "lz4"])
@@ -77,7 +85,9 @@ def test_no_mutated_file_loads_as_something_else(tmp_path, state, codec, injecte
 
 
 def test_no_mutated_index_with_a_valid_checksum_crashes(tmp_path, state, injected):
-    """What malice can do: the checksum is made to fit. It may load something else, but only ever that or an error."""
+    """What malice can do: the checksum is made to fit. It may load something else, but only ever
+    that or an error.
+    """
     path = tmp_path / "x.pt"
     save_checkpoint(state, path)
     good = path.read_bytes()

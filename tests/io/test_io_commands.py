@@ -18,7 +18,9 @@ from navrl.io.checkpoint.conversion import convert_checkpoint
 def run(tmp_path):
     with CheckpointDirectory(tmp_path / "run") as run:
         for step in (1, 2, 3):
-            run.save(step, {"weights": torch.full((5000,), float(step))}, metrics={"success": step / 10})
+            run.save(
+                step, {"weights": torch.full((5000,), float(step))}, metrics={"success": step / 10}
+            )
     return run.folder
 
 
@@ -69,7 +71,17 @@ def test_prune_says_what_it_would_remove(run, capsys):
 
 
 def test_prune_removes_what_no_rule_keeps(run, capsys):
-    arguments = ["checkpoints", "prune", str(run), "--keep-last", "1", "--keep-best", "1", "--metric", "success"]
+    arguments = [
+        "checkpoints",
+        "prune",
+        str(run),
+        "--keep-last",
+        "1",
+        "--keep-best",
+        "1",
+        "--metric",
+        "success",
+    ]
     assert main([*arguments, "--mode", "min"]) == 0
     assert "2 checkpoints kept" in capsys.readouterr().out
     assert sorted(path.name[-4] for path in run.glob("checkpoint_*")) == ["1", "3"]
@@ -83,7 +95,11 @@ def test_a_training_survives_the_way_there_and_back(tmp_path, suffix, capsys):
     training.step()
     state = training.state()
     save_checkpoint(state, tmp_path / "a.pt")
-    there = [str(tmp_path / "a.pt"), str(tmp_path / f"b.{suffix}"), *(["--to", "torch"] if suffix == "pt" else [])]
+    there = [
+        str(tmp_path / "a.pt"),
+        str(tmp_path / f"b.{suffix}"),
+        *(["--to", "torch"] if suffix == "pt" else []),
+    ]
     assert main(["convert", *there]) == 0
     assert main(["convert", str(tmp_path / f"b.{suffix}"), str(tmp_path / "c.pt")]) == 0
     assert_same(load_checkpoint(tmp_path / "c.pt"), state)
@@ -113,7 +129,9 @@ def test_tensors_that_share_memory_become_safetensors(tmp_path):
     whole = torch.arange(6.0)
     torch.save({"whole": whole, "half": whole[:3], "turned": whole.view(2, 3).T}, tmp_path / "a.pt")
     assert main(["convert", str(tmp_path / "a.pt"), str(tmp_path / "b.safetensors")]) == 0
-    assert_same(safetensors.load_file(tmp_path / "b.safetensors")["turned"], whole.view(2, 3).T.contiguous())
+    assert_same(
+        safetensors.load_file(tmp_path / "b.safetensors")["turned"], whole.view(2, 3).T.contiguous()
+    )
 
 
 def test_what_safetensors_refuses_is_an_error_that_names_the_file(tmp_path, monkeypatch):
@@ -124,13 +142,17 @@ def test_what_safetensors_refuses_is_an_error_that_names_the_file(tmp_path, monk
 
     monkeypatch.setattr(safetensors, "save", refuse)
     save_checkpoint({"x": torch.ones(3)}, tmp_path / "a.pt")
-    with pytest.raises(CheckpointError, match=r"b\.safetensors: safetensors cannot hold this state: shared memory"):
+    with pytest.raises(
+        CheckpointError, match=r"b\.safetensors: safetensors cannot hold this state: shared memory"
+    ):
         convert_checkpoint(tmp_path / "a.pt", tmp_path / "b.safetensors")
 
 
 def test_inspect_shows_odd_names_and_metadata_as_they_are(tmp_path, capsys):
     metadata = {"metrics": {"[red]": "high", "list": [1]}}
-    save_checkpoint({"[/bold]": torch.ones(3)}, tmp_path / "checkpoint_000000001.pt", metadata=metadata)
+    save_checkpoint(
+        {"[/bold]": torch.ones(3)}, tmp_path / "checkpoint_000000001.pt", metadata=metadata
+    )
     assert main(["inspect", str(tmp_path / "checkpoint_000000001.pt")]) == 0
     assert main(["inspect", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -195,7 +217,10 @@ def test_the_policy_in_the_package_is_inspected_by_its_name(capsys):
 
 @pytest.mark.parametrize("wrap", [bytes, lz4.frame.compress], ids=["plain", "LZ4"])
 def test_inspect_shows_keys_types_and_shapes_of_a_torch_file(tmp_path, wrap, capsys):
-    torch.save({"model": {"bias": torch.ones(2, 3).half()}, "table": np.arange(5), "epoch": 3}, tmp_path / "a.pth")
+    torch.save(
+        {"model": {"bias": torch.ones(2, 3).half()}, "table": np.arange(5), "epoch": 3},
+        tmp_path / "a.pth",
+    )
     (tmp_path / "a.pth").write_bytes(wrap((tmp_path / "a.pth").read_bytes()))
     assert main(["inspect", str(tmp_path / "a.pth")]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -224,7 +249,9 @@ def test_a_target_with_the_suffix_pth_is_for_torch_load(trained):
     assert torch.load(trained / "out.pth", weights_only=True)["weights"].sum() == 10_000
 
 
-@pytest.mark.parametrize(("asked", "said"), [("", "a/checkpoints/latest"), ("checkpoints", "a/checkpoints/latest")])
+@pytest.mark.parametrize(
+    ("asked", "said"), [("", "a/checkpoints/latest"), ("checkpoints", "a/checkpoints/latest")]
+)
 def test_a_folder_is_refused_with_the_checkpoint_to_name_instead(trained, asked, said):
     with pytest.raises(CheckpointError, match=f"found a directory.*name one in it: .*{said}"):
         load_checkpoint(trained / asked)

@@ -1,4 +1,6 @@
-"""Where a checkpoint or rollout should be, there is something else: it is named, never opened, never waited for."""
+"""Where a checkpoint or rollout should be, there is something else: it is named, never opened,
+never waited for.
+"""
 
 from __future__ import annotations
 
@@ -77,14 +79,19 @@ def test_it_is_named_where_a_checkpoint_is_asked_for(odd, kind, use):
 
 def test_a_load_passes_over_it_with_a_warning(odd, kind):
     with CheckpointDirectory(odd.parent) as run:
-        with pytest.warns(RuntimeWarning, match=rf"000020\.pt was loaded, because: .*{odd.name}: found {kind}"):
+        with pytest.warns(
+            RuntimeWarning, match=rf"000020\.pt was loaded, because: .*{odd.name}: found {kind}"
+        ):
             assert run.load() == {"step": 20}
         assert [entry.step for entry in run.entries()] == [10, 20]
         assert run.latest().step == 20
 
 
 def test_asked_for_by_step_it_is_an_error(odd, kind):
-    with CheckpointDirectory(odd.parent) as run, pytest.raises(CheckpointError, match=f"found {kind}"):
+    with (
+        CheckpointDirectory(odd.parent) as run,
+        pytest.raises(CheckpointError, match=f"found {kind}"),
+    ):
         run.load(30)
 
 
@@ -122,7 +129,9 @@ def test_a_directory_named_latest_is_told_by_the_next_save(folder):
     (folder / "latest").mkdir()
     run = CheckpointDirectory(folder)
     run.save(30, {"step": 30})
-    with pytest.raises(CheckpointError, match=r"saved, but .*latest: found a directory, expected a link"):
+    with pytest.raises(
+        CheckpointError, match=r"saved, but .*latest: found a directory, expected a link"
+    ):
         run.close()
     assert CheckpointDirectory(folder).load() == {"step": 30}
 
@@ -133,7 +142,10 @@ def test_a_folder_that_is_none_is_named(tmp_path, maker, capsys):
     MAKERS[maker](place)
     with pytest.raises(CheckpointError, match=f"run: found {maker}.*, expected a folder"):
         CheckpointDirectory(place)
-    commands = (["checkpoints", "prune", str(place), "--keep-last", "1"], ["rollouts", "ls", str(place)])
+    commands = (
+        ["checkpoints", "prune", str(place), "--keep-last", "1"],
+        ["rollouts", "ls", str(place)],
+    )
     for command in (*commands, ["inspect", str(place)]):
         assert main(command) == 2
         assert f"found {maker}" in capsys.readouterr().err
@@ -160,7 +172,10 @@ def test_as_a_rollout_it_is_named_and_the_others_are_listed(folder, kind, capsys
     assert main(["rollouts", "show", str(folder), "2"]) == 2
     with RolloutStorage(folder, keep_last_n=1) as storage:
         storage.save({"reward": torch.ones(2, 3)}, 3, wait=True)
-    assert sorted(path.name for path in folder.glob("rollout_*")) == [odd.name, "rollout_000000003.navrl"]
+    assert sorted(path.name for path in folder.glob("rollout_*")) == [
+        odd.name,
+        "rollout_000000003.navrl",
+    ]
 
 
 def test_a_safetensors_file_that_is_none_is_named(tmp_path, kind):

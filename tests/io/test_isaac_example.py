@@ -18,13 +18,24 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "isaac_checkpoint.py"
 
 
 def run(folder: Path, iterations: int) -> str:
-    command = [sys.executable, EXAMPLE, "--folder", folder, "--iterations", str(iterations), "--save-interval", "5"]
+    command = [
+        sys.executable,
+        EXAMPLE,
+        "--folder",
+        folder,
+        "--iterations",
+        str(iterations),
+        "--save-interval",
+        "5",
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two folders after 25 iterations, trained in one go and in two, and what the two runs of the second said."""
+    """Two folders after 25 iterations, trained in one go and in two, and what the two runs of the
+    second said.
+    """
     folder = tmp_path_factory.mktemp("runs")
     run(folder / "one", 25)
     return folder, [run(folder / "two", 10), run(folder / "two", 25)]
@@ -46,7 +57,8 @@ def test_old_checkpoints_go_and_the_newest_stay(runs):
 def test_a_run_in_two_parts_ends_where_a_run_in_one_does_bit_for_bit(runs):
     states = [load_checkpoint(runs[0] / name / "latest") for name in ("one", "two")]
     for state in states:
-        state["random"] = state["random"]["torch"]  # the script seeds and uses torch's generator alone
+        # the script seeds and uses torch's generator alone
+        state["random"] = state["random"]["torch"]
     assert_same(states[1], states[0])
 
 

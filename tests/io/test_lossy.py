@@ -56,7 +56,9 @@ def test_loading_into_live_moments_widens_them(saved):
 
 def test_the_file_says_what_was_rounded_and_is_much_smaller(saved, state, tmp_path):
     elements = {entry.name.rpartition("/")[2]: entry.element for entry in read_index(saved).arrays}
-    assert elements["exp_avg"] == elements["exp_avg_sq"] == elements["momentum_buffer"] == "bfloat16"
+    assert (
+        elements["exp_avg"] == elements["exp_avg_sq"] == elements["momentum_buffer"] == "bfloat16"
+    )
     assert elements["3.weight"] == "float32"
     save_checkpoint(state, tmp_path / "exact.pt")
     assert saved.stat().st_size < 0.75 * (tmp_path / "exact.pt").stat().st_size
@@ -69,7 +71,12 @@ def test_what_only_has_the_name_of_a_moment_is_exact(tmp_path):
         "model": {"exp_avg": torch.randn(5000)},
         "tied": tied,
         "adam": {
-            "state": {0: {"exp_avg": np.random.default_rng(0).normal(size=5000).astype(np.float32), "momentum_buffer": tied}}
+            "state": {
+                0: {
+                    "exp_avg": np.random.default_rng(0).normal(size=5000).astype(np.float32),
+                    "momentum_buffer": tied,
+                }
+            }
         },
     }
     save_checkpoint(state, tmp_path / "x.pt", lossy_moments=True)

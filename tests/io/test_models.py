@@ -24,7 +24,9 @@ def test_a_name_that_leaves_the_folder_is_refused(step, prefix):
 
 
 def test_shared_parameters_count_once():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+    )
     model[1].weight = model[0].weight
     assert get_model_size(model)["bytes"] == get_model_size(model)["parameters"] * 4 == 64
 

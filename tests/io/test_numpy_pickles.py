@@ -23,7 +23,10 @@ dtypes = (
 )
 
 
-@given(array=npst.arrays(dtypes, npst.array_shapes(min_dims=0, min_side=0)), order=st.sampled_from("CF"))
+@given(
+    array=npst.arrays(dtypes, npst.array_shapes(min_dims=0, min_side=0)),
+    order=st.sampled_from("CF"),
+)
 @settings(max_examples=100)
 def test_an_array_comes_back_as_it_was(tmp_path_factory, array, order):
     array = np.array(array, order=order)
@@ -35,7 +38,9 @@ def test_an_array_comes_back_as_it_was(tmp_path_factory, array, order):
     np.testing.assert_array_equal(back, array)
 
 
-@pytest.mark.parametrize("value", [np.float64(0.5), np.int32(-3), np.bool_(True), np.complex64(1j), np.str_("ab")])
+@pytest.mark.parametrize(
+    "value", [np.float64(0.5), np.int32(-3), np.bool_(True), np.complex64(1j), np.str_("ab")]
+)
 def test_a_number_comes_back_with_its_type(tmp_path, value):
     torch.save({"best": value}, tmp_path / "old.pt")
     back = load_checkpoint(tmp_path / "old.pt")["best"]
@@ -81,7 +86,11 @@ class Crafted:
 float64 = np.dtype("f8")
 reconstruct = np._core.multiarray._reconstruct
 CALLS = {
-    "too few bytes": (reconstruct, (np.ndarray, (0,), b"b"), (1, (1 << 40,), float64, False, b"\0" * 8)),
+    "too few bytes": (
+        reconstruct,
+        (np.ndarray, (0,), b"b"),
+        (1, (1 << 40,), float64, False, b"\0" * 8),
+    ),
     "a state that is no tuple": (reconstruct, (np.ndarray, (0,), b"b"), 3),
     "a number without bytes": (np._core.multiarray.scalar, (float64, b"")),
     "a dtype of fields": (np.dtype, ("i4,i4", False, True)),

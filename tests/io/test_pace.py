@@ -30,18 +30,26 @@ def test_a_system_without_memory_for_two_processes_has_a_pace_too(monkeypatch):
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_a_file_that_nobody_waits_for_is_of_small_chunks_and_is_what_was_saved(tmp_path, monkeypatch, process):
+def test_a_file_that_nobody_waits_for_is_of_small_chunks_and_is_what_was_saved(
+    tmp_path, monkeypatch, process
+):
     monkeypatch.setattr("navrl.io.checkpoint.saver.usable_cores", lambda: 2)
     parameters = [torch.randn(3_000_000, requires_grad=True) for _ in range(2)]
     deadline = time.monotonic() + 60
-    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD(parameters, 0.1)], process=process) as saver:
+    with AsyncCheckpointSaver(
+        optimizers=[torch.optim.SGD(parameters, 0.1)], process=process
+    ) as saver:
         while process and not (saver._files._process and saver._files._process.is_up()):
-            saver.save_async({"x": parameters}, tmp_path / "first.pt")  # the first starts the process
+            # the first starts the process
+            saver.save_async({"x": parameters}, tmp_path / "first.pt")
             saver.flush()
             assert time.monotonic() < deadline
         saver.save_async({"x": parameters}, tmp_path / "x.pt")
         while saver.queue_size:
             time.sleep(0.001)
             assert time.monotonic() < deadline
-    assert_same([one.detach() for one in load_checkpoint(tmp_path / "x.pt")["x"]], [one.detach() for one in parameters])
+    assert_same(
+        [one.detach() for one in load_checkpoint(tmp_path / "x.pt")["x"]],
+        [one.detach() for one in parameters],
+    )
     assert {entry.chunk_bytes for entry in read_index(tmp_path / "x.pt").arrays} == {1 << 19}

@@ -1,6 +1,7 @@
 """Power loss at every moment of a save: what was reported durable is there, and all of it is whole.
 
-The long mode adds random states at every moment: `NAVRL_TORTURE=20 pytest tests/io/test_power_loss.py`.
+The long mode adds random states at every moment: `NAVRL_TORTURE=20 pytest
+tests/io/test_power_loss.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def state_of(step):
 
 
 def batch_of(iteration):
-    return {"noise": torch.full((4, 8, 50), float(iteration)), "reward": torch.full((4, 8), float(iteration))}
+    return {
+        "noise": torch.full((4, 8, 50), float(iteration)),
+        "reward": torch.full((4, 8), float(iteration)),
+    }
 
 
 @pytest.fixture
@@ -89,15 +93,22 @@ def check_directory(mark, folder):
     assert list(run.glob(TEMPORARY_PATTERN)) == []
 
 
-@pytest.mark.parametrize("options", [{"keep_last_n": 1}, {"keep_last_n": 1, "delta_chain": 2}, {}], ids=str)
-def test_a_run_goes_on_from_the_last_checkpoint_that_was_reported_durable(disk, tmp_path, monkeypatch, injected, options):
+@pytest.mark.parametrize(
+    "options", [{"keep_last_n": 1}, {"keep_last_n": 1, "delta_chain": 2}, {}], ids=str
+)
+def test_a_run_goes_on_from_the_last_checkpoint_that_was_reported_durable(
+    disk, tmp_path, monkeypatch, injected, options
+):
     recording = save_steps(disk, **options)
     for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
         check_directory(mark, folder)
 
 
 def test_rollouts_that_were_reported_durable_are_there(disk, tmp_path, monkeypatch, injected):
-    with record(disk) as recording, RolloutStorage(disk / "rollouts", keep_last_n=2, workers=1) as storage:
+    with (
+        record(disk) as recording,
+        RolloutStorage(disk / "rollouts", keep_last_n=2, workers=1) as storage,
+    ):
         for iteration in STEPS:
             storage.save(batch_of(iteration), iteration, wait=True)
             recording.mark(iteration)
@@ -129,7 +140,9 @@ with CheckpointDirectory(folder, keep_last_n=1) as run:
 
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to see what the other process does")
-def test_files_that_a_process_of_their_own_writes_are_as_durable(disk, tmp_path, monkeypatch, injected):
+def test_files_that_a_process_of_their_own_writes_are_as_durable(
+    disk, tmp_path, monkeypatch, injected
+):
     command = [sys.executable, "-c", BY_A_PROCESS, str(disk / "runs" / "a")]
     recording = record_with_strace(command, disk)
     for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
@@ -163,7 +176,9 @@ def in_place(file, check=lambda: None):
     os.close(descriptor)
 
 
-@pytest.mark.parametrize("commit", [without_flushing_the_file, without_flushing_the_folder, in_place])
+@pytest.mark.parametrize(
+    "commit", [without_flushing_the_file, without_flushing_the_folder, in_place]
+)
 def test_a_writer_that_leaves_a_step_out_is_caught(disk, tmp_path, monkeypatch, injected, commit):
     with monkeypatch.context() as patched:
         patched.setattr(AtomicFile, "commit", commit)

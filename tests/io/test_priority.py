@@ -28,7 +28,11 @@ print(json.dumps([os.getpriority(os.PRIO_PROCESS, 0), before, session()]))
 def test_a_process_gives_way_and_does_not_pull_the_session_of_others_along(own_session):
     before = niceness_of_session()
     done = subprocess.run(
-        [sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True, start_new_session=own_session
+        [sys.executable, "-c", GIVES_WAY],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=own_session,
     )
     lowered, session_before, session = json.loads(done.stdout)
     assert lowered == max(7, os.getpriority(os.PRIO_PROCESS, 0))

@@ -1,4 +1,6 @@
-"""The replay against a plain list of frames: what goes in comes out, bit for bit, whatever was overwritten meanwhile."""
+"""The replay against a plain list of frames: what goes in comes out, bit for bit, whatever was
+overwritten meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,14 @@ def flights(count: int, streams: int = 1, seed: int = 0, width: int = 6) -> dict
     walk = rng.normal(size=(steps, streams, width)).cumsum(0).astype(np.float32)
     walk[rng.random(walk.shape) < 0.3] = 0
     ended = rng.random((steps, streams)) < 0.1
-    final = np.where(ended[:-1, :, None], rng.normal(size=walk[1:].shape).astype(np.float32), walk[1:])
-    picture = (walk[..., :1, None] * np.linspace(-1, 1, 16 * 8).reshape(8, 16)).astype(np.int8).view(np.uint8)
+    final = np.where(
+        ended[:-1, :, None], rng.normal(size=walk[1:].shape).astype(np.float32), walk[1:]
+    )
+    picture = (
+        (walk[..., :1, None] * np.linspace(-1, 1, 16 * 8).reshape(8, 16))
+        .astype(np.int8)
+        .view(np.uint8)
+    )
     frames = {
         "observation": walk[:-1],
         "picture": picture[:-1],
@@ -83,12 +91,18 @@ class Plain:
 
 @QUIET
 @given(
-    capacity=st.integers(1, 150), streams=st.integers(1, 5), chunk=st.sampled_from([8, 16]), seed=st.integers(0, 99),
-    pieces=st.lists(st.integers(0, 90), max_size=8), told=st.booleans(), restored=st.integers(0, 8),
-)  # fmt: skip
+    capacity=st.integers(1, 150),
+    streams=st.integers(1, 5),
+    chunk=st.sampled_from([8, 16]),
+    seed=st.integers(0, 99),
+    pieces=st.lists(st.integers(0, 90), max_size=8),
+    told=st.booleans(),
+    restored=st.integers(0, 8),
+)
 def test_a_store_is_a_ring_of_frames(capacity, streams, chunk, seed, pieces, told, restored):
     streams = min(streams, capacity)
-    store, plain = FrameStore(capacity, chunk=chunk, streams=streams if told else None), Plain(capacity)
+    store = FrameStore(capacity, chunk=chunk, streams=streams if told else None)
+    plain = Plain(capacity)
     frames, done = flights(sum(pieces) + 1, streams, seed), 0
     for number, count in enumerate(pieces):
         piece = {key: value[done : done + count] for key, value in frames.items()}
@@ -104,18 +118,27 @@ def test_a_store_is_a_ring_of_frames(capacity, streams, chunk, seed, pieces, tol
 
 @QUIET
 @given(
-    capacity=st.integers(2, 90), streams=st.integers(1, 3), written=st.integers(1, 250), seed=st.integers(0, 99),
+    capacity=st.integers(2, 90),
+    streams=st.integers(1, 3),
+    written=st.integers(1, 250),
+    seed=st.integers(0, 99),
     data=st.data(),
-)  # fmt: skip
+)
 def test_any_frame_can_be_rewritten(capacity, streams, written, seed, data):
     store, plain = FrameStore(capacity, chunk=8, streams=min(streams, capacity)), Plain(capacity)
     frames = flights(written, streams, seed)
     store.extend(frames)
     plain.extend(frames)
     for turn in range(4):
-        slots = np.array(data.draw(st.lists(st.integers(0, len(store) - 1), min_size=1, max_size=5)))
+        slots = np.array(
+            data.draw(st.lists(st.integers(0, len(store) - 1), min_size=1, max_size=5))
+        )
         new = flights(len(slots), 1, seed + turn + 1)
-        keys = data.draw(st.sampled_from([list(new), ["observation"], ["next/picture", "reward"], ["picture", "observation"]]))
+        keys = data.draw(
+            st.sampled_from(
+                [list(new), ["observation"], ["next/picture", "reward"], ["picture", "observation"]]
+            )
+        )
         new = {key: new[key] for key in keys}
         store.update(slots, new)
         for row, slot in enumerate(slots):
@@ -141,8 +164,24 @@ def test_frames_set_where_the_next_would_go_move_the_cursor_and_others_do_not():
         store.set([3], {key: value[:2] for key, value in frames.items()})
 
 
-ELEMENTS = ["bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
-            "float64", "complex64", "complex128", "float8_e4m3fn"]  # fmt: skip
+ELEMENTS = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+]
 
 
 @pytest.mark.parametrize("codec", ["raw", "delta", "lz4"])
@@ -166,7 +205,9 @@ def test_every_element_type_comes_back_bit_for_bit(element, codec):
 
 
 def test_negative_zeros_and_payloads_of_nan_are_kept():
-    odd = np.array([0x80000000, 0x7FC00001, 0xFFC12345, 0x7F800000, 0x00000001, 0], np.uint32).view(np.float32)
+    odd = np.array([0x80000000, 0x7FC00001, 0xFFC12345, 0x7F800000, 0x00000001, 0], np.uint32).view(
+        np.float32
+    )
     frames = np.stack([np.roll(odd, shift) for shift in range(64)])
     store = FrameStore(64, codecs={"x": "delta"})
     store.extend({"x": frames, "next/x": np.roll(frames, -1, 0)})
@@ -186,7 +227,9 @@ def test_tensors_that_are_not_contiguous_and_foreign_byte_orders_are_taken():
     column = torch.from_numpy(np.arange(80)[:, None])  # its second axis has a stride of 0
     store = FrameStore(80)
     turned, same = grid.numpy().astype(">i8"), torch.ones(1).expand(80)
-    store.extend({"tensor": grid, "array": turned, "column": column, "same": same, "other": column.numpy()})
+    store.extend(
+        {"tensor": grid, "array": turned, "column": column, "same": same, "other": column.numpy()}
+    )
     assert torch.equal(store.get(range(80))["column"], column)
     assert torch.equal(store.get(range(80))["same"], torch.ones(80))
     assert torch.equal(store.get(range(80))["tensor"], grid)
@@ -223,7 +266,9 @@ def test_environments_that_take_turns_are_found_out(streams):
         store.extend({key: value[step : step + streams] for key, value in frames.items()})
     assert store.ring.streams == streams
     assert store.chosen["next/observation"] == "next frame"
-    assert_holds(store, [{key: value[row] for key, value in frames.items()} for row in range(count)])
+    assert_holds(
+        store, [{key: value[row] for key, value in frames.items()} for row in range(count)]
+    )
 
 
 def test_a_next_that_never_is_the_next_frame_is_a_key_like_any_other():
@@ -231,7 +276,9 @@ def test_a_next_that_never_is_the_next_frame_is_a_key_like_any_other():
     frames["next/observation"] = frames["next/observation"][::-1].copy()
     store.extend(frames)
     assert store.chosen["next/observation"] != "next frame"
-    assert bits(store.get(np.arange(300))["next/observation"]) == frames["next/observation"].tobytes()
+    assert (
+        bits(store.get(np.arange(300))["next/observation"]) == frames["next/observation"].tobytes()
+    )
 
 
 def test_rounding_loses_at_most_half_a_step_and_keeps_what_is_not_finite():
@@ -328,7 +375,8 @@ def test_batches_are_drawn_ahead_and_errors_reach_the_caller():
     with pytest.raises(ReplayError, match="empty"):
         next(store.batches(8))
     store.extend({"x": np.arange(100)})
-    drawn, generator = store.batches(8, torch.Generator().manual_seed(0)), torch.Generator().manual_seed(0)
+    drawn = store.batches(8, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
     for _ in range(5):
         assert torch.equal(next(drawn)["x"], store.sample(8, generator)["x"])
     drawn.close()
@@ -357,7 +405,8 @@ print(sum(not np.array_equal(store.get(np.arange(300))["x"].numpy(), grids) for 
 def test_threads_that_are_given_memory_from_one_heap_decode_alike(codec):
     process = subprocess.run(
         [sys.executable, "-c", DECODE_TOGETHER, codec],
-        env=os.environ | {"MALLOC_ARENA_MAX": "1"},  # what one thread frees is then what the next is given
+        env=os.environ
+        | {"MALLOC_ARENA_MAX": "1"},  # what one thread frees is then what the next is given
         capture_output=True,
         text=True,
         timeout=120,
@@ -417,7 +466,9 @@ def test_some_keys_are_read_alone_and_unknown_ones_are_named():
     store = FrameStore(100)
     store.extend(flights(90))
     assert list(store.get([3, 4], ["next/picture", "reward"])) == ["reward", "next/picture"]
-    assert torch.equal(store.get([3, 4], ["next/picture"])["next/picture"], store.get([3, 4])["next/picture"])
+    assert torch.equal(
+        store.get([3, 4], ["next/picture"])["next/picture"], store.get([3, 4])["next/picture"]
+    )
     with pytest.raises(ReplayError, match=r"no keys \['rward'\]"):
         store.get([0], ["rward"])
 
@@ -429,16 +480,29 @@ def test_an_empty_store_says_so():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"capacity": 0}, {"capacity": 1.5}, {"chunk": 7}, {"streams": 0}, {"threads": 0}, {"codecs": {"x": "rws"}}],
+    [
+        {"capacity": 0},
+        {"capacity": 1.5},
+        {"chunk": 7},
+        {"streams": 0},
+        {"threads": 0},
+        {"codecs": {"x": "rws"}},
+    ],
 )
 def test_impossible_settings_are_refused(arguments):
-    with pytest.raises(ConfigError, match=next(iter(arguments)) if "codecs" not in arguments else "rows"):
+    with pytest.raises(
+        ConfigError, match=next(iter(arguments)) if "codecs" not in arguments else "rows"
+    ):
         FrameStore(**{"capacity": 10, **arguments})
 
 
 @pytest.mark.parametrize(
     ("codecs", "message"),
-    [({"y": "raw"}, "which the frames do not have"), ({"x": "rows"}, "rows of at least 8"), ({"n": Rounded(1)}, "float16")],
+    [
+        ({"y": "raw"}, "which the frames do not have"),
+        ({"x": "rows"}, "rows of at least 8"),
+        ({"n": Rounded(1)}, "float16"),
+    ],
 )
 def test_codecs_that_do_not_fit_the_frames_are_refused(codecs, message):
     store = FrameStore(10, codecs=codecs)
@@ -493,7 +557,9 @@ def test_a_state_of_arrays_as_older_versions_wrote_it_is_loaded():
         for name, value in part.items():
             if isinstance(value, torch.Tensor):
                 array = value.numpy()
-                part[name] = array if name in known else array.view(unsigned.get(value.dtype, array.dtype))
+                part[name] = (
+                    array if name in known else array.view(unsigned.get(value.dtype, array.dtype))
+                )
     restored = FrameStore(100)
     restored.load_state_dict(state)
     for key, tensor in store.get(np.arange(100)).items():
@@ -569,7 +635,9 @@ def test_the_first_frames_are_not_copied_as_a_whole(before):
     finally:
         tracemalloc.stop()
     assert peak < store.nbytes() + x.nbytes // 4
-    assert torch.equal(store.get([0, before, 59_999])["x"], torch.from_numpy(x[[0, before, 59_999]]))
+    assert torch.equal(
+        store.get([0, before, 59_999])["x"], torch.from_numpy(x[[0, before, 59_999]])
+    )
 
 
 def test_first_frames_that_wait_do_not_change_with_the_arrays_they_came_from():
@@ -595,7 +663,10 @@ def test_rewriting_compressed_frames_does_not_scatter_them():
 @pytest.mark.parametrize("other", ["raw", Rounded(1e-2)])
 def test_a_next_frame_that_is_rounded_otherwise_is_stored_apart(other):
     frames = {key: value for key, value in flights(400).items() if "picture" not in key}
-    frames = {key: value.astype(np.float64) if "observation" in key else value for key, value in frames.items()}
+    frames = {
+        key: value.astype(np.float64) if "observation" in key else value
+        for key, value in frames.items()
+    }
     store = FrameStore(400, codecs={"observation": Rounded(1e-3), "next/observation": other})
     store.extend(frames)
     assert store.links == {}

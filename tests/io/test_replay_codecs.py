@@ -26,7 +26,9 @@ def number(bits: list[int]) -> int:
 
 
 def decode_delta(blob: bytes, features: int, word: int, size: int) -> tuple[np.ndarray, int]:
-    """Decode a chunk as the first lines of replay_delta.py describe it; return the frames and the bytes read."""
+    """Decode a chunk as the first lines of replay_delta.py describe it; return the frames and the
+    bytes read.
+    """
     live = bits_of(blob[: (features + 7) // 8])
     position, frames = (features + 7) // 8, np.zeros((size, features), f"u{word}")
 
@@ -61,22 +63,32 @@ def decode_delta(blob: bytes, features: int, word: int, size: int) -> tuple[np.n
     return frames, position
 
 
-def decode_rows(blob: bytes, frame_bytes: int, stride: int, size: int, count: int) -> tuple[np.ndarray, int]:
+def decode_rows(
+    blob: bytes, frame_bytes: int, stride: int, size: int, count: int
+) -> tuple[np.ndarray, int]:
     """Decode a chunk as the first lines of replay_rows.py describe it."""
     used = [value for value, bit in enumerate(bits_of(blob[:32])) if bit]
     lower = blob[32] + 1
-    value_of = {rank if rank < lower else 256 - len(used) + rank: value for rank, value in enumerate(used)}
+    value_of = {
+        rank if rank < lower else 256 - len(used) + rank: value for rank, value in enumerate(used)
+    }
     ends = np.frombuffer(blob[33 : 33 + 4 * size], np.uint32).tolist()
     begin, groups = 33 + 4 * size, -(-frame_bytes // 8)
     frames, position = [], begin
     for t in range(count):
         differs = bits_of(blob[position : position + (groups + 7) // 8])[:groups]
         position += (groups + 7) // 8
-        nibbles = [nibble for byte in blob[position : position + (sum(differs) + 1) // 2] for nibble in (byte & 15, byte >> 4)]
+        nibbles = [
+            nibble
+            for byte in blob[position : position + (sum(differs) + 1) // 2]
+            for nibble in (byte & 15, byte >> 4)
+        ]
         position += (sum(differs) + 1) // 2
         ranks = [0] * (8 * groups)
         for group in range(groups):
-            above = [ranks[i - stride] if i >= stride else 0 for i in range(8 * group, 8 * group + 8)]
+            above = [
+                ranks[i - stride] if i >= stride else 0 for i in range(8 * group, 8 * group + 8)
+            ]
             if differs[group]:
                 width = nibbles.pop(0) + 1
                 packed = bits_of(blob[position : position + width])
@@ -91,9 +103,16 @@ def decode_rows(blob: bytes, frame_bytes: int, stride: int, size: int, count: in
 
 
 def blobs_of(store: FrameStore, key: str) -> list[bytes]:
-    packed = {name: np.asarray(value) for name, value in store.state_dict()["columns"][key].items() if name != "checksum"}
+    packed = {
+        name: np.asarray(value)
+        for name, value in store.state_dict()["columns"][key].items()
+        if name != "checksum"
+    }
     ends = np.cumsum(packed["sizes"])
-    return [packed["blobs"].tobytes()[end - size : end] for end, size in zip(ends, packed["sizes"], strict=True)]
+    return [
+        packed["blobs"].tobytes()[end - size : end]
+        for end, size in zip(ends, packed["sizes"], strict=True)
+    ]
 
 
 smooth = st.builds(
@@ -101,9 +120,12 @@ smooth = st.builds(
         (np.random.default_rng(seed).normal(size=(48, width)).cumsum(0) * scale).astype(np.int64)
         * (np.random.default_rng(seed).random((48, width)) > zeros)
     ).astype(f"i{word}"),
-    st.integers(0, 999), st.sampled_from([1, 2, 4, 8]), st.integers(1, 80), st.sampled_from([1.0, 50.0, 1e4, 1e12]),
+    st.integers(0, 999),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 80),
+    st.sampled_from([1.0, 50.0, 1e4, 1e12]),
     st.sampled_from([0.0, 0.2, 0.9]),
-)  # fmt: skip
+)
 
 
 @QUIET
@@ -114,17 +136,23 @@ def test_delta_is_what_its_description_says(frames, chunk):
     store.extend({"x": frames})
     assert store.get(np.arange(2 * chunk))["x"].numpy().tobytes() == frames.tobytes()
     size = store.ring.size
-    decoded = [decode_delta(blob, frames.shape[1], frames.itemsize, size) for blob in blobs_of(store, "x")]
+    decoded = [
+        decode_delta(blob, frames.shape[1], frames.itemsize, size) for blob in blobs_of(store, "x")
+    ]
     assert np.concatenate([part for part, _ in decoded])[: 2 * chunk].tobytes() == frames.tobytes()
     assert [read for _, read in decoded] == [len(blob) for blob in blobs_of(store, "x")]
 
 
 @QUIET
 @given(
-    seed=st.integers(0, 999), height=st.integers(2, 9), width=st.integers(8, 21),
-    values=st.sampled_from([[0, 255], [0, 1, 2, 3, 255], [0], [7], list(range(256)), list(range(3, 250, 9))]),
+    seed=st.integers(0, 999),
+    height=st.integers(2, 9),
+    width=st.integers(8, 21),
+    values=st.sampled_from(
+        [[0, 255], [0, 1, 2, 3, 255], [0], [7], list(range(256)), list(range(3, 250, 9))]
+    ),
     count=st.integers(1, 30),
-)  # fmt: skip
+)
 def test_rows_is_what_its_description_says(seed, height, width, values, count):
     rng = np.random.default_rng(seed)
     grids = np.array(values, np.uint8)[rng.integers(0, len(values), (count, height, width))]
@@ -142,7 +170,9 @@ def test_rows_is_what_its_description_says(seed, height, width, values, count):
 
 def stored(codec: str) -> tuple[FrameStore, dict]:
     rng = np.random.default_rng(0)
-    frames = rng.integers(0, 4, (100, 12, 12), dtype=np.uint8) * (rng.random((100, 12, 12)) < 0.3).astype(np.uint8)
+    frames = rng.integers(0, 4, (100, 12, 12), dtype=np.uint8) * (
+        rng.random((100, 12, 12)) < 0.3
+    ).astype(np.uint8)
     store = FrameStore(90, chunk=8, streams=1, codecs={"x": codec})
     store.extend({"x": frames, "next/x": np.roll(frames, -1, 0)})
     state = store.state_dict()
@@ -215,7 +245,9 @@ def test_a_bit_that_changed_in_a_state_is_found_by_its_checksum(codec):
     for name in ("columns", "links"):
         state = copy.deepcopy(store.state_dict())
         part = state[name]["x"]
-        flat = part["tail" if name == "links" else "frames" if codec == "raw" else "blobs"].reshape(-1)
+        flat = part["tail" if name == "links" else "frames" if codec == "raw" else "blobs"].reshape(
+            -1
+        )
         flat[len(flat) // 2] ^= 1
         with pytest.raises(StateError, match="checksum"):
             FrameStore(90).load_state_dict(state)

@@ -33,7 +33,17 @@ def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_benchmark_still_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVRL_BENCHMARK_FOLDER", str(tmp_path))
-    command = [sys.executable, "-W", "ignore", "-m", "navrl.cli", "bench", "replay", "--smoke", "--check"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "navrl.cli",
+        "bench",
+        "replay",
+        "--smoke",
+        "--check",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "navrl, LiDAR, 1,600" in done.stdout

@@ -92,7 +92,8 @@ def test_a_prefix_sum_refuses_an_impossible_max_len(max_len):
 def episode(length: int, seed: int) -> dict[str, np.ndarray | torch.Tensor]:
     rng = np.random.default_rng(seed)
     return {
-        "image": rng.integers(0, 3, (length, 3, 20, 20), dtype=np.uint8) * (np.arange(20) < 5).astype(np.uint8),
+        "image": rng.integers(0, 3, (length, 3, 20, 20), dtype=np.uint8)
+        * (np.arange(20) < 5).astype(np.uint8),
         "edges": rng.integers(0, 1 << 40, (length, 50, 2)),
         "lidar": torch.from_numpy(rng.normal(size=(length, 100))).to(torch.bfloat16),
         "done": np.arange(length) == length - 1,
@@ -173,7 +174,9 @@ def test_samples_come_from_all_frames_equally():
     buffer = DictReplayBuffer(100)
     buffer.add({"x": np.arange(90)})
     buffer.add({"x": np.arange(90, 100)})
-    counts = torch.bincount(buffer.sample(20_000, torch.Generator().manual_seed(0))["x"], minlength=100)
+    counts = torch.bincount(
+        buffer.sample(20_000, torch.Generator().manual_seed(0))["x"], minlength=100
+    )
     assert counts.min() > 120
     assert counts.max() < 300
 
@@ -201,14 +204,24 @@ def test_episodes_that_do_not_fit_are_refused_and_nothing_is_stored(added, messa
 
 
 def test_impossible_settings_empty_buffers_and_foreign_states_are_refused():
-    for arguments in ({"max_size": 0}, {"max_size": 5, "img_compressed": "jpeg"}, {"max_size": 5, "keys": "image"}):
+    for arguments in (
+        {"max_size": 0},
+        {"max_size": 5, "img_compressed": "jpeg"},
+        {"max_size": 5, "keys": "image"},
+    ):
         with pytest.raises(ConfigError):
             DictReplayBuffer(**arguments)
     with pytest.raises(ReplayError, match="empty"):
         DictReplayBuffer(5).sample(1)
     buffer = DictReplayBuffer(50, img_compressed="frame")
     buffer.add(episode(5, 0))
-    for damage in ({"max_size": 4}, {"mode": "x"}, {"episodes": [{}]}, {"keys": ["z"]}, {"episodes": None}):
+    for damage in (
+        {"max_size": 4},
+        {"mode": "x"},
+        {"episodes": [{}]},
+        {"keys": ["z"]},
+        {"episodes": None},
+    ):
         with pytest.raises(StateError):
             buffer.load_state_dict({**buffer.state_dict(), **damage})
     state = buffer.state_dict()
@@ -219,7 +232,8 @@ def test_impossible_settings_empty_buffers_and_foreign_states_are_refused():
 
 
 any_array = arrays.arrays(
-    st.sampled_from(["?", "u1", "i2", "<i4", ">i4", "u8", "f2", "f4", "f8", "c8"]), arrays.array_shapes(min_dims=0, min_side=0)
+    st.sampled_from(["?", "u1", "i2", "<i4", ">i4", "u8", "f2", "f4", "f8", "c8"]),
+    arrays.array_shapes(min_dims=0, min_side=0),
 )
 
 
@@ -303,12 +317,17 @@ def test_sequences_come_back_as_arrays():
     images = np.random.default_rng(0).integers(0, 9, (5, 8, 8), dtype=np.uint8)
     for form in (images, list(images), [Image.fromarray(image) for image in images]):
         assert np.array_equal(decompress_image_seq(compress_image_seq(form)), images)
-    assert torch.equal(decompress_image_seq(compress_image_seq(list(torch.from_numpy(images)))), torch.from_numpy(images))
+    assert torch.equal(
+        decompress_image_seq(compress_image_seq(list(torch.from_numpy(images)))),
+        torch.from_numpy(images),
+    )
     still = np.repeat(images[:1], 50, 0)
     assert len(compress_image_seq(still)) < 2 * len(compress_image(still[0]))
 
 
-@pytest.mark.parametrize("thing", [[], "text", [np.zeros(2), np.zeros(3)], np.float32(1.0) * np.ones(())])
+@pytest.mark.parametrize(
+    "thing", [[], "text", [np.zeros(2), np.zeros(3)], np.float32(1.0) * np.ones(())]
+)
 def test_what_is_no_sequence_is_refused(thing):
     with pytest.raises(ReplayError):
         compress_image_seq(thing)
@@ -365,13 +384,17 @@ def test_a_state_with_more_keys_than_the_buffer_is_loaded_without_them():
 
 def test_a_state_of_an_unknown_mode_is_told_as_such():
     with pytest.raises(StateError, match="mode 'tape'"):
-        DictReplayBuffer(100).load_state_dict({**DictReplayBuffer(100).state_dict(), "mode": "tape"})
+        DictReplayBuffer(100).load_state_dict(
+            {**DictReplayBuffer(100).state_dict(), "mode": "tape"}
+        )
 
 
 @pytest.mark.parametrize("what", [0, 1])
 def test_an_image_with_impossible_axes_is_refused(what):
     with pytest.raises(ContainerError):
-        decompress_image(struct.pack("<4sBBBB", b"NVI1", what, 0, 0, 2) + struct.pack("<2Q", 2**63 + 5, 0))
+        decompress_image(
+            struct.pack("<4sBBBB", b"NVI1", what, 0, 0, 2) + struct.pack("<2Q", 2**63 + 5, 0)
+        )
 
 
 def test_the_length_is_not_read_while_an_episode_makes_room():

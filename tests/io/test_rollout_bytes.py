@@ -116,7 +116,9 @@ def test_dicts_of_arrays_with_steps_first_are_rollouts_too():
     some = decompress_minibatch(compressed, [0, ENVS + 3])
     assert set(some) == {"observation", "reward"}
     assert np.array_equal(some["reward"], data["reward"].reshape(-1)[[0, ENVS + 3]])
-    assert torch.equal(some["observation"]["lidar"], data["observation"]["lidar"].reshape(-1, 36)[[0, ENVS + 3]])
+    assert torch.equal(
+        some["observation"]["lidar"], data["observation"]["lidar"].reshape(-1, 36)[[0, ENVS + 3]]
+    )
 
 
 def test_floats_may_be_rounded_where_it_is_asked_for():
@@ -139,7 +141,9 @@ def test_compressed_rollouts_go_to_other_processes_as_any_bytes():
 
 def test_the_file_of_one_rollout_is_a_rollout_file(tmp_path):
     data = rollout()
-    path = save_rollout_compressed(data, tmp_path / "new" / "rollout_000000005.navrl", metadata={"seed": 3})
+    path = save_rollout_compressed(
+        data, tmp_path / "new" / "rollout_000000005.navrl", metadata={"seed": 3}
+    )
     storage = RolloutStorage(tmp_path / "new")
     assert storage.list() == [5]
     assert equal(storage.load(5), data)
@@ -157,7 +161,9 @@ def test_a_rollout_file_is_a_compressed_rollout(tmp_path):
     assert equal(decompress_minibatch(path, [5]), data.reshape(-1)[[5]])
 
 
-@pytest.mark.parametrize("form", [compress_rollout, CompressedTensorDict], ids=["bytes", "collector's"])
+@pytest.mark.parametrize(
+    "form", [compress_rollout, CompressedTensorDict], ids=["bytes", "collector's"]
+)
 def test_what_is_compressed_already_can_be_saved(form, tmp_path):
     path = save_rollout_compressed(form(rollout()), tmp_path / "rollout_5.lz4")
     assert equal(decompress_rollout(path), rollout())
@@ -182,7 +188,9 @@ def test_compressed_bytes_are_written_as_they_are(tmp_path):
     assert (tmp_path / "x.lz4").read_bytes() == bytes(sent)
 
 
-@pytest.mark.parametrize("option", [{"time_first": True}, {"metadata": {"a": 1}}, {"compression_level": 3}], ids=str)
+@pytest.mark.parametrize(
+    "option", [{"time_first": True}, {"metadata": {"a": 1}}, {"compression_level": 3}], ids=str
+)
 def test_options_for_bytes_that_are_compressed_already_are_refused(tmp_path, option):
     with pytest.raises(ConfigError, match="give options to compress_rollout"):
         save_rollout_compressed(compress_rollout(rollout()), tmp_path / "x.lz4", **option)
@@ -201,17 +209,51 @@ def test_damaged_bytes_are_not_written(tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "told"),
     [
-        (lambda: decompress_rollout(b"\x04\x22\x4d\x18 lz4"), RolloutError, "no compressed rollout"),
+        (
+            lambda: decompress_rollout(b"\x04\x22\x4d\x18 lz4"),
+            RolloutError,
+            "no compressed rollout",
+        ),
         (lambda: decompress_rollout(b""), RolloutError, "0 bytes"),
-        (lambda: decompress_rollout(3), RolloutError, "is a int; expected what compress_rollout returned"),
+        (
+            lambda: decompress_rollout(3),
+            RolloutError,
+            "is a int; expected what compress_rollout returned",
+        ),
         (lambda: decompress_rollout(compress_rollout(rollout())[:-9]), ContainerError, "cut short"),
-        (lambda: decompress_minibatch(compress_rollout(rollout()), [ENVS * STEPS]), RolloutError, "from 0 to 767"),
-        (lambda: decompress_minibatch(compress_rollout(rollout()), [0.5]), RolloutError, "expected numbers"),
-        (lambda: compress_rollout(rollout(), 17), ConfigError, "compression_level is 17; expected a whole number from 0 to 16"),
+        (
+            lambda: decompress_minibatch(compress_rollout(rollout()), [ENVS * STEPS]),
+            RolloutError,
+            "from 0 to 767",
+        ),
+        (
+            lambda: decompress_minibatch(compress_rollout(rollout()), [0.5]),
+            RolloutError,
+            "expected numbers",
+        ),
+        (
+            lambda: compress_rollout(rollout(), 17),
+            ConfigError,
+            "compression_level is 17; expected a whole number from 0 to 16",
+        ),
         (lambda: compress_rollout(torch.zeros(3)), RolloutError, "expected a TensorDict"),
-        (lambda: compress_rollout({"a": torch.zeros(3, 2), "b": object()}), UnsupportedStateError, "b: builtins"),
+        (
+            lambda: compress_rollout({"a": torch.zeros(3, 2), "b": object()}),
+            UnsupportedStateError,
+            "b: builtins",
+        ),
     ],
-    ids=["another format", "nothing", "number", "cut", "frame", "fraction", "level", "tensor", "object"],
+    ids=[
+        "another format",
+        "nothing",
+        "number",
+        "cut",
+        "frame",
+        "fraction",
+        "level",
+        "tensor",
+        "object",
+    ],
 )
 def test_mistakes_are_refused_by_name(call, error, told):
     with pytest.raises(error, match=told):

@@ -1,4 +1,6 @@
-"""RolloutStorage: what is saved comes back, whole or in part, and the promises of a background save hold."""
+"""RolloutStorage: what is saved comes back, whole or in part, and the promises of a background save
+hold.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from hypothesis import strategies as st
 from io_states import assert_same, bits, random_tensor
 from tensordict import TensorDict
 
-from navrl.errors import ConfigError, ContainerError, NavrlError, RolloutError, UnsupportedStateError
+from navrl.errors import (
+    ConfigError,
+    ContainerError,
+    NavrlError,
+    RolloutError,
+    UnsupportedStateError,
+)
 from navrl.io.container.container_file import CHUNK_BYTES, ArraySource, write_container
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.tensor_types import TORCH_DTYPES
@@ -26,12 +34,14 @@ ENVS, STEPS = 24, 20
 
 
 def flights(envs: int = ENVS, steps: int = STEPS, seed: int = 0) -> dict:
-    """Return a rollout that looks like one: rays that mostly hit nothing, smooth states, noisy actions, few endings."""
+    """Return a rollout that looks like one: rays that mostly hit nothing, smooth states, noisy
+    actions, few endings.
+    """
     generator = torch.Generator().manual_seed(seed)
     smooth = torch.randn(envs, steps, 144, generator=generator).mul_(0.01).cumsum(1)
-    lidar = torch.where(torch.rand(envs, 1, 144, generator=generator) < 0.7, torch.zeros(()), smooth + 2).reshape(
-        envs, steps, 36, 4
-    )
+    lidar = torch.where(
+        torch.rand(envs, 1, 144, generator=generator) < 0.7, torch.zeros(()), smooth + 2
+    ).reshape(envs, steps, 36, 4)
     return {
         "observation": {"lidar": lidar, "state": smooth[..., :8].contiguous()},
         "action": torch.rand(envs, steps, 3, generator=generator),
@@ -66,7 +76,13 @@ def test_every_element_type_of_torch_and_numpy_comes_back(storage):
         .view(dtype)
         for name, dtype in NUMPY_DTYPES.items()
     }
-    state = {"torch": data, "numpy": arrays, "note": "random bits", "numbers": [1, 2.5, None], "single": torch.tensor(3)}
+    state = {
+        "torch": data,
+        "numpy": arrays,
+        "note": "random bits",
+        "numbers": [1, 2.5, None],
+        "single": torch.tensor(3),
+    }
     storage.save(state, 0)
     assert_same(storage.load(0), state)
 
@@ -92,14 +108,22 @@ def test_a_tensordict_comes_back_with_its_nested_keys_and_batch_sizes(storage):
 
 
 def test_arrays_with_time_first_come_back_so_and_are_stored_by_environment(tmp_path):
-    data = {key: value.swapaxes(0, 1) for key, value in flights()["observation"].items()} | {"last": torch.rand(ENVS, STEPS)}
+    data = {key: value.swapaxes(0, 1) for key, value in flights()["observation"].items()} | {
+        "last": torch.rand(ENVS, STEPS)
+    }
     with RolloutStorage(tmp_path, time_first=True) as storage:
         storage.save(data, 1)
         assert_same(storage.load(1), data)
         info = storage.info(1)
-        assert (info.envs, info.steps, info.keys["lidar"].shape) == (ENVS, STEPS, (STEPS, ENVS, 36, 4))
+        assert (info.envs, info.steps, info.keys["lidar"].shape) == (
+            ENVS,
+            STEPS,
+            (STEPS, ENVS, 36, 4),
+        )
         assert info.keys["lidar"].by_rows
-        assert not info.keys["last"].by_rows  # it begins with (environments, steps): another order than the others
+        assert not info.keys[
+            "last"
+        ].by_rows  # it begins with (environments, steps): another order than the others
         part = storage.load(1, envs=[5, 2], steps=slice(3, 9))
         assert torch.equal(part["lidar"], data["lidar"][3:9, [5, 2]])
         assert torch.equal(storage.load(1, envs=5)["lidar"], data["lidar"][:, 5])
@@ -107,7 +131,10 @@ def test_arrays_with_time_first_come_back_so_and_are_stored_by_environment(tmp_p
 
 
 def test_rows_that_are_longer_than_a_chunk_come_back_with_time_first(tmp_path):
-    data = {"picture": torch.randint(0, 256, (3, 2, CHUNK_BYTES + 1), dtype=torch.uint8), "reward": torch.rand(3, 2)}
+    data = {
+        "picture": torch.randint(0, 256, (3, 2, CHUNK_BYTES + 1), dtype=torch.uint8),
+        "reward": torch.rand(3, 2),
+    }
     with RolloutStorage(tmp_path, time_first=True) as storage:
         storage.save(data, 1)
         assert_same(storage.load(1), data)
@@ -123,12 +150,24 @@ def rollouts(draw):
     envs, steps, _ = draw(shapes)
     data = {}
     for number in range(draw(st.integers(1, 4))):
-        inner = draw(st.sampled_from([(), (1,), (3,), (7, 3), (0,), (200,), (5000,) if envs * steps < 300 else (50,)]))
-        element = draw(st.sampled_from(["float32", "float64", "uint8", "bool", "int16", "complex128", "bfloat16"]))
+        inner = draw(
+            st.sampled_from(
+                [(), (1,), (3,), (7, 3), (0,), (200,), (5000,) if envs * steps < 300 else (50,)]
+            )
+        )
+        element = draw(
+            st.sampled_from(
+                ["float32", "float64", "uint8", "bool", "int16", "complex128", "bfloat16"]
+            )
+        )
         tensor = random_tensor(element, (envs, steps, *inner), draw(st.integers(0, 9)))
         kind = draw(st.sampled_from(["noise", "constant", "zeros", "one change"]))
         if kind != "noise":
-            tensor = (tensor[:, :1] if kind == "constant" else torch.zeros_like(tensor[:, :1])).expand_as(tensor).clone()
+            tensor = (
+                (tensor[:, :1] if kind == "constant" else torch.zeros_like(tensor[:, :1]))
+                .expand_as(tensor)
+                .clone()
+            )
             if kind == "one change" and tensor.numel():
                 tensor[-1, steps // 2] = 1
         data[f"key {number}"] = {"inner": tensor} if draw(st.booleans()) else tensor
@@ -136,7 +175,9 @@ def rollouts(draw):
     return data
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=rollouts(), time_first=st.booleans(), choice=st.data())
 def test_any_part_of_any_rollout_equals_the_slice_of_the_whole(tmp_path, data, time_first, choice):
     storage = RolloutStorage(tmp_path, time_first=time_first, workers=1)
@@ -153,7 +194,10 @@ def test_any_part_of_any_rollout_equals_the_slice_of_the_whole(tmp_path, data, t
         if key.by_rows:
             expected = expected.swapaxes(0, 1) if time_first else expected
             expected = expected[slice(None) if envs is None else envs]
-            expected = expected[(slice(None),) * (not isinstance(envs, int)) + (slice(None) if steps is None else steps,)]
+            expected = expected[
+                (slice(None),) * (not isinstance(envs, int))
+                + (slice(None) if steps is None else steps,)
+            ]
             if time_first and not isinstance(envs, int) and not isinstance(steps, int):
                 expected = expected.swapaxes(0, 1)
         assert_same(found, expected, name)
@@ -168,7 +212,12 @@ def at(tree: dict, name: str) -> torch.Tensor:
 
 def indexes(count: int):
     number = st.integers(-count, count - 1)
-    return st.none() | number | st.slices(count).filter(lambda which: which.step is None or which.step > 0) | st.lists(number)
+    return (
+        st.none()
+        | number
+        | st.slices(count).filter(lambda which: which.step is None or which.step > 0)
+        | st.lists(number)
+    )
 
 
 # ------------------------------------------------------------------ reading a part
@@ -200,7 +249,13 @@ def test_only_the_keys_that_were_asked_for_come(stored, keys, number):
     data, storage = stored
     found = storage.load(5, keys=keys)
     for key in [keys] if isinstance(keys, str) else keys:
-        name = "observation/lidar" if key == "lidar" else key if isinstance(key, str) else "/".join(key)
+        name = (
+            "observation/lidar"
+            if key == "lidar"
+            else key
+            if isinstance(key, str)
+            else "/".join(key)
+        )
         assert_same(at(found, name), at(data, name))
     assert len(dict(array_names(found))) == number
 
@@ -211,9 +266,12 @@ def test_one_environment_reads_a_small_part_of_the_file(stored, monkeypatch):
     from navrl.io.container import container_file as container
 
     real = container.os.preadv
-    monkeypatch.setattr(container.os, "preadv", lambda *given: seen.append(real(*given)) or seen[-1])
+    monkeypatch.setattr(
+        container.os, "preadv", lambda *given: seen.append(real(*given)) or seen[-1]
+    )
     assert_same(
-        storage.load(5, envs=100, keys=["observation"]), {"observation": {k: v[100] for k, v in data["observation"].items()}}
+        storage.load(5, envs=100, keys=["observation"]),
+        {"observation": {k: v[100] for k, v in data["observation"].items()}},
     )
     assert 0 < sum(seen) < storage.size(5) / 4
 
@@ -239,11 +297,20 @@ def test_what_is_not_there_is_named(stored, request_, message):
 def test_the_index_alone_tells_what_a_rollout_holds(stored):
     storage = stored[1]
     info = storage.info(5)
-    assert (info.iteration, info.envs, info.steps, info.metadata) == (5, 200, 32, {"lidar_range": 4.0})
+    assert (info.iteration, info.envs, info.steps, info.metadata) == (
+        5,
+        200,
+        32,
+        {"lidar_range": 4.0},
+    )
     assert {name: key.shape for name, key in info.keys.items()} == {
-        "observation/lidar": (200, 32, 36, 4), "observation/state": (200, 32, 8), "action": (200, 32, 3), "reward": (200, 32),
-        "done": (200, 32), "episodes": (7, 23),
-    }  # fmt: skip
+        "observation/lidar": (200, 32, 36, 4),
+        "observation/state": (200, 32, 8),
+        "action": (200, 32, 3),
+        "reward": (200, 32),
+        "done": (200, 32),
+        "episodes": (7, 23),
+    }
     assert info.stored_bytes == storage.size(5) < info.raw_bytes / 2
     assert abs(info.created - time.time()) < 600
 
@@ -256,11 +323,17 @@ def test_the_index_alone_tells_what_a_rollout_holds(stored):
 @pytest.mark.parametrize("time_first", [False, True])
 def test_a_rounded_key_keeps_its_bound_and_what_is_not_finite(tmp_path, element, bound, time_first):
     generator = torch.Generator().manual_seed(0)
-    values = torch.randn(40, 30, 4, generator=generator, dtype=torch.float64) * 10.0 ** torch.randint(-6, 7, (40, 30, 4))
+    values = torch.randn(
+        40, 30, 4, generator=generator, dtype=torch.float64
+    ) * 10.0 ** torch.randint(-6, 7, (40, 30, 4))
     values = values.to(TORCH_DTYPES[element])
-    values.view(-1)[:8] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 6.5e4, -6.5e4, 1e-7])
+    values.view(-1)[:8] = torch.tensor(
+        [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 6.5e4, -6.5e4, 1e-7]
+    )
     exact = values.flip(0)
-    with RolloutStorage(tmp_path, error_bounds={("observation", "lidar"): bound}, time_first=time_first) as storage:
+    with RolloutStorage(
+        tmp_path, error_bounds={("observation", "lidar"): bound}, time_first=time_first
+    ) as storage:
         storage.save({"observation": {"lidar": values, "exact": exact}}, 0)
         found = storage.load(0)["observation"]
         assert storage.info(0).keys["observation/lidar"].error_bound == bound
@@ -273,7 +346,10 @@ def test_a_rounded_key_keeps_its_bound_and_what_is_not_finite(tmp_path, element,
 
 def test_a_millimetre_makes_lidar_much_smaller(tmp_path):
     data = flights(200, 32)
-    with RolloutStorage(tmp_path / "exact") as exact, RolloutStorage(tmp_path / "mm", error_bounds={"lidar": 1e-3}) as mm:
+    with (
+        RolloutStorage(tmp_path / "exact") as exact,
+        RolloutStorage(tmp_path / "mm", error_bounds={"lidar": 1e-3}) as mm,
+    ):
         for storage in (exact, mm):
             storage.save(data, 0)
         sizes = [storage.info(0).keys["observation/lidar"].stored_bytes for storage in (exact, mm)]
@@ -323,7 +399,10 @@ def test_a_failed_save_arrives_at_the_next_call_and_the_one_after_works(tmp_path
 
 def test_a_failed_save_arrives_at_close(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(RolloutError, match="not saved"), RolloutStorage(tmp_path / "file") as storage:
+    with (
+        pytest.raises(RolloutError, match="not saved"),
+        RolloutStorage(tmp_path / "file") as storage,
+    ):
         storage.save(flights(), 1)
 
 
@@ -348,7 +427,9 @@ def test_a_rollout_that_was_replaced_is_read_anew(tmp_path):
     with RolloutStorage(tmp_path) as storage:
         for seed in range(6):  # the file system gives the number of a removed file to the next one
             storage.save(flights(seed=seed), 1, wait=True)
-            assert_same(storage.load(1, envs=3, keys="reward"), {"reward": flights(seed=seed)["reward"][3]})
+            assert_same(
+                storage.load(1, envs=3, keys="reward"), {"reward": flights(seed=seed)["reward"][3]}
+            )
             if seed % 2:
                 storage.delete(1)
 
@@ -358,7 +439,9 @@ def open_files(folder):
     return [link for link in links if link.startswith(str(folder))]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not tell which files are open")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="this system does not tell which files are open"
+)
 def test_only_the_file_that_was_read_last_stays_open_and_none_after_the_end(tmp_path):
     storage = RolloutStorage(tmp_path, keep_last_n=2)
     for iteration in (1, 2):
@@ -405,7 +488,11 @@ def test_the_oldest_files_go_and_foreign_ones_stay(tmp_path):
     (tmp_path / "rollout_notes.txt").write_text("mine")
     (tmp_path / "rollout_1.navrl").write_text("mine")
     with RolloutStorage(tmp_path, keep_last_n=2) as storage:
-        for iteration in (30, 10, 20):  # as after a resume from an earlier iteration: what counts is what was written last
+        for iteration in (
+            30,
+            10,
+            20,
+        ):  # as after a resume from an earlier iteration: what counts is what was written last
             storage.save(flights(), iteration, wait=True)
         assert storage.list() == [10, 20]
         storage.delete(20)
@@ -438,7 +525,9 @@ def test_what_is_no_rollout_is_refused(storage, data, error, message):
         storage.save(data, 0)
 
 
-@pytest.mark.parametrize("options", [{"compression_level": 17}, {"compression_level": -1}, {"keep_last_n": 0}])
+@pytest.mark.parametrize(
+    "options", [{"compression_level": 17}, {"compression_level": -1}, {"keep_last_n": 0}]
+)
 def test_an_impossible_setting_is_refused_by_name(tmp_path, options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         RolloutStorage(tmp_path, **options)
@@ -475,9 +564,13 @@ def test_damage_elsewhere_does_not_hinder_reading_a_part(tmp_path):
     content = bytearray(path.read_bytes())
     content[20] ^= 1  # in the first chunk: the LiDAR of the first environments
     path.write_bytes(content)
-    with pytest.raises(ContainerError, match=r"rollout_000000001\.navrl: array 'observation/lidar' is damaged"):
+    with pytest.raises(
+        ContainerError, match=r"rollout_000000001\.navrl: array 'observation/lidar' is damaged"
+    ):
         storage.load(1, envs=0)
-    assert torch.equal(storage.load(1, envs=199)["observation"]["lidar"], data["observation"]["lidar"][199])
+    assert torch.equal(
+        storage.load(1, envs=199)["observation"]["lidar"], data["observation"]["lidar"][199]
+    )
     storage.close()
 
 
@@ -494,8 +587,21 @@ def test_damage_elsewhere_does_not_hinder_reading_a_part(tmp_path):
     ],
 )
 def test_an_index_with_a_valid_checksum_and_false_claims_is_refused(tmp_path, claims, message):
-    said = {"iteration": 1, "envs": 3, "steps": 4, "time_first": False, "rows": [0], "error_bounds": {}, "tensordicts": None}
-    document = {"kind": "rollout", "created": 0.0, "state": {"dict": [["x", {"tensor": 0}]]}, "rollout": said | claims}
+    said = {
+        "iteration": 1,
+        "envs": 3,
+        "steps": 4,
+        "time_first": False,
+        "rows": [0],
+        "error_bounds": {},
+        "tensordicts": None,
+    }
+    document = {
+        "kind": "rollout",
+        "created": 0.0,
+        "state": {"dict": [["x", {"tensor": 0}]]},
+        "rollout": said | claims,
+    }
     source = ArraySource("x", "float32", (3, 4, 0), np.zeros(0, np.uint8))
     write_container(tmp_path / "rollout_000000001.navrl", [source], document)
     with pytest.raises(ContainerError, match=rf"rollout_000000001\.navrl: .*{message}"):

@@ -1,4 +1,6 @@
-"""kill -9 while rollouts are written: what is visible is whole, and the next start cleans up. And docs/rollouts.md runs."""
+"""kill -9 while rollouts are written: what is visible is whole, and the next start cleans up. And
+docs/rollouts.md runs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ ENDLESS = """
 def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path, injected):
     generator, seen = random.Random(0), 0
     command = [sys.executable, "-c", textwrap.dedent(ENDLESS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         for number in range(8 * ROUNDS):
             injected.add()
             folder = tmp_path / str(number % 2)  # each is gone on with, over what a killed one left
@@ -56,7 +60,10 @@ def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path
             assert server.stdout.readline() == "gone\n"
             storage = RolloutStorage(folder)
             for iteration in storage.list():
-                assert torch.equal(storage.load(iteration, keys="lidar")["lidar"], torch.full((64, 32, 50), float(iteration)))
+                assert torch.equal(
+                    storage.load(iteration, keys="lidar")["lidar"],
+                    torch.full((64, 32, 50), float(iteration)),
+                )
                 assert storage.load(iteration)["noise"].shape == (64, 32, 9)
                 seen += 1
         server.stdin.close()

@@ -1,4 +1,6 @@
-"""The compiled row codecs against the readable ones: the same bytes, and the same rows, whatever is stored."""
+"""The compiled row codecs against the readable ones: the same bytes, and the same rows, whatever is
+stored.
+"""
 
 import subprocess
 import sys
@@ -14,7 +16,17 @@ from navrl.io.container.codecs import CODECS
 from navrl.io.container.element_types import ITEM_BYTES
 from navrl.io.container.row_codec import Rows, compiled
 
-ELEMENTS = ["bool", "int8", "float16", "uint16", "float32", "int64", "float64", "complex64", "complex128"]
+ELEMENTS = [
+    "bool",
+    "int8",
+    "float16",
+    "uint16",
+    "float32",
+    "int64",
+    "float64",
+    "complex64",
+    "complex128",
+]
 CODEC_NAMES = ["time-delta-zstd", "rows-zstd"]
 
 
@@ -22,7 +34,9 @@ CODEC_NAMES = ["time-delta-zstd", "rows-zstd"]
 def chunks(draw):
     """Draw a chunk of rows, most of whose numbers stay as they are from row to row."""
     element = draw(st.sampled_from(ELEMENTS))
-    steps, group, first = (draw(st.integers(low, high)) for low, high in ((1, 40), (1, 50), (0, 100)))
+    steps, group, first = (
+        draw(st.integers(low, high)) for low, high in ((1, 40), (1, 50), (0, 100))
+    )
     count, length = draw(st.integers(1, 70)), draw(st.integers(1, 20))
     source = np.random.default_rng(draw(st.integers(0, 1000)))
     row_bytes = length * ITEM_BYTES[element]
@@ -39,7 +53,9 @@ def joined(buffers):
 
 
 def test_a_last_group_that_begins_within_an_environment_is_read_by_both():
-    """23 rows a group are no whole environments of 3 steps, though the 21 rows of the last group could be."""
+    """23 rows a group are no whole environments of 3 steps, though the 21 rows of the last group
+    could be.
+    """
     chunk, rows = np.random.default_rng(0).integers(0, 256, 67, dtype=np.uint8), Rows(1, 3, 23, 0)
     codec = CODECS["time-delta-zstd"]
     stored = joined(codec.encode_readably(chunk, "int8", None, rows))
@@ -50,15 +66,32 @@ def test_a_last_group_that_begins_within_an_environment_is_read_by_both():
 
 
 @settings(max_examples=150, deadline=None)
-@given(drawn=chunks(), name=st.sampled_from(CODEC_NAMES), level=st.sampled_from([None, 1, 12]), choice=st.data())
-def test_compiled_and_readable_codecs_write_the_same_bytes_and_read_them(drawn, name, level, choice):
+@given(
+    drawn=chunks(),
+    name=st.sampled_from(CODEC_NAMES),
+    level=st.sampled_from([None, 1, 12]),
+    choice=st.data(),
+)
+def test_compiled_and_readable_codecs_write_the_same_bytes_and_read_them(
+    drawn, name, level, choice
+):
     chunk, element, rows = drawn
     codec = CODECS[name]
     assert compiled() is not None
-    stored = joined(codec.encode(chunk, element, level, np.empty(choice.draw(st.sampled_from([0, 1 << 16])), np.uint8), rows))
+    stored = joined(
+        codec.encode(
+            chunk,
+            element,
+            level,
+            np.empty(choice.draw(st.sampled_from([0, 1 << 16])), np.uint8),
+            rows,
+        )
+    )
     assert stored.tobytes() == joined(codec.encode_readably(chunk, element, level, rows)).tobytes()
     count = rows.groups(chunk.size)
-    groups = choice.draw(st.one_of(st.none(), st.lists(st.integers(0, count - 1), unique=True).map(sorted)))
+    groups = choice.draw(
+        st.one_of(st.none(), st.lists(st.integers(0, count - 1), unique=True).map(sorted))
+    )
     outputs = [np.full(chunk.size, 170, np.uint8) for _ in range(2)]
     codec.decode(stored, outputs[0], element, rows, groups)
     codec.decode_readably(stored, outputs[1], element, rows, groups)
@@ -77,7 +110,9 @@ def test_a_damaged_chunk_is_refused_or_read_as_the_readable_codec_reads_it(drawn
     if damage.draw(st.booleans()):
         stored = stored[: damage.draw(st.integers(0, stored.size - 1))]
     for _ in range(damage.draw(st.integers(1, 3)) if stored.size else 0):
-        stored[damage.draw(st.integers(0, min(stored.size, 60) - 1))] = damage.draw(st.integers(0, 255))
+        stored[damage.draw(st.integers(0, min(stored.size, 60) - 1))] = damage.draw(
+            st.integers(0, 255)
+        )
     guarded = np.full(chunk.size + 128, 170, np.uint8)  # nothing may be written beside the chunk
     found, expected = guarded[64:-64], np.full(chunk.size, 170, np.uint8)
     try:
@@ -106,7 +141,12 @@ with RolloutStorage(sys.argv[1]) as storage:
 
 
 def test_rollouts_are_stored_without_numba_too(tmp_path):
-    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NUMBA, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -116,7 +156,11 @@ def test_threads_that_come_and_go_write_the_same_bytes(name):
     stored = []
 
     def work():
-        stored.append(joined(CODECS[name].encode(chunk, "float32", None, np.empty(0, np.uint8), rows)).tobytes())
+        stored.append(
+            joined(
+                CODECS[name].encode(chunk, "float32", None, np.empty(0, np.uint8), rows)
+            ).tobytes()
+        )
 
     for _ in range(20):
         thread = threading.Thread(target=work)

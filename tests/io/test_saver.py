@@ -1,4 +1,6 @@
-"""AsyncCheckpointSaver: every file equals the state at the moment of the call, and no failure is silent."""
+"""AsyncCheckpointSaver: every file equals the state at the moment of the call, and no failure is
+silent.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from navrl.io.container import container_file as container_module
 
 @pytest.fixture
 def slow_copy(monkeypatch):
-    """Make the background copy slow, one tensor at a time: whatever writes too early is then bound to be seen."""
+    """Make the background copy slow, one tensor at a time: whatever writes too early is then bound
+    to be seen.
+    """
     memmove = ctypes.memmove
 
     def slow(*arguments):
@@ -60,7 +64,9 @@ def test_no_file_is_torn_while_training_runs_hard(tmp_path, slow_copy, registere
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_one_of_each_is_saved_as_it_was(tmp_path):
     state = everything()
-    expected = copy.deepcopy({key: value for key, value in state.items() if key not in ("conjugate", "negative bit")})
+    expected = copy.deepcopy(
+        {key: value for key, value in state.items() if key not in ("conjugate", "negative bit")}
+    )
     with AsyncCheckpointSaver() as saver:
         saver.save_async(state, tmp_path / "x.pt")
         for value in state["dtypes"].values():
@@ -89,7 +95,9 @@ def test_a_write_that_no_optimiser_made_is_found_out_and_nothing_is_stored(tmp_p
     saver.save_async(training.state(), tmp_path / "x.pt")
     with torch.no_grad():
         training.model[3].weight.mul_(2)
-    with pytest.raises(CheckpointError, match=r"model/3\.weight: written to while .* saver\.barrier\(\)"):
+    with pytest.raises(
+        CheckpointError, match=r"model/3\.weight: written to while .* saver\.barrier\(\)"
+    ):
         saver.shutdown()
     assert list(tmp_path.iterdir()) == []
 
@@ -101,7 +109,9 @@ def test_a_load_into_live_tensors_is_found_out_like_any_write(tmp_path, monkeypa
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     loaded = threading.Event()
     finish_copy = snapshot_module.Snapshot.finish_copy
-    monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (loaded.wait(10), finish_copy(self)))
+    monkeypatch.setattr(
+        snapshot_module.Snapshot, "finish_copy", lambda self: (loaded.wait(10), finish_copy(self))
+    )
     saver.save_async(training.state(), tmp_path / "x.pt")
     load_checkpoint(tmp_path / "old.pt", into=training.state())
     loaded.set()
@@ -124,10 +134,14 @@ def test_after_a_barrier_anybody_may_write(tmp_path, slow_copy):
 
 @pytest.fixture
 def held_copy(monkeypatch):
-    """Let no snapshot be prepared before this event: what optimisers own is not even looked at until then."""
+    """Let no snapshot be prepared before this event: what optimisers own is not even looked at
+    until then.
+    """
     go = threading.Event()
     prepare = snapshot_module.Snapshot.prepare
-    monkeypatch.setattr(snapshot_module.Snapshot, "prepare", lambda self: (go.wait(30), prepare(self)))
+    monkeypatch.setattr(
+        snapshot_module.Snapshot, "prepare", lambda self: (go.wait(30), prepare(self))
+    )
     yield go
     go.set()
 
@@ -135,7 +149,9 @@ def held_copy(monkeypatch):
 def test_a_step_waits_until_the_state_of_its_optimiser_was_looked_at(tmp_path, held_copy):
     training = TinyTraining(buffers=False)
     training.step()
-    training.momentum.state[training.head.bias]["count"] = 1  # what only dicts hold, and no version counts
+    training.momentum.state[training.head.bias]["count"] = (
+        1  # what only dicts hold, and no version counts
+    )
     expected = copy.deepcopy(training.state())
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(training.state(), tmp_path / "x.pt")
@@ -161,7 +177,9 @@ def test_a_write_to_moments_is_found_out_once_their_copy_has_begun(tmp_path, mon
     begun, written = threading.Event(), threading.Event()
     finish_copy = snapshot_module.Snapshot.finish_copy
     monkeypatch.setattr(
-        snapshot_module.Snapshot, "finish_copy", lambda self: (begun.set(), written.wait(30), finish_copy(self))
+        snapshot_module.Snapshot,
+        "finish_copy",
+        lambda self: (begun.set(), written.wait(30), finish_copy(self)),
     )
     saver.save_async(training.state(), tmp_path / "x.pt")
     assert begun.wait(30)
@@ -173,7 +191,9 @@ def test_a_write_to_moments_is_found_out_once_their_copy_has_begun(tmp_path, mon
 
 
 @pytest.mark.parametrize("clears", [True, False])
-def test_an_optimiser_that_is_given_another_state_after_the_call_is_saved_as_it_was(tmp_path, held_copy, clears):
+def test_an_optimiser_that_is_given_another_state_after_the_call_is_saved_as_it_was(
+    tmp_path, held_copy, clears
+):
     training, other = TinyTraining(buffers=False), TinyTraining(buffers=False)
     training.step()
     for _ in range(3):
@@ -190,11 +210,21 @@ def test_an_optimiser_that_is_given_another_state_after_the_call_is_saved_as_it_
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
 
-def test_the_state_of_an_optimiser_may_be_saved_twice_and_hold_whatever_can_be_stored(tmp_path, held_copy):
+def test_the_state_of_an_optimiser_may_be_saved_twice_and_hold_whatever_can_be_stored(
+    tmp_path, held_copy
+):
     training = TinyTraining(buffers=False)
     training.step()
-    training.adam.state[training.model[0].weight] |= {"nested": {"list": [torch.ones(3), 1.5]}, "count": 7, "array": np.ones(4)}
-    state = {"one": training.adam.state_dict(), "two": training.adam.state_dict(), "again": training.adam.state_dict()["state"]}
+    training.adam.state[training.model[0].weight] |= {
+        "nested": {"list": [torch.ones(3), 1.5]},
+        "count": 7,
+        "array": np.ones(4),
+    }
+    state = {
+        "one": training.adam.state_dict(),
+        "two": training.adam.state_dict(),
+        "again": training.adam.state_dict()["state"],
+    }
     expected = copy.deepcopy(state)
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(state, tmp_path / "x.pt")
@@ -220,12 +250,17 @@ def test_moments_in_dicts_of_the_callers_own_are_copied_in_the_background_too(tm
     training = TinyTraining()
     training.step()
     optimizer = training.optimizers[0]
-    state = {"moments": [dict(state) for state in optimizer.state.values()], "step": [{"buffer": torch.ones(3)}]}
+    state = {
+        "moments": [dict(state) for state in optimizer.state.values()],
+        "step": [{"buffer": torch.ones(3)}],
+    }
     expected = copy.deepcopy(state)
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(state, tmp_path / "x.pt")
         snapshot = saver._pending[0].snapshot
-        assert [snapshot._captured.tensors[number].shape for number in snapshot._immediate] == [(3,)]
+        assert [snapshot._captured.tensors[number].shape for number in snapshot._immediate] == [
+            (3,)
+        ]
         training.step()
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
@@ -237,7 +272,9 @@ def test_an_optimisers_state_that_cannot_be_stored_is_an_error_with_its_place(tm
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     saver.save_async({"adam": training.optimizers[0].state_dict()}, tmp_path / "x.pt")
     training.step()
-    with pytest.raises(CheckpointError, match=r"adam/state/\[0\]/note: builtins\.object cannot be stored"):
+    with pytest.raises(
+        CheckpointError, match=r"adam/state/\[0\]/note: builtins\.object cannot be stored"
+    ):
         saver.shutdown()
     assert list(tmp_path.iterdir()) == []
 
@@ -325,7 +362,9 @@ def test_an_error_in_the_block_is_not_hidden_by_a_failed_save_but_mentions_it(un
 def test_a_failure_after_the_save_does_not_say_that_the_save_failed(tmp_path):
     saver = AsyncCheckpointSaver()
     saver.save_async({"x": 1}, tmp_path / "x.pt", after=lambda written: 1 / 0)
-    with pytest.raises(CheckpointError, match=r"x\.pt: saved, but what was to follow failed: ZeroDivisionError"):
+    with pytest.raises(
+        CheckpointError, match=r"x\.pt: saved, but what was to follow failed: ZeroDivisionError"
+    ):
         saver.shutdown()
     assert load_checkpoint(tmp_path / "x.pt") == {"x": 1}
 
@@ -368,13 +407,17 @@ def test_whoever_asks_to_be_called_hears_of_every_save_before_flush_returns(tmp_
         saver.save_async({}, tmp_path / "followed.pt", after=fail)
         saver.flush()
         assert [(name, written) for name, written, _ in heard] == [
-            ("good.pt", True), (unwritable.name, False), ("followed.pt", True)
-        ]  # fmt: skip
+            ("good.pt", True),
+            (unwritable.name, False),
+            ("followed.pt", True),
+        ]
     assert [bool(error) for *_, error in heard] == [False, True, True]
     assert saver.get_stats()["failed"] == 2
 
 
-def test_an_on_done_that_raises_is_logged_and_changes_nothing_about_the_saves(tmp_path, unwritable, caplog):
+def test_an_on_done_that_raises_is_logged_and_changes_nothing_about_the_saves(
+    tmp_path, unwritable, caplog
+):
     def done(path, written, error):
         raise RuntimeError("a mistake of the caller")
 
@@ -397,7 +440,8 @@ def test_an_on_done_may_ask_the_saver_but_not_wait_for_it(tmp_path):
             seen.append((saver.get_stats()["total_saved"], saver.queue_size, saver.errors))
 
         ask()
-        asking = threading.Thread(target=ask, daemon=True)  # it holds no lock of the thread that calls `done`
+        # it holds no lock of the thread that calls `done`
+        asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(60)
         with pytest.raises(CheckpointError, match="from another thread"):
@@ -443,7 +487,8 @@ def test_a_dead_worker_is_told_and_holds_nobody_up(tmp_path, victim):
     training.step()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     thread = kill_thread(saver, victim)
-    saver.save_async(training.state(), tmp_path / "x.pt")  # wakes the thread, which finds its death sentence
+    # wakes the thread, which finds its death sentence
+    saver.save_async(training.state(), tmp_path / "x.pt")
     training.step()
     thread.join(10)
     assert not thread.is_alive()
@@ -459,7 +504,9 @@ def test_shutdown_waits_for_everything(tmp_path):
     for i in range(8):
         saver.save_async({"x": torch.full((300_000,), float(i))}, tmp_path / f"{i}.pt")
     saver.shutdown()
-    assert [load_checkpoint(tmp_path / f"{i}.pt")["x"][0].item() for i in range(8)] == list(range(8))
+    assert [load_checkpoint(tmp_path / f"{i}.pt")["x"][0].item() for i in range(8)] == list(
+        range(8)
+    )
 
 
 @pytest.fixture
@@ -467,7 +514,9 @@ def held(monkeypatch):
     """Hold every write back until the event is set."""
     go = threading.Event()
     write = file_writer_module.write_container
-    monkeypatch.setattr(file_writer_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1])
+    monkeypatch.setattr(
+        file_writer_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1]
+    )
     yield go
     go.set()
 
@@ -508,9 +557,13 @@ def test_two_saves_to_one_path_leave_the_later(tmp_path):
     assert load_checkpoint(tmp_path / "x.pt") == {"i": 4}
 
 
-def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_silently(tmp_path, monkeypatch):
+def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_silently(
+    tmp_path, monkeypatch
+):
     saver = AsyncCheckpointSaver()
-    monkeypatch.setattr(saver_module, "Guarded", lambda _: saver.shutdown() or snapshot_module.Guarded([]))
+    monkeypatch.setattr(
+        saver_module, "Guarded", lambda _: saver.shutdown() or snapshot_module.Guarded([])
+    )
     with pytest.raises(CheckpointError, match="shut down"):
         saver.save_async({}, tmp_path / "x.pt")
     assert saver.get_stats()["queue_size"] == 0
@@ -531,7 +584,9 @@ def test_a_save_that_is_interrupted_on_its_way_to_the_thread_holds_nobody_up(tmp
     saver.shutdown(timeout=5)
 
 
-def test_a_save_that_is_interrupted_just_after_it_was_handed_over_is_not_stored(tmp_path, monkeypatch):
+def test_a_save_that_is_interrupted_just_after_it_was_handed_over_is_not_stored(
+    tmp_path, monkeypatch
+):
     class Interrupted:
         def put(self, job):
             queue.put(job)
@@ -612,12 +667,19 @@ assert load_checkpoint(sys.argv[1] + "/parent.pt")["x"].sum() == 3
 assert not os.path.exists(sys.argv[1] + "/child.pt")
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 3, done.stderr
 
 
 def test_a_change_of_the_containers_after_the_call_does_not_show(tmp_path, held):
-    state = {"list": [1, {"deep": [2]}], "dict": {"a": {"b": 1}, "c": {"b": 2}}, "pair": ([3], "x"), "keys": {(1, "k"): [4]}}
+    state = {
+        "list": [1, {"deep": [2]}],
+        "dict": {"a": {"b": 1}, "c": {"b": 2}},
+        "pair": ([3], "x"),
+        "keys": {(1, "k"): [4]},
+    }
     expected = copy.deepcopy(state)
     with AsyncCheckpointSaver() as saver:
         saver.save_async(state, tmp_path / "x.pt")
@@ -643,10 +705,15 @@ def test_a_tensor_that_is_replaced_between_two_saves_is_noticed(tmp_path):
     assert_same(load_checkpoint(tmp_path / "2.pt"), expected)
 
 
-def test_the_state_of_an_optimiser_is_guarded_through_other_objects_of_the_same_memory(tmp_path, slow_copy):
+def test_the_state_of_an_optimiser_is_guarded_through_other_objects_of_the_same_memory(
+    tmp_path, slow_copy
+):
     training = TinyTraining()
     training.step()
-    views = {key: [one.detach() for one in state.values()] for key, state in enumerate(training.adam.state.values())}
+    views = {
+        key: [one.detach() for one in state.values()]
+        for key, state in enumerate(training.adam.state.values())
+    }
     expected = copy.deepcopy(views)
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(views, tmp_path / "x.pt")
@@ -655,9 +722,15 @@ def test_the_state_of_an_optimiser_is_guarded_through_other_objects_of_the_same_
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.zeros(2, 2).to_mkldnn()])
+@pytest.mark.parametrize(
+    "bad",
+    [torch.zeros(3).to_sparse(), torch.zeros(3, device="meta"), torch.zeros(2, 2).to_mkldnn()],
+)
 def test_a_tensor_without_plain_memory_is_refused_in_the_call_by_its_place(tmp_path, bad):
-    with AsyncCheckpointSaver() as saver, pytest.raises(UnsupportedStateError, match=r"a/b: .*cannot be stored"):
+    with (
+        AsyncCheckpointSaver() as saver,
+        pytest.raises(UnsupportedStateError, match=r"a/b: .*cannot be stored"),
+    ):
         saver.save_async({"ok": torch.ones(2), "a": {"b": bad}}, tmp_path / "x.pt")
 
 
@@ -684,7 +757,12 @@ def test_the_statistics_count_saves_bytes_and_stalls(tmp_path):
         saver.save_async({"x": torch.zeros(1000)}, tmp_path / "x.pt")
         saver.flush()
         stats = saver.get_stats()
-    assert (stats["total_saved"], stats["failed"], stats["raw_bytes"], stats["queue_size"]) == (1, 0, 4000, 0)
+    assert (stats["total_saved"], stats["failed"], stats["raw_bytes"], stats["queue_size"]) == (
+        1,
+        0,
+        4000,
+        0,
+    )
     assert stats["stored_bytes"] == (tmp_path / "x.pt").stat().st_size
     assert stats["compression_ratio"] == 4000 / stats["stored_bytes"]
     assert 0 < stats["stall_ms_p50"] <= stats["stall_ms_max"]
@@ -719,17 +797,22 @@ def test_a_full_queue_is_told_once(tmp_path, monkeypatch):
         warnings.simplefilter("always")
         monkeypatch.setattr(warnings, "showwarning", tell)
         saver.save_async({"x": 1}, tmp_path / "0.pt", after=lambda _: released.wait())
-        saver.save_async({"x": 1}, tmp_path / "1.pt")  # waits until it has told, which lets the first one go
+        # waits until it has told, which lets the first one go
+        saver.save_async({"x": 1}, tmp_path / "1.pt")
         again = threading.Event()
         saver.save_async({"x": 1}, tmp_path / "2.pt", after=lambda _: again.wait())
         threading.Timer(0.1, again.set).start()
         saver.save_async({"x": 1}, tmp_path / "3.pt")
-    assert [line.partition(",")[0] for line in told] == ["the save queue is full (1 of 1 saves pending)"]
+    assert [line.partition(",")[0] for line in told] == [
+        "the save queue is full (1 of 1 saves pending)"
+    ]
 
 
 @pytest.mark.parametrize("level", [-1, 17])
 def test_a_level_out_of_range_is_refused(level):
-    with pytest.raises(ConfigError, match=f"level is {level}; expected a whole number from 0 to 16"):
+    with pytest.raises(
+        ConfigError, match=f"level is {level}; expected a whole number from 0 to 16"
+    ):
         AsyncCheckpointSaver(level=level)
 
 
@@ -754,7 +837,14 @@ def test_the_folder_is_created(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("max_queue_size", 0), ("on_error", "print"), ("when_full", "drop"), ("codec", "x"), ("workers", 0)]
+    ("setting", "value"),
+    [
+        ("max_queue_size", 0),
+        ("on_error", "print"),
+        ("when_full", "drop"),
+        ("codec", "x"),
+        ("workers", 0),
+    ],
 )
 def test_a_wrong_setting_is_refused_by_name(setting, value):
     with pytest.raises(ConfigError, match=setting):
@@ -783,7 +873,9 @@ def wait_until_written(saver):
     assert not saver.queue_size
 
 
-def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, coding, monkeypatch):
+def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(
+    tmp_path, coding, monkeypatch
+):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
     state = {"numbers": torch.randn(5_000_000)}
     with AsyncCheckpointSaver(process=False) as saver:
@@ -799,7 +891,9 @@ def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(tmp_path, 
 
 
 @pytest.mark.parametrize(("cores", "saves"), [(8, 1), (2, 2)])
-def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(tmp_path, coding, monkeypatch, cores, saves):
+def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(
+    tmp_path, coding, monkeypatch, cores, saves
+):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: cores)
     state = {"numbers": torch.randn(5_000_000)}
     with AsyncCheckpointSaver(process=False) as saver:
@@ -814,9 +908,15 @@ def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp
     parameter = torch.nn.Parameter(torch.randn(5_000_000))
     copying, begun = threading.Event(), threading.Event()
     finish_copy, write = snapshot_module.Snapshot.finish_copy, AsyncCheckpointSaver._write
-    monkeypatch.setattr(snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(60), finish_copy(self)))
-    monkeypatch.setattr(AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1])
-    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)], process=False) as saver:
+    monkeypatch.setattr(
+        snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(60), finish_copy(self))
+    )
+    monkeypatch.setattr(
+        AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1]
+    )
+    with AsyncCheckpointSaver(
+        optimizers=[torch.optim.SGD([parameter], 0.1)], process=False
+    ) as saver:
         saver.save_async({"x": parameter}, tmp_path / "x.pt")
         assert not begun.wait(0.2)
         waiting = threading.Thread(target=saver.flush)

@@ -90,7 +90,9 @@ def test_a_clock_set_back_within_one_process_changes_nothing(tmp_path, clock):
 
 
 @pytest.mark.parametrize("number", range(4 * ROUNDS))
-def test_whatever_the_clock_does_before_each_save_those_saved_last_are_kept(tmp_path, clock, number, injected):
+def test_whatever_the_clock_does_before_each_save_those_saved_last_are_kept(
+    tmp_path, clock, number, injected
+):
     chance = random.Random(number)
     order, kept = chance.sample(range(100), 8), chance.randint(1, 5)
     ends = sorted(chance.sample(range(1, 8), 2))  # of three sessions
@@ -126,7 +128,9 @@ def test_files_of_an_older_navrl_come_before_numbered_ones(tmp_path):
     (tmp_path / "latest").unlink()  # it would protect what it points at
     with CheckpointDirectory(tmp_path) as run:
         assert run.latest().step == 1
-        assert [entry.step for entry in prune(tmp_path, Retention(keep_last_n=1), dry_run=True)] == [2, 3]
+        assert [
+            entry.step for entry in prune(tmp_path, Retention(keep_last_n=1), dry_run=True)
+        ] == [2, 3]
 
 
 def test_files_of_an_older_navrl_alone_go_by_time(tmp_path):
@@ -143,7 +147,9 @@ def test_what_is_no_sequence_number_counts_as_none(number):
 
 
 def test_a_damaged_newest_file_keeps_no_later_one_from_being_newest(tmp_path):
-    """Its number cannot be read; should the disk give it back one day, it must still be the older one."""
+    """Its number cannot be read; should the disk give it back one day, it must still be the older
+    one.
+    """
     save(tmp_path, 1, 2)
     newest = tmp_path / "checkpoint_000000002.pt"
     whole = newest.read_bytes()
@@ -208,14 +214,19 @@ def test_a_damaged_file_is_tried_in_the_place_of_its_step(tmp_path):
     with CheckpointDirectory(tmp_path) as run:
         assert run.load() == {"step": 30}
         (tmp_path / "checkpoint_000000030.pt").write_bytes(b"rotten")
-        with pytest.warns(RuntimeWarning, match=r"000010\.pt was loaded, because: .*000030.*000020"):
+        with pytest.warns(
+            RuntimeWarning, match=r"000010\.pt was loaded, because: .*000030.*000020"
+        ):
             assert run.load() == {"step": 10}
 
 
 def test_a_foreign_file_of_a_later_step_is_loaded_with_a_warning(tmp_path):
     save(tmp_path, 10)
     torch.save({"step": 20}, tmp_path / "checkpoint_000000020.pt")
-    with CheckpointDirectory(tmp_path) as run, pytest.warns(RuntimeWarning, match="going by its step"):
+    with (
+        CheckpointDirectory(tmp_path) as run,
+        pytest.warns(RuntimeWarning, match="going by its step"),
+    ):
         assert run.load() == {"step": 20}
 
 

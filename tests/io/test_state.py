@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from io_states import TinyTraining, assert_same, everything
 
 from navrl.errors import CheckpointError, UnsupportedStateError
-from navrl.io import get_random_state, load_checkpoint, read_index, save_checkpoint, set_random_state
+from navrl.io import (
+    get_random_state,
+    load_checkpoint,
+    read_index,
+    save_checkpoint,
+    set_random_state,
+)
 from navrl.io.container.codecs import CODECS
 
 
@@ -28,12 +34,26 @@ def test_one_of_each_comes_back_as_it_was(tmp_path, codec):
 
 
 scalars = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
     | st.complex_numbers()
-)  # fmt: skip
-keys = st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.tuples(st.integers(), st.text(max_size=3))
+)
+keys = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.tuples(st.integers(), st.text(max_size=3))
+)
 states = st.recursive(
-    scalars | st.builds(lambda n, s: torch.arange(n * s).reshape(n, s).float(), st.integers(0, 3), st.integers(0, 3)),
+    scalars
+    | st.builds(
+        lambda n, s: torch.arange(n * s).reshape(n, s).float(), st.integers(0, 3), st.integers(0, 3)
+    ),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=4).map(tuple)

@@ -1,4 +1,6 @@
-"""Large files are written by a process of their own: the same bytes, the same errors, and nothing lost when somebody dies."""
+"""Large files are written by a process of their own: the same bytes, the same errors, and nothing
+lost when somebody dies.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,14 @@ def is_running(process: int) -> bool:
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_a_process_writes_the_very_bytes_that_threads_write(tmp_path, written_there, monkeypatch):
     monkeypatch.setattr(checkpoint_module.time, "time", lambda: 1.5)
-    state = {"each": everything(), "weights": torch.randn(3_000_000), "bytes": torch.zeros(100_000, dtype=torch.uint8)}
-    with with_process(tmp_path, workers=1) as saver:  # one that never rests: chunks would be smaller, or not, as it happens
+    state = {
+        "each": everything(),
+        "weights": torch.randn(3_000_000),
+        "bytes": torch.zeros(100_000, dtype=torch.uint8),
+    }
+    with with_process(
+        tmp_path, workers=1
+    ) as saver:  # one that never rests: chunks would be smaller, or not, as it happens
         saver.save_async(state, tmp_path / "there.pt", metadata={"reward": 0.1})
     with AsyncCheckpointSaver(process=False, workers=1) as saver:
         saver.save_async(state, tmp_path / "here.pt", metadata={"reward": 0.1})
@@ -129,7 +137,9 @@ def test_no_file_is_torn_while_training_runs_hard(tmp_path, written_there, monke
 
 
 class HeldCopy(NamedTuple):
-    """Two parameters, the copy of the second of which is held up until `go`, from when `reached` is set."""
+    """Two parameters, the copy of the second of which is held up until `go`, from when `reached` is
+    set.
+    """
 
     parameters: list[torch.nn.Parameter]
     reached: threading.Event
@@ -138,7 +148,11 @@ class HeldCopy(NamedTuple):
 
 @pytest.fixture
 def hold_second(monkeypatch):
-    held = HeldCopy([torch.nn.Parameter(torch.randn(3_000_000)) for _ in range(2)], threading.Event(), threading.Event())
+    held = HeldCopy(
+        [torch.nn.Parameter(torch.randn(3_000_000)) for _ in range(2)],
+        threading.Event(),
+        threading.Event(),
+    )
     memmove, second = ctypes.memmove, held.parameters[1].data_ptr()
 
     def hold(target, source, size):
@@ -151,7 +165,9 @@ def hold_second(monkeypatch):
     return held
 
 
-def test_the_process_may_begin_before_the_copy_ends_and_names_the_file_after_it(tmp_path, hold_second, written_there):
+def test_the_process_may_begin_before_the_copy_ends_and_names_the_file_after_it(
+    tmp_path, hold_second, written_there
+):
     with with_process(tmp_path, optimizers=[torch.optim.SGD(hold_second.parameters, 0.1)]) as saver:
         saver.save_async({"parameters": hold_second.parameters}, tmp_path / "x.pt")
         assert hold_second.reached.wait(30)
@@ -162,10 +178,14 @@ def test_the_process_may_begin_before_the_copy_ends_and_names_the_file_after_it(
         hold_second.go.set()
         waiting.join(30)
     assert written_there == ["x.pt"]
-    assert_same(load_checkpoint(tmp_path / "x.pt")["parameters"][1], hold_second.parameters[1].detach())
+    assert_same(
+        load_checkpoint(tmp_path / "x.pt")["parameters"][1], hold_second.parameters[1].detach()
+    )
 
 
-def test_a_copy_that_cannot_be_trusted_is_not_stored_and_the_next_is(tmp_path, hold_second, written_there):
+def test_a_copy_that_cannot_be_trusted_is_not_stored_and_the_next_is(
+    tmp_path, hold_second, written_there
+):
     with with_process(tmp_path, optimizers=[torch.optim.SGD(hold_second.parameters, 0.1)]) as saver:
         saver.save_async({"parameters": hold_second.parameters}, tmp_path / "x.pt")
         assert hold_second.reached.wait(30)
@@ -181,10 +201,14 @@ def test_a_copy_that_cannot_be_trusted_is_not_stored_and_the_next_is(tmp_path, h
         assert list(tmp_path.iterdir()) == [tmp_path / "first"]
         saver.save_async({"parameters": hold_second.parameters}, tmp_path / "y.pt")
     assert written_there == ["y.pt"]
-    assert_same(load_checkpoint(tmp_path / "y.pt")["parameters"][1], hold_second.parameters[1].detach())
+    assert_same(
+        load_checkpoint(tmp_path / "y.pt")["parameters"][1], hold_second.parameters[1].detach()
+    )
 
 
-def test_a_file_that_fails_before_the_copy_is_made_does_not_confuse_the_next(tmp_path, hold_second, written_there):
+def test_a_file_that_fails_before_the_copy_is_made_does_not_confuse_the_next(
+    tmp_path, hold_second, written_there
+):
     with with_process(tmp_path, optimizers=[torch.optim.SGD(hold_second.parameters, 0.1)]) as saver:
         saver.save_async({"x": torch.ones(10)}, tmp_path / "folder" / "x.pt")
         saver.flush()
@@ -194,13 +218,16 @@ def test_a_file_that_fails_before_the_copy_is_made_does_not_confuse_the_next(tmp
         failed = []
         waiting = threading.Thread(target=lambda: failed.append(error_of(saver.flush)))
         waiting.start()
-        wait_for(lambda: saver._files._process._channel.has_news())  # it has failed before it was told of the copy
+        # it has failed before it was told of the copy
+        wait_for(lambda: saver._files._process._channel.has_news())
         hold_second.go.set()
         waiting.join(30)
         assert "FileNotFoundError" in str(failed[0])
         saver.save_async({"parameters": hold_second.parameters}, tmp_path / "y.pt")
     assert written_there == ["x.pt", "y.pt"]
-    assert_same(load_checkpoint(tmp_path / "y.pt")["parameters"][1], hold_second.parameters[1].detach())
+    assert_same(
+        load_checkpoint(tmp_path / "y.pt")["parameters"][1], hold_second.parameters[1].detach()
+    )
 
 
 def error_of(function):
@@ -250,7 +277,9 @@ def test_a_process_that_is_killed_loses_nothing(tmp_path, caplog, written_there)
 
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to kill a process at a system call")
-@pytest.mark.parametrize("call", ["recvmsg", "openat", "flock", "writev", "fsync", "rename", "close", "sendto"])
+@pytest.mark.parametrize(
+    "call", ["recvmsg", "openat", "flock", "writev", "fsync", "rename", "close", "sendto"]
+)
 def test_a_process_that_is_killed_at_a_system_call_loses_nothing(tmp_path, call):
     weights = torch.randn(100_000)
     kills = 0
@@ -259,10 +288,26 @@ def test_a_process_that_is_killed_at_a_system_call_loses_nothing(tmp_path, call)
         with with_process(folder) as saver:
             victim = process_of(saver)
             tracer = subprocess.Popen(
-                [STRACE, "-qq", "-f", "-o", "/dev/null", "-e", f"trace={call}",
-                 "-e", f"inject={call}:signal=KILL:when={number}", "-p", str(victim)], stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            wait_for(lambda: f"TracerPid:\t{tracer.pid}" in Path(f"/proc/{victim}/status").read_text())  # noqa: B023
+                [
+                    STRACE,
+                    "-qq",
+                    "-f",
+                    "-o",
+                    "/dev/null",
+                    "-e",
+                    f"trace={call}",
+                    "-e",
+                    f"inject={call}:signal=KILL:when={number}",
+                    "-p",
+                    str(victim),
+                ],
+                stderr=subprocess.DEVNULL,
+            )
+            wait_for(
+                lambda victim=victim, tracer=tracer: (
+                    f"TracerPid:\t{tracer.pid}" in Path(f"/proc/{victim}/status").read_text()
+                )
+            )
             for name in ("x.pt", "y.pt"):
                 saver.save_async({"x": weights}, folder / name)
                 saver.flush()
@@ -274,7 +319,9 @@ def test_a_process_that_is_killed_at_a_system_call_loses_nothing(tmp_path, call)
     assert kills >= 2
 
 
-def test_on_two_cores_the_process_uses_one_unless_somebody_waits(tmp_path, monkeypatch, hold_second):
+def test_on_two_cores_the_process_uses_one_unless_somebody_waits(
+    tmp_path, monkeypatch, hold_second
+):
     monkeypatch.setattr("navrl.io.checkpoint.saver.usable_cores", lambda: 2)
     with with_process(tmp_path, optimizers=[torch.optim.SGD(hold_second.parameters, 0.1)]) as saver:
         pace = saver._files.pace
@@ -294,7 +341,10 @@ def test_on_two_cores_the_process_uses_one_unless_somebody_waits(tmp_path, monke
 def test_a_process_that_is_to_rest_codes_with_one_thread(tmp_path, resting):
     with with_process(tmp_path, workers=1) as saver:
         process = process_of(saver)
-        threads = {task: Path(f"/proc/{process}/task/{task}/schedstat") for task in os.listdir(f"/proc/{process}/task")}
+        threads = {
+            task: Path(f"/proc/{process}/task/{task}/schedstat")
+            for task in os.listdir(f"/proc/{process}/task")
+        }
         encoder = max(threads, key=int)  # the last that was started
         saver._files.pace.resting = resting
         before = used(threads[encoder])
@@ -314,7 +364,11 @@ def test_a_saver_with_a_process_that_was_shut_down_holds_no_memory(tmp_path):
     saver = with_process(tmp_path)
     saver.save_async({"x": torch.ones(100_000)}, tmp_path / "x.pt")
     saver.shutdown()
-    held = [weakref.ref(saver._pool), weakref.ref(saver._pool._free[0].shared), weakref.ref(saver._files)]
+    held = [
+        weakref.ref(saver._pool),
+        weakref.ref(saver._pool._free[0].shared),
+        weakref.ref(saver._files),
+    ]
     gc.collect()
     gc.disable()
     try:
@@ -329,7 +383,9 @@ def test_the_process_gives_way_to_training_and_so_does_its_session():
     process = WriterProcess(1, 7, Pace(shared=True))
     try:
         wait_for(process.is_up)
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(7, os.getpriority(os.PRIO_PROCESS, 0))
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(
+            7, os.getpriority(os.PRIO_PROCESS, 0)
+        )
         assert niceness_of_session(process.pid) == ["7"]
     finally:
         process.close()
@@ -344,7 +400,9 @@ def test_the_process_has_no_torch_and_ends_with_the_saver(tmp_path):
     assert not is_running(process)
 
 
-@pytest.mark.parametrize("place", ["an application that embeds Python", "a system without shared memory"])
+@pytest.mark.parametrize(
+    "place", ["an application that embeds Python", "a system without shared memory"]
+)
 def test_no_process_is_started_where_none_can_be(tmp_path, monkeypatch, place):
     if "application" in place:
         monkeypatch.setattr(sys, "executable", "/opt/simulator/kit")
@@ -433,7 +491,13 @@ def test_no_descriptor_is_left_behind_by_saves_failures_or_the_end_of_the_proces
             assert error_of(saver.flush)
             first = first or [descriptors(), descriptors(process)]
         wait_for(
-            partial(lambda mine, theirs, process: descriptors() <= mine and descriptors(process) <= theirs, *first, process)
+            partial(
+                lambda mine, theirs, process: (
+                    descriptors() <= mine and descriptors(process) <= theirs
+                ),
+                *first,
+                process,
+            )
         )
         if death:
             os.kill(process, signal.SIGKILL)
@@ -443,7 +507,9 @@ def test_no_descriptor_is_left_behind_by_saves_failures_or_the_end_of_the_proces
         assert descriptors() == before
 
 
-def test_raw_and_lossy_files_differences_and_small_states_are_written_by_threads(tmp_path, monkeypatch, written_there):
+def test_raw_and_lossy_files_differences_and_small_states_are_written_by_threads(
+    tmp_path, monkeypatch, written_there
+):
     with with_process(tmp_path) as saver:
         saver.save_async({"x": torch.ones(1000)}, tmp_path / "raw.pt", compress=False)
         saver.flush()
@@ -465,7 +531,9 @@ def test_raw_and_lossy_files_differences_and_small_states_are_written_by_threads
 def test_a_directory_of_checkpoints_is_written_by_a_process_too(tmp_path, written_there):
     with CheckpointDirectory(tmp_path / "run", keep_last_n=2) as run:
         for step in range(6):
-            run.save(step, {"weights": torch.full((10_000,), float(step))}, metrics={"reward": step})
+            run.save(
+                step, {"weights": torch.full((10_000,), float(step))}, metrics={"reward": step}
+            )
             run.flush()
             wait_for(lambda: run.saver._files._process.is_up())
         assert run.latest().step == 5
@@ -494,7 +562,9 @@ TRAINING = """
 def train(then: str, folder: Path, **options) -> tuple[subprocess.Popen, int]:
     """Start a training that does something; return it, and the process that writes its files."""
     program = textwrap.dedent(TRAINING) + textwrap.dedent(then)
-    training = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True, **options)
+    training = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True, **options
+    )
     return training, int(training.stdout.readline())
 
 
@@ -546,7 +616,14 @@ def test_a_process_whose_training_was_killed_does_not_replace_what_came_after(tm
     training_end, end = Channel(training_end), Channel(end, lambda: "fork" not in killed)
     memory = SharedMemory(100)
     arrays = [["a", "uint8", [3], None, 3, None]]
-    job = {"path": str(tmp_path / "x"), "memory": 0, "arrays": arrays, "document": {}, "codec": "raw", "level": None}
+    job = {
+        "path": str(tmp_path / "x"),
+        "memory": 0,
+        "arrays": arrays,
+        "document": {},
+        "codec": "raw",
+        "level": None,
+    }
     training_end.send(job, [b"abc"], memory.descriptor)
     training_end.send({"ready": 1, "trusted": True})
     order = _Order(end, end.receive())
@@ -570,7 +647,14 @@ def test_a_job_whose_memory_did_not_arrive_is_answered_and_nothing_written(tmp_p
     training_end, end = map(Channel, socket.socketpair())
     arrays = [["a", "uint8", [3], None, 3, 0]]
     training_end.send(
-        {"path": str(tmp_path / "x"), "memory": 0, "arrays": arrays, "document": {}, "codec": "raw", "level": None}
+        {
+            "path": str(tmp_path / "x"),
+            "memory": 0,
+            "arrays": arrays,
+            "document": {},
+            "codec": "raw",
+            "level": None,
+        }
     )
     with TaskThreads(1, "test") as threads:
         answer = _Order(end, end.receive()).carry_out(_Mapped(), threads)
@@ -605,7 +689,9 @@ UNCLOSED = """
 
 
 @pytest.mark.slow
-def test_a_saver_that_nobody_closed_finishes_its_files_and_its_process_at_the_end_of_the_program(tmp_path):
+def test_a_saver_that_nobody_closed_finishes_its_files_and_its_process_at_the_end_of_the_program(
+    tmp_path,
+):
     training, writer = train(UNCLOSED, tmp_path)
     training.communicate()
     assert training.returncode == 0
@@ -616,7 +702,9 @@ def test_a_saver_that_nobody_closed_finishes_its_files_and_its_process_at_the_en
 @pytest.mark.slow
 def test_a_script_without_a_guard_is_not_run_again_by_the_process(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(TRAINING) + "saver.shutdown()\nopen(f'{folder}/ran', 'a').write('once ')\n")
+    script.write_text(
+        textwrap.dedent(TRAINING) + "saver.shutdown()\nopen(f'{folder}/ran', 'a').write('once ')\n"
+    )
     subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True)
     assert (tmp_path / "ran").read_text() == "once "
 

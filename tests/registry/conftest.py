@@ -16,7 +16,9 @@ NO_GIT = {"git": {}}  # told, so that nobody has to ask
 
 @pytest.fixture
 def quick_folder(tmp_path):
-    """A folder where flushing costs nothing, for tests that commit thousands of times; what is tested is not the disk."""
+    """A folder where flushing costs nothing, for tests that commit thousands of times; what is
+    tested is not the disk.
+    """
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -38,7 +40,9 @@ def put(registry, tmp_path):
 
     def register(name: str = "policy", content: str = "", **options):
         file = tmp_path / "file.pt"
-        file.write_text(content or f"{name} {len(registry.versions(name)) + 1 if known(name) else 1}")
+        file.write_text(
+            content or f"{name} {len(registry.versions(name)) + 1 if known(name) else 1}"
+        )
         return registry.register(name, file, **{"lineage": NO_GIT, **options})
 
     def known(name: str) -> bool:

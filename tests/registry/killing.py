@@ -1,8 +1,10 @@
-"""Does one thing to a registry again and again, killed at another system call each time, and looks at what is left.
+"""Does one thing to a registry again and again, killed at another system call each time, and looks
+at what is left.
 
-Run as a program: `killing.py FOLDER`. Every attempt is a forked process that is traced from its first call to the one
-that becomes its last; the kernel stops it there and SIGKILL ends it. Calls that change nothing on the disk are not counted:
-between two that do, one moment to die is like another. Prints a line of JSON for each
+Run as a program: `killing.py FOLDER`. Every attempt is a forked process that is traced from its
+first call to the one that becomes its last; the kernel stops it there and SIGKILL ends it. Calls
+that change nothing on the disk are not counted: between two that do, one moment to die is like
+another. Prints a line of JSON for each
 scenario: how many kills, and what they left.
 """
 
@@ -26,18 +28,44 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 ENTERED = 1
 OPEN = 257
-# write, pwrite64, writev, fsync, fdatasync, truncate, ftruncate, rename, mkdir, link, unlink, symlink, chmod, fchmod, mkdirat,
-# unlinkat, renameat, fchmodat, fallocate, pwritev, renameat2
-CHANGING = {1, 18, 20, 74, 75, 76, 77, 82, 83, 86, 87, 88, 90, 91, 258, 263, 264, 268, 285, 296, 316}
+# write, pwrite64, writev, fsync, fdatasync, truncate, ftruncate, rename, mkdir, link, unlink,
+# symlink, chmod, fchmod, mkdirat, unlinkat, renameat, fchmodat, fallocate, pwritev, renameat2
+CHANGING = {
+    1,
+    18,
+    20,
+    74,
+    75,
+    76,
+    77,
+    82,
+    83,
+    86,
+    87,
+    88,
+    90,
+    91,
+    258,
+    263,
+    264,
+    268,
+    285,
+    296,
+    316,
+}
 
 
 class CallInfo(ctypes.Structure):
     """What the kernel tells about a call that a process is stopped at."""
 
     _fields_ = (
-        ("op", ctypes.c_uint8), ("arch", ctypes.c_uint32), ("instruction", ctypes.c_uint64), ("stack", ctypes.c_uint64),
-        ("number", ctypes.c_uint64), ("arguments", ctypes.c_uint64 * 6),
-    )  # fmt: skip
+        ("op", ctypes.c_uint8),
+        ("arch", ctypes.c_uint32),
+        ("instruction", ctypes.c_uint64),
+        ("stack", ctypes.c_uint64),
+        ("number", ctypes.c_uint64),
+        ("arguments", ctypes.c_uint64 * 6),
+    )
 
 
 def trace(request: int, process: int, data: int = 0) -> None:
@@ -46,7 +74,9 @@ def trace(request: int, process: int, data: int = 0) -> None:
 
 
 def is_entering_a_change(process: int) -> bool:
-    """Return whether a stopped process is about to change something on the disk; on other machines, about to call anything."""
+    """Return whether a stopped process is about to change something on the disk; on other machines,
+    about to call anything.
+    """
     info = CallInfo()
     if libc.ptrace(CALL_INFO, process, ctypes.sizeof(info), ctypes.byref(info)) < 0:
         raise OSError(ctypes.get_errno(), "ptrace")
@@ -56,7 +86,9 @@ def is_entering_a_change(process: int) -> bool:
 
 
 def killed_at(number: int, act: Callable[[], object]) -> bool:
-    """Fork a process that acts, and kill it when it enters its change of this number; return whether it came so far."""
+    """Fork a process that acts, and kill it when it enters its change of this number; return
+    whether it came so far.
+    """
     process = os.fork()
     if process == 0:
         trace(TRACE_ME, 0)
@@ -102,11 +134,15 @@ def register_without_database(registry: Registry, folder: Path) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Registry, Path], object]] = {
-    "register": lambda registry, folder: registry.register("policy", folder / "5.pt", aliases=["best"], lineage={"git": {}}),
+    "register": lambda registry, folder: registry.register(
+        "policy", folder / "5.pt", aliases=["best"], lineage={"git": {}}
+    ),
     "lost": register_without_database,
     "promote": lambda registry, folder: registry.promote("policy:v3", "production"),
     "prune": lambda registry, folder: registry.prune("policy", 1),
-    "first": lambda registry, folder: Registry(folder / "new").register("policy", folder / "5.pt", lineage={"git": {}}),
+    "first": lambda registry, folder: Registry(folder / "new").register(
+        "policy", folder / "5.pt", lineage={"git": {}}
+    ),
 }
 
 
@@ -118,7 +154,9 @@ def outcome(folder: Path, scenario: str) -> dict[str, object]:
             raise RuntimeError(f"damaged: {damage}")
         versions = registry.versions("policy") if registry.models() else []
         for version in versions:
-            if version.path.read_bytes() != b"model %d" % (5 if scenario == "first" else version.version):
+            if version.path.read_bytes() != b"model %d" % (
+                5 if scenario == "first" else version.version
+            ):
                 raise RuntimeError(f"{version.label} is another file")
         registry.collect_garbage()
         garbage = registry.collect_garbage(dry_run=True)
@@ -126,7 +164,11 @@ def outcome(folder: Path, scenario: str) -> dict[str, object]:
         if garbage.files or stored != {version.path.name for version in versions}:
             raise RuntimeError(f"not collected: {stored}, {garbage}")
         state = {version.version: (version.stage, version.aliases) for version in versions}
-        history = [(move.old, move.new) for alias in ("latest", "best", "prod") for move in registry_history(registry, alias)]
+        history = [
+            (move.old, move.new)
+            for alias in ("latest", "best", "prod")
+            for move in registry_history(registry, alias)
+        ]
         return {"state": state, "history": history}
 
 

@@ -68,7 +68,9 @@ def test_a_policy_is_loaded_by_its_name(own):
     assert policy.task == same.task
 
 
-@pytest.mark.parametrize("name", ["pretraind", "policy:bst", "m" * 300, "a\0b", "../x", "runs/nothing"])
+@pytest.mark.parametrize(
+    "name", ["pretraind", "policy:bst", "m" * 300, "a\0b", "../x", "runs/nothing"]
+)
 def test_a_policy_that_is_not_there_is_told_in_one_line(own, name):
     own.register("policy", PRETRAINED, aliases=["best"])
     with pytest.raises(ConfigError, match="no policy") as caught:
@@ -79,11 +81,22 @@ def test_a_policy_that_is_not_there_is_told_in_one_line(own, name):
 def checkpoint(path: Path) -> Path:
     config = as_dict(Config(seed=3))
     save_checkpoint(
-        {"iteration": 7, "frames": 70, "model_state_dict": {"w": torch.ones(4)}, "ranks": [{}], "config": config}, path
+        {
+            "iteration": 7,
+            "frames": 70,
+            "model_state_dict": {"w": torch.ones(4)},
+            "ranks": [{}],
+            "config": config,
+        },
+        path,
     )
     return path
 
 
 def test_a_registered_checkpoint_is_told_apart_from_a_model(own, tmp_path):
     version = own.register("policy", checkpoint(tmp_path / "any.pt"), aliases=["stable"])
-    assert (version.kind, version.lineage["iteration"], version.lineage["seed"]) == ("checkpoint", 7, 3)
+    assert (version.kind, version.lineage["iteration"], version.lineage["seed"]) == (
+        "checkpoint",
+        7,
+        3,
+    )

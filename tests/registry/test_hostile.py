@@ -10,10 +10,18 @@ from navrl.registry import find_model
 
 CALLS = {
     "register": lambda registry, name, file: registry.register(name, file),
-    "register with an alias": lambda registry, name, file: registry.register("policy", file, aliases=[name]),
-    "register with a tag": lambda registry, name, file: registry.register("policy", file, tags=[name]),
-    "register with a stage": lambda registry, name, file: registry.register("policy", file, stage=name or "?"),
-    "register with a parent": lambda registry, name, file: registry.register("policy", file, lineage={"parent": name}),
+    "register with an alias": lambda registry, name, file: registry.register(
+        "policy", file, aliases=[name]
+    ),
+    "register with a tag": lambda registry, name, file: registry.register(
+        "policy", file, tags=[name]
+    ),
+    "register with a stage": lambda registry, name, file: registry.register(
+        "policy", file, stage=name or "?"
+    ),
+    "register with a parent": lambda registry, name, file: registry.register(
+        "policy", file, lineage={"parent": name}
+    ),
     "resolve": lambda registry, name, file: registry.resolve(name),
     "resolve an alias": lambda registry, name, file: registry.resolve(f"policy:{name}"),
     "resolve a project": lambda registry, name, file: registry.resolve(f"ada/{name}/policy:best"),
@@ -41,7 +49,11 @@ CALLS = {
 
 
 def contents(registry) -> set[tuple[str, bytes]]:
-    return {(path.name, path.read_bytes()) for path in (registry.root / "objects").glob("??/*") if path.is_file()}
+    return {
+        (path.name, path.read_bytes())
+        for path in (registry.root / "objects").glob("??/*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -49,12 +61,22 @@ def test_no_hostile_name_gets_past_an_entry_point(registry, put, tmp_path, call)
     put(aliases=["best"])
     file = tmp_path / "other.pt"
     file.write_text("other")
-    before = registry.versions("policy"), registry.models(), contents(registry), sorted(tmp_path.rglob("*"))
+    before = (
+        registry.versions("policy"),
+        registry.models(),
+        contents(registry),
+        sorted(tmp_path.rglob("*")),
+    )
     for name in HOSTILE:
         with pytest.raises(RegistryError) as caught:
             CALLS[call](registry, name, file)
         assert str(caught.value).isprintable(), name
-    assert before == (registry.versions("policy"), registry.models(), contents(registry), sorted(tmp_path.rglob("*")))
+    assert before == (
+        registry.versions("policy"),
+        registry.models(),
+        contents(registry),
+        sorted(tmp_path.rglob("*")),
+    )
 
 
 @pytest.mark.parametrize("number", [0, -1, 10**30, True, 2.0, None])

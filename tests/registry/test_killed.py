@@ -1,4 +1,6 @@
-"""kill -9 in the middle of things, and many processes at once: nothing is lost, nothing dangles, nothing is half there."""
+"""kill -9 in the middle of things, and many processes at once: nothing is lost, nothing dangles,
+nothing is half there.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,18 @@ def in_processes(*acts: Callable[[], object]) -> None:
         children.append(child)
     os.close(gate)
     os.close(blocked)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(
+        children
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="stops a process at its system calls as Linux does")
-def test_killed_before_any_change_of_the_disk_a_registry_is_as_before_or_as_after(quick_folder, injected):
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="stops a process at its system calls as Linux does"
+)
+def test_killed_before_any_change_of_the_disk_a_registry_is_as_before_or_as_after(
+    quick_folder, injected
+):
     command = [sys.executable, str(Path(__file__).with_name("killing.py")), str(quick_folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if "Errno 1] ptrace" in done.stderr:
@@ -59,7 +67,8 @@ def test_killed_before_any_change_of_the_disk_a_registry_is_as_before_or_as_afte
         injected.add(counts["kills"])
         assert counts["kills"] >= 10, scenario
         assert counts["before"] > 1, scenario  # some kills came before the commit,
-        assert counts["after"] > 1, scenario  # and some behind it: more than the run that nobody killed
+        # and some behind it: more than the run that nobody killed
+        assert counts["after"] > 1, scenario
 
 
 @pytest.fixture
@@ -87,23 +96,32 @@ def test_eight_processes_move_an_alias_and_no_move_is_lost(shared, number):
     for earlier, later in itertools.pairwise(history):
         assert later.old == earlier.new  # each move saw the one before it
     assert history[-1].new == shared.resolve("policy:best").version
-    for number in range(PROCESSES):  # what nobody else touches moved every time, and ends where it was put last
-        assert [move.new for move in shared.history("policy", f"own-{number}")] == [1 + i % 16 for i in range(MOVES)]
+    for number in range(
+        PROCESSES
+    ):  # what nobody else touches moved every time, and ends where it was put last
+        assert [move.new for move in shared.history("policy", f"own-{number}")] == [
+            1 + i % 16 for i in range(MOVES)
+        ]
     assert shared.verify() == []
 
 
 def test_what_many_processes_add_to_one_version_is_all_there(shared):
     def add(number: int) -> None:
         for i in range(25):
-            shared.tag("policy:v1", [f"tag-{number}-{i}"])  # the same object: each process opens a connection of its own
+            # the same object: each process opens a connection of its own
+            shared.tag("policy:v1", [f"tag-{number}-{i}"])
 
     in_processes(*(partial(add, number) for number in range(4)))
-    assert set(shared.resolve("policy:v1").tags) == {f"tag-{number}-{i}" for number in range(4) for i in range(25)}
+    assert set(shared.resolve("policy:v1").tags) == {
+        f"tag-{number}-{i}" for number in range(4) for i in range(25)
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_collecting_garbage_beside_registering_never_takes_a_file_that_is_needed(quick_folder, number):
+def test_collecting_garbage_beside_registering_never_takes_a_file_that_is_needed(
+    quick_folder, number
+):
     root = quick_folder / "registry"
 
     def register(number: int) -> None:
@@ -129,8 +147,12 @@ def test_collecting_garbage_beside_registering_never_takes_a_file_that_is_needed
         assert len([path for path in (root / "objects").glob("??/*") if path.is_file()]) == 4
 
 
-@pytest.mark.parametrize("step", ["navrl.registry.contents.read_contents", "navrl.registry.lineage.gather_lineage"])
-def test_a_file_that_is_collected_before_anything_refers_to_it_is_placed_again(registry, put, monkeypatch, step):
+@pytest.mark.parametrize(
+    "step", ["navrl.registry.contents.read_contents", "navrl.registry.lineage.gather_lineage"]
+)
+def test_a_file_that_is_collected_before_anything_refers_to_it_is_placed_again(
+    registry, put, monkeypatch, step
+):
     module, function = step.rsplit(".", 1)
     original = getattr(sys.modules[module], function)
     collected = []
@@ -152,7 +174,9 @@ def test_many_processes_make_the_registry_at_once(quick_folder):
     (quick_folder / "file").write_text("model")
 
     def create() -> None:
-        Registry(quick_folder / "registry").register("policy", quick_folder / "file", lineage=NO_GIT)
+        Registry(quick_folder / "registry").register(
+            "policy", quick_folder / "file", lineage=NO_GIT
+        )
 
     in_processes(*[create] * 6)
     with Registry(quick_folder / "registry") as registry:

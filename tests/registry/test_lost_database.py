@@ -1,4 +1,6 @@
-"""A database that is lost, emptied, damaged or an older copy: no model goes with it, and no number comes to mean another."""
+"""A database that is lost, emptied, damaged or an older copy: no model goes with it, and no number
+comes to mean another.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ LOSSES = {"missing": remove, "empty": empty}
 
 @pytest.fixture
 def filled(registry, put):
-    """A registry with a history: three versions, one of them deleted, aliases that moved, a model of another name."""
+    """A registry with a history: three versions, one of them deleted, aliases that moved, a model
+    of another name.
+    """
     for _ in range(3):
         put(aliases=["best"], metrics={"success": 0.5})
     put("other", content="other", notes="kept")
@@ -72,10 +76,13 @@ def test_without_its_database_a_registry_knows_all_it_knew(filled, lose):
 
 @pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
-def test_registering_and_collecting_after_the_loss_of_the_database_removes_no_model(filled, put, lose):
+def test_registering_and_collecting_after_the_loss_of_the_database_removes_no_model(
+    filled, put, lose
+):
     before = stored(filled)
     lose(filled)
-    assert put(content="after the loss").version == 4  # v3 was deleted, and its number is not given again
+    # v3 was deleted, and its number is not given again
+    assert put(content="after the loss").version == 4
     garbage = filled.collect_garbage()
     assert (garbage.files, garbage.quarantined) == ((), ())
     assert before < stored(filled)
@@ -252,7 +259,9 @@ def test_a_registry_of_the_layout_before_the_journal_is_taken_over(filled):
     before = everything(filled)
     filled.close()
     with sqlite3.connect(filled.root / "registry.db") as connection:
-        connection.executescript("DROP TABLE followed; DROP TABLE removals; PRAGMA user_version = 1;")
+        connection.executescript(
+            "DROP TABLE followed; DROP TABLE removals; PRAGMA user_version = 1;"
+        )
     connection.close()
     (filled.root / "objects" / "journal.jsonl").unlink()
     assert everything(filled) == before
@@ -328,11 +337,15 @@ def test_a_change_goes_to_the_database_that_is_there_when_its_turn_comes(filled,
 
 def test_repair_does_not_replace_a_database_while_another_process_writes(filled, monkeypatch):
     with sqlite3.connect(filled.root / "registry.db") as connection:
-        connection.execute("DELETE FROM versions WHERE name = 'other'")  # its alias dangles now: repair has work to do
+        # its alias dangles now: repair has work to do
+        connection.execute("DELETE FROM versions WHERE name = 'other'")
     connection.close()
 
     def repair_before(*arguments):
-        with Registry(filled.root, deadline=0.1) as other, pytest.raises(RegistryError, match="locked"):
+        with (
+            Registry(filled.root, deadline=0.1) as other,
+            pytest.raises(RegistryError, match="locked"),
+        ):
             other.repair()
         record(*arguments)
 

@@ -29,9 +29,15 @@ def policy(own, tmp_path):
     """Three versions of a model; v1 is best."""
     for number in (1, 2, 3):
         (tmp_path / "file.pt").write_text(f"model {number}")
-        lineage = {"git": {}, "config": {"seed": number, "env": {"num_envs": 8}}, "iteration": 10 * number}
+        lineage = {
+            "git": {},
+            "config": {"seed": number, "env": {"num_envs": 8}},
+            "iteration": 10 * number,
+        }
         options = {"metrics": {"success": number / 10}, "lineage": lineage}
-        own.register("policy", tmp_path / "file.pt", aliases=["best"] if number == 1 else [], **options)
+        own.register(
+            "policy", tmp_path / "file.pt", aliases=["best"] if number == 1 else [], **options
+        )
     return own
 
 
@@ -73,10 +79,29 @@ def test_without_models_the_list_says_how_to_add_one(capsys, tmp_path):
 
 
 def test_the_model_of_the_package_is_registered_with_its_results(capsys):
-    out = told(capsys, "register", "policy", str(PRETRAINED), "--alias", "best", "--tag", "robot=small", "--notes", "good")
+    out = told(
+        capsys,
+        "register",
+        "policy",
+        str(PRETRAINED),
+        "--alias",
+        "best",
+        "--tag",
+        "robot=small",
+        "--notes",
+        "good",
+    )
     assert out == "policy:v1 (best, latest; stage none)\n"
     shown = told(capsys, "show", "policy:best")
-    for piece in ("success_100", "0.8965", "robot=small", "good", "SHA-256", "iteration", "register"):
+    for piece in (
+        "success_100",
+        "0.8965",
+        "robot=small",
+        "good",
+        "SHA-256",
+        "iteration",
+        "register",
+    ):
         assert piece in shown
     assert "success_rate 0.8965, mean_reward 32.82" in told(capsys, "ls", "policy")
 
@@ -85,14 +110,21 @@ def test_the_folder_of_a_run_is_registered_by_its_model(capsys, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     shutil.copy(PRETRAINED, run / "model.pt")
-    (run / "run.json").write_text(json.dumps({"command": "navrl train", "git": {"commit": "abc"}, "versions": {"torch": "9"}}))
+    (run / "run.json").write_text(
+        json.dumps({"command": "navrl train", "git": {"commit": "abc"}, "versions": {"torch": "9"}})
+    )
     (run / "config.yaml").write_text("seed: 77\nenv:\n  num_envs: 5\n")
     version = json.loads(told(capsys, "register", "policy", str(run), "--json"))
     lineage = version["lineage"]
     assert lineage["run_folder"] == str(run)
     assert lineage["config"] == {"seed": 77, "env": {"num_envs": 5}}
-    assert (lineage["git"], lineage["versions"], lineage["command"]) == ({"commit": "abc"}, {"torch": "9"}, "navrl train")
-    assert (lineage["iteration"], lineage["frames"], lineage["seed"]) == (1400, 91750400, 0)  # the model's own word
+    assert (lineage["git"], lineage["versions"], lineage["command"]) == (
+        {"commit": "abc"},
+        {"torch": "9"},
+        "navrl train",
+    )
+    # the model's own word
+    assert (lineage["iteration"], lineage["frames"], lineage["seed"]) == (1400, 91750400, 0)
 
 
 def test_lists_are_plain_lines_without_a_terminal(capsys, policy):
@@ -110,35 +142,54 @@ def test_lists_are_tables_on_a_terminal(capsys, policy, monkeypatch):
 
 def test_every_list_is_json_for_programs(capsys, policy):
     assert json.loads(told(capsys, "ls", "--json"))[0]["aliases"] == {"best": 1, "latest": 3}
-    assert [version["label"] for version in json.loads(told(capsys, "ls", "policy", "--json"))][-1] == "policy:v3"
+    assert [version["label"] for version in json.loads(told(capsys, "ls", "policy", "--json"))][
+        -1
+    ] == "policy:v3"
     assert json.loads(told(capsys, "show", "policy:v1", "--json"))["history"][0]["new"] == 1
     rows = json.loads(told(capsys, "compare", "policy:v1", "policy:v2", "--json"))
-    assert {row["key"]: row["values"] for row in rows}["success"] == {"policy:v1": 0.1, "policy:v2": 0.2}
+    assert {row["key"]: row["values"] for row in rows}["success"] == {
+        "policy:v1": 0.1,
+        "policy:v2": 0.2,
+    }
     assert json.loads(told(capsys, "verify", "--json")) == []
     assert json.loads(told(capsys, "gc", "--json")) == {"files": [], "bytes": 0, "quarantined": []}
-    assert json.loads(told(capsys, "prune", "policy", "--keep-last", "1", "--json"))[0]["label"] == "policy:v2"
+    assert (
+        json.loads(told(capsys, "prune", "policy", "--keep-last", "1", "--json"))[0]["label"]
+        == "policy:v2"
+    )
 
 
 def test_a_comparison_shows_metrics_and_only_the_settings_that_differ(capsys, policy):
     out = told(capsys, "compare", "policy:v1", "policy:latest")
     assert "policy:v3" in out
-    assert [line.split() for line in out.splitlines() if "success" in line] == [["metrics", "success", "*", "0.1", "0.3"]]
-    assert [line.split() for line in out.splitlines() if line.startswith("config")] == [["config", "seed", "*", "1", "3"]]
+    assert [line.split() for line in out.splitlines() if "success" in line] == [
+        ["metrics", "success", "*", "0.1", "0.3"]
+    ]
+    assert [line.split() for line in out.splitlines() if line.startswith("config")] == [
+        ["config", "seed", "*", "1", "3"]
+    ]
 
 
 def test_names_are_moved_and_moved_back(capsys, policy):
     assert "prod; stage production" in told(capsys, "promote", "policy:v1", "production")
     told(capsys, "promote", "policy:v2", "production")
-    assert told(capsys, "rollback", "policy:prod").startswith("policy:v1 (best, prod; stage production)")
+    assert told(capsys, "rollback", "policy:prod").startswith(
+        "policy:v1 (best, prod; stage production)"
+    )
     assert told(capsys, "alias", "policy:v2", "stable").startswith("policy:v2 (stable")
     assert "no alias" in told(capsys, "alias", "policy", "stable", "--remove")
-    assert told(capsys, "tag", "policy:v2", "fast", "robot=x", "--remove", "slow") == "policy:v2: fast, robot\n"
+    assert (
+        told(capsys, "tag", "policy:v2", "fast", "robot=x", "--remove", "slow")
+        == "policy:v2: fast, robot\n"
+    )
     assert "needed" in told(capsys, "delete", "policy:v1", code=2)
     assert told(capsys, "delete", "policy:v1", "--force") == "removed policy:v1\n"
 
 
 def test_pruning_says_what_goes_and_dry_run_keeps_it(capsys, policy):
-    assert "would remove policy:v2" in told(capsys, "prune", "policy", "--keep-last", "1", "--dry-run")
+    assert "would remove policy:v2" in told(
+        capsys, "prune", "policy", "--keep-last", "1", "--dry-run"
+    )
     assert "removed policy:v2" in told(capsys, "prune", "policy", "--keep-last", "1")
     assert told(capsys, "prune", "policy", "--keep-last", "1") == "2 versions kept\n"
 
@@ -160,7 +211,11 @@ def test_the_card_says_what_where_from_and_how(capsys, policy, tmp_path):
 def test_the_card_cannot_be_broken_by_what_is_in_it(own, tmp_path):
     (tmp_path / "file").write_text("x")
     own.register(
-        "policy", tmp_path / "file", metrics={"a|b`c": 1}, tags={"t": "x | y\n| z"}, lineage={"git": {}, "<b>": "[a](b)"}
+        "policy",
+        tmp_path / "file",
+        metrics={"a|b`c": 1},
+        tags={"t": "x | y\n| z"},
+        lineage={"git": {}, "<b>": "[a](b)"},
     )
     card = own.card("policy")
     assert "x \\| y \\| z" in card
@@ -202,19 +257,38 @@ def test_gc_says_what_it_put_into_quarantine_and_purges_it_on_request(capsys, po
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["ls", "{}"], ["show", "{}"], ["show", "policy:{}"], ["compare", "{}", "policy"], ["promote", "{}", "production"],
-        ["promote", "policy", "{}"], ["alias", "policy", "{}"], ["alias", "{}", "best"], ["alias", "{}", "best", "--remove"],
-        ["rollback", "{}"], ["rollback", "policy:{}"], ["prune", "{}", "--keep-last", "1"], ["card", "{}"], ["delete", "{}:v1"],
-        ["delete", "policy:{}"], ["register", "{}", "file.pt"], ["register", "policy", "file.pt", "--alias={}"],
-        ["register", "policy", "file.pt", "--tag={}"], ["register", "policy", "file.pt", "--parent={}:best"],
-        ["register", "policy", "{}/x"], ["tag", "policy", "{}"], ["push", "{}"], ["pull", "{}"],
+        ["ls", "{}"],
+        ["show", "{}"],
+        ["show", "policy:{}"],
+        ["compare", "{}", "policy"],
+        ["promote", "{}", "production"],
+        ["promote", "policy", "{}"],
+        ["alias", "policy", "{}"],
+        ["alias", "{}", "best"],
+        ["alias", "{}", "best", "--remove"],
+        ["rollback", "{}"],
+        ["rollback", "policy:{}"],
+        ["prune", "{}", "--keep-last", "1"],
+        ["card", "{}"],
+        ["delete", "{}:v1"],
+        ["delete", "policy:{}"],
+        ["register", "{}", "file.pt"],
+        ["register", "policy", "file.pt", "--alias={}"],
+        ["register", "policy", "file.pt", "--tag={}"],
+        ["register", "policy", "file.pt", "--parent={}:best"],
+        ["register", "policy", "{}/x"],
+        ["tag", "policy", "{}"],
+        ["push", "{}"],
+        ["pull", "{}"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_a_hostile_name_exits_2_with_one_line(capsys, policy, tmp_path, arguments):
     before = policy.versions("policy")
     for name in ("../x", "a\0b", "m" * 300, "b\u0435st\n", ".."):
-        assert main(["models", *(argument.replace("{}", name) for argument in arguments)]) == 2, name
+        assert main(["models", *(argument.replace("{}", name) for argument in arguments)]) == 2, (
+            name
+        )
         error = capsys.readouterr().err
         assert error.startswith("navrl: "), name
         assert error.count("\n") == 1, name
@@ -280,7 +354,10 @@ def tracker(monkeypatch, tmp_path):
 
 
 def test_what_is_pushed_comes_back_with_its_alias(capsys, policy, tracker, tmp_path):
-    assert told(capsys, "push", "policy:best", "--option", "project=mine") == "policy:v1 is v0 in wandb\n"
+    assert (
+        told(capsys, "push", "policy:best", "--option", "project=mine")
+        == "policy:v1 is v0 in wandb\n"
+    )
     assert tracker.asked[-1] == ("wandb", {"project": "mine"})
     name, aliases, metadata = tracker.uploads[0]
     assert (name, aliases, metadata["metrics"]) == ("policy", ("best",), {"success": 0.1})
@@ -294,11 +371,15 @@ def test_what_is_pushed_comes_back_with_its_alias(capsys, policy, tracker, tmp_p
         (version,) = registry.versions("policy")  # fetched twice, registered once
         assert version.path.read_text() == "model 1"
         assert version.lineage["pulled_from"] == "ada/drones/policy:best"
-    assert "mine:v1" in told(capsys, "pull", "policy:best", "--mirror", "mlflow", "--name", "mine", *other)
+    assert "mine:v1" in told(
+        capsys, "pull", "policy:best", "--mirror", "mlflow", "--name", "mine", *other
+    )
 
 
 def test_what_a_tracker_raises_is_one_line(capsys, policy, tracker):
-    assert "wandb could not fetch policy:nothing: FileNotFoundError" in told(capsys, "pull", "policy:nothing", code=2)
+    assert "wandb could not fetch policy:nothing: FileNotFoundError" in told(
+        capsys, "pull", "policy:nothing", code=2
+    )
     tracker.folder = Path("gone")
     assert "wandb could not upload policy:v1" in told(capsys, "push", "policy:best", code=2)
 
@@ -313,9 +394,12 @@ def test_a_damaged_version_is_not_pushed(capsys, policy, tracker):
 
 def test_looking_at_the_list_loads_neither_torch_nor_trackers(policy):
     program = (
-        "import sys; from navrl.cli import main; main(['models', 'ls']); print({'torch', 'wandb', 'yaml'} & {*sys.modules})"
+        "import sys; from navrl.cli import main; main(['models', 'ls']); print({'torch', "
+        "'wandb', 'yaml'} & {*sys.modules})"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "set()"
 
 

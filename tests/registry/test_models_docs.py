@@ -16,7 +16,8 @@ from navrl.evaluate import PRETRAINED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text()
-NOT_HERE = ("navrl eval", "navrl train", "--mirror", "navrl models pull", "checkpoints/latest")  # minutes, or a server
+# minutes, or a server
+NOT_HERE = ("navrl eval", "navrl train", "--mirror", "navrl models pull", "checkpoints/latest")
 
 
 def test_the_code_on_the_page_runs(tmp_path, monkeypatch, capsys):
@@ -38,11 +39,18 @@ def test_the_commands_on_the_page_run(tmp_path, monkeypatch):
     monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     shutil.copy(PRETRAINED, tmp_path / "runs" / "mine" / "model.pt")
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
-    commands = [shlex.split(line, comments=True)[1:] for line in lines if not any(words in line for words in NOT_HERE)]
+    lines = [
+        line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines()
+    ]
+    commands = [
+        shlex.split(line, comments=True)[1:]
+        for line in lines
+        if not any(words in line for words in NOT_HERE)
+    ]
     assert len(commands) >= 7
     assert main(commands[0]) == main(commands[0]) == 0  # the page speaks of two versions
-    assert main(["models", "promote", "policy:v1", "production"]) == 0  # and of one that was in production before
+    # and of one that was in production before
+    assert main(["models", "promote", "policy:v1", "production"]) == 0
     assert [main(command) for command in commands[1:]] == [0] * (len(commands) - 1)
     assert (tmp_path / "CARD.md").is_file()
 

@@ -48,9 +48,9 @@ HOSTILE = [
     "\ud800",
 ]
 
-LEGAL = st.text(string.ascii_letters + string.digits + "_-.", min_size=1, max_size=MAX_LENGTH).filter(
-    lambda name: name[0] not in ".-" and name[-1] != "."
-)
+LEGAL = st.text(
+    string.ascii_letters + string.digits + "_-.", min_size=1, max_size=MAX_LENGTH
+).filter(lambda name: name[0] not in ".-" and name[-1] != ".")
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
@@ -73,7 +73,9 @@ def test_what_is_no_text_is_refused(check, name):
         check(name)
 
 
-@pytest.mark.parametrize("alias", ["latest", "best", "stable", "prod", "v1.0", "v", "v1a", "x3", "2026-01-31"])
+@pytest.mark.parametrize(
+    "alias", ["latest", "best", "stable", "prod", "v1.0", "v", "v1a", "x3", "2026-01-31"]
+)
 def test_an_alias_may_be_any_legal_name(alias):
     assert check_alias(alias) == alias
 

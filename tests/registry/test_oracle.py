@@ -1,4 +1,6 @@
-"""Any sequence of operations, losses of the database and kills: the registry says what a plain dict says after each."""
+"""Any sequence of operations, losses of the database and kills: the registry says what a plain dict
+says after each.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,23 @@ NUMBERS = st.integers(0, 5)
 
 
 class Against(RuleBasedStateMachine):
-    """The oracle: for each model its counter, contents and stages by version, and for each alias the pile of its targets."""
+    """The oracle: for each model its counter, contents and stages by version, and for each alias
+    the pile of its targets.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         memory = Path("/dev/shm")
-        self.folder = Path(tempfile.mkdtemp(prefix="navrl-", dir=memory if memory.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="navrl-", dir=memory if memory.is_dir() else None)
+        )
         self.registry = Registry(self.folder / "registry")
         self.last: dict[str, int] = {}
         self.content: dict[str, dict[int, str]] = {}
         self.stage: dict[str, dict[int, str]] = {}
         self.pile: dict[tuple[str, str], list[int | None]] = {}
-        self.unknown: set[str] = set()  # contents that a killed process placed, and no version refers to
+        # contents that a killed process placed, and no version refers to
+        self.unknown: set[str] = set()
 
     def teardown(self) -> None:
         self.registry.close()
@@ -46,7 +53,9 @@ class Against(RuleBasedStateMachine):
         return (self.pile.get((name, alias)) or [None])[-1]
 
     def aliases(self, name: str, version: int) -> list[str]:
-        return sorted(alias for model, alias in self.pile if model == name and self.at(name, alias) == version)
+        return sorted(
+            alias for model, alias in self.pile if model == name and self.at(name, alias) == version
+        )
 
     def move(self, name: str, alias: str, version: int | None) -> None:
         old = self.at(name, alias)
@@ -76,7 +85,9 @@ class Against(RuleBasedStateMachine):
     def register(self, name, content, alias):
         file = self.folder / "file"
         file.write_text(content)
-        made = self.registry.register(name, file, aliases=[alias] if alias else [], lineage={"git": {}})
+        made = self.registry.register(
+            name, file, aliases=[alias] if alias else [], lineage={"git": {}}
+        )
         assert made.version == self.added(name, content, alias)
 
     def added(self, name: str, content: str, alias: str | None = None) -> int:
@@ -88,7 +99,9 @@ class Against(RuleBasedStateMachine):
             self.move(name, moved, number)
         return number
 
-    @rule(name=NAMES, content=st.sampled_from("xyz"), moment=st.sampled_from(["placed", "recorded"]))
+    @rule(
+        name=NAMES, content=st.sampled_from("xyz"), moment=st.sampled_from(["placed", "recorded"])
+    )
     def register_and_be_killed(self, name, content, moment):
         file = self.folder / "file"
         file.write_text(content)
@@ -144,7 +157,8 @@ class Against(RuleBasedStateMachine):
     @rule(purge=st.booleans())
     def collect_garbage(self, purge):
         for path in self.registry.collect_garbage(purge_quarantine=purge).files:
-            assert path.parent.name == "quarantine"  # `delete` and `prune` removed the rest themselves
+            # `delete` and `prune` removed the rest themselves
+            assert path.parent.name == "quarantine"
         self.unknown.clear()
 
     @rule(name=NAMES, alias=ALIASES, number=NUMBERS)
@@ -162,7 +176,11 @@ class Against(RuleBasedStateMachine):
     @rule(name=NAMES, alias=ALIASES)
     def rollback(self, name, alias):
         pile, now = self.pile.get((name, alias), []), self.at(name, alias)
-        places = [i for i, version in enumerate(pile[:-1]) if version in self.content.get(name, {}) and version != now]
+        places = [
+            i
+            for i, version in enumerate(pile[:-1])
+            if version in self.content.get(name, {}) and version != now
+        ]
         with self.only_if(bool(places)):
             found = self.registry.rollback(name, alias)
             del pile[places[-1] + 1 :]
@@ -200,7 +218,8 @@ class Against(RuleBasedStateMachine):
             expected = [
                 version
                 for version in versions[:-keep]
-                if not self.aliases(name, version) and self.stage[name][version] not in ("staging", "production")
+                if not self.aliases(name, version)
+                and self.stage[name][version] not in ("staging", "production")
             ]
             assert gone == expected
             for version in expected:
@@ -217,14 +236,20 @@ class Against(RuleBasedStateMachine):
             assert {version.version: sorted(version.aliases) for version in found} == {
                 version: self.aliases(name, version) for version in contents
             }
-        stored = {path.read_text() for path in (self.registry.root / "objects").glob("??/*") if path.is_file()}
+        stored = {
+            path.read_text()
+            for path in (self.registry.root / "objects").glob("??/*")
+            if path.is_file()
+        }
         needed = {content for contents in models.values() for content in contents.values()}
         assert needed <= stored <= needed | self.unknown
         assert self.registry.verify() == []
 
 
 def _die_when(moment: str) -> None:
-    """Have this process killed when it has placed its file, or when its change is in the journal and not committed."""
+    """Have this process killed when it has placed its file, or when its change is in the journal
+    and not committed.
+    """
     owner, name = {"placed": (ObjectFiles, "place"), "recorded": (Journal, "append")}[moment]
     original = getattr(owner, name)
 

@@ -35,7 +35,9 @@ with Registry(root) as registry:
 
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to see what SQLite does")
-def test_what_was_registered_survives_a_power_loss_at_any_moment(quick_folder, monkeypatch, injected):
+def test_what_was_registered_survives_a_power_loss_at_any_moment(
+    quick_folder, monkeypatch, injected
+):
     disk = quick_folder / "disk"
     disk.mkdir()
     recording = record_with_strace([sys.executable, "-c", PROGRAM, str(disk / "registry")], disk)

@@ -25,13 +25,30 @@ def objects(registry: Registry) -> list[Path]:
 
 
 def test_a_registered_file_is_found_by_name_version_and_alias(registry, put, tmp_path):
-    version = put(content="weights", aliases=["best"], metrics={"success": 0.9}, tags={"robot": "small"}, notes="good")
-    for reference in ("policy", "policy:latest", "policy:best", "policy:v1", "ada/drones/policy:best", version):
+    version = put(
+        content="weights",
+        aliases=["best"],
+        metrics={"success": 0.9},
+        tags={"robot": "small"},
+        notes="good",
+    )
+    for reference in (
+        "policy",
+        "policy:latest",
+        "policy:best",
+        "policy:v1",
+        "ada/drones/policy:best",
+        version,
+    ):
         assert registry.resolve(reference) == version
     assert version.path.read_text() == "weights"
     assert (version.name, version.version, version.label) == ("policy", 1, "policy:v1")
     assert version.aliases == ("best", "latest")
-    assert (version.metrics, version.tags, version.notes) == ({"success": 0.9}, {"robot": "small"}, "good")
+    assert (version.metrics, version.tags, version.notes) == (
+        {"success": 0.9},
+        {"robot": "small"},
+        "good",
+    )
     assert (version.size, version.stage, version.kind, version.parent) == (7, "none", "file", None)
     json.dumps(version.as_dict())
 
@@ -126,8 +143,12 @@ def test_rolling_back_goes_one_step_further_each_time(registry, put):
     with pytest.raises(RegistryError, match="no earlier version"):
         registry.rollback("policy", "best")
     assert [(move.old, move.new, move.reason) for move in registry.history("policy", "best")] == [
-        (None, 1, "register"), (1, 2, "register"), (2, 3, "register"), (3, 2, "rollback"), (2, 1, "rollback"),
-    ]  # fmt: skip
+        (None, 1, "register"),
+        (1, 2, "register"),
+        (2, 3, "register"),
+        (3, 2, "rollback"),
+        (2, 1, "rollback"),
+    ]
     registry.set_alias("policy", "best", 3)
     assert registry.rollback("policy", "best").version == 1
 
@@ -143,11 +164,23 @@ def test_rolling_back_skips_what_was_deleted_and_brings_back_what_was_removed(re
 
 def test_production_has_one_version_and_the_alias_goes_with_it(registry, put):
     put(stage="production"), put(aliases=["prod"]), put()
-    assert [version.stage for version in registry.versions("policy")] == ["archived", "production", "none"]
+    assert [version.stage for version in registry.versions("policy")] == [
+        "archived",
+        "production",
+        "none",
+    ]
     assert registry.promote("policy:latest", "production").aliases == ("latest", "prod")
-    assert [version.stage for version in registry.versions("policy")] == ["archived", "archived", "production"]
+    assert [version.stage for version in registry.versions("policy")] == [
+        "archived",
+        "archived",
+        "production",
+    ]
     assert registry.rollback("policy", "prod").version == 2
-    assert [version.stage for version in registry.versions("policy")] == ["archived", "production", "archived"]
+    assert [version.stage for version in registry.versions("policy")] == [
+        "archived",
+        "production",
+        "archived",
+    ]
     with pytest.raises(RegistryError, match="is in production"):
         registry.promote("policy:prod", "archived")
     registry.remove_alias("policy", "prod")
@@ -170,7 +203,10 @@ def test_a_stage_and_an_alias_that_contradict_each_other_are_refused(registry, p
 
 def test_tags_are_added_and_removed(registry, put):
     put(tags=["fast", "small"])
-    assert registry.tag("policy", {"robot": "x"}, remove=["fast"]).tags == {"small": "", "robot": "x"}
+    assert registry.tag("policy", {"robot": "x"}, remove=["fast"]).tags == {
+        "small": "",
+        "robot": "x",
+    }
     assert registry.resolve("policy").tags == {"small": "", "robot": "x"}
 
 
@@ -192,14 +228,30 @@ def test_numbers_of_torch_and_not_finite_ones_are_metrics_too(put):
 @pytest.mark.parametrize(
     "options",
     [
-        {"metrics": {"a": "much"}}, {"metrics": {"a": True}}, {"metrics": {3: 1.0}}, {"metrics": [1]}, {"metrics": {"": 1}},
-        {"metrics": {"a\nb": 1}}, {"metrics": {"a": torch.ones(3)}}, {"tags": "word"},
-        {"tags": 3}, {"tags": {"a": 3}}, {"tags": {"../a": "b"}},
-        {"notes": None}, {"notes": "a\0b"}, {"notes": "\ud800"}, {"notes": "x" * 200_000}, {"lineage": {"f": print}},
-        {"lineage": {"parent": 3}}, {"lineage": [1]}, {"aliases": "best"}, {"aliases": ["v3"]}, {"aliases": [None]},
+        {"metrics": {"a": "much"}},
+        {"metrics": {"a": True}},
+        {"metrics": {3: 1.0}},
+        {"metrics": [1]},
+        {"metrics": {"": 1}},
+        {"metrics": {"a\nb": 1}},
+        {"metrics": {"a": torch.ones(3)}},
+        {"tags": "word"},
+        {"tags": 3},
+        {"tags": {"a": 3}},
+        {"tags": {"../a": "b"}},
+        {"notes": None},
+        {"notes": "a\0b"},
+        {"notes": "\ud800"},
+        {"notes": "x" * 200_000},
+        {"lineage": {"f": print}},
+        {"lineage": {"parent": 3}},
+        {"lineage": [1]},
+        {"aliases": "best"},
+        {"aliases": ["v3"]},
+        {"aliases": [None]},
     ],
     ids=lambda options: ascii(options)[:40],
-)  # fmt: skip
+)
 def test_what_cannot_be_stored_is_refused_and_nothing_is_left(registry, put, options):
     with pytest.raises(RegistryError):
         put(**options)
@@ -274,11 +326,15 @@ def test_garbage_is_found_counted_and_removed_and_nothing_else(registry, put):
     kept = put(content="kept")
     folder = registry.root / "objects" / "ab"
     folder.mkdir()
-    stray, temporary, foreign = folder / ("c" * 62), folder / ".navrl-0123456789abcdef.tmp", folder / "notes.txt"
+    stray = folder / ("c" * 62)
+    temporary = folder / ".navrl-0123456789abcdef.tmp"
+    foreign = folder / "notes.txt"
     for path in (stray, temporary, foreign):
         path.write_text("12345")
     deleted = put(content="deleted", name="other")
-    with registry._writing() as rows:  # as a process leaves it that is killed between the row and the file
+    with (
+        registry._writing() as rows
+    ):  # as a process leaves it that is killed between the row and the file
         rows.move("other", "latest", None, "delete")
         rows.delete(deleted)
     would, found = registry.collect_garbage(dry_run=True), registry.collect_garbage()
@@ -288,7 +344,9 @@ def test_garbage_is_found_counted_and_removed_and_nothing_else(registry, put):
     assert objects(registry) == sorted([foreign, kept.path])
 
 
-def test_a_file_that_nothing_is_known_about_is_kept_in_quarantine_until_that_is_purged(registry, put):
+def test_a_file_that_nothing_is_known_about_is_kept_in_quarantine_until_that_is_purged(
+    registry, put
+):
     put()
     stray = registry.root / "objects" / "ab" / ("c" * 62)
     stray.parent.mkdir(exist_ok=True)
@@ -307,7 +365,10 @@ def test_a_file_that_nothing_is_known_about_is_kept_in_quarantine_until_that_is_
 def test_one_registry_serves_many_threads(registry, put):
     put()
     threads = [
-        threading.Thread(target=lambda n=n: [registry.tag("policy", [f"t{n}-{i}"]) for i in range(10)]) for n in range(4)
+        threading.Thread(
+            target=lambda n=n: [registry.tag("policy", [f"t{n}-{i}"]) for i in range(10)]
+        )
+        for n in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -360,8 +421,20 @@ def test_the_kind_of_a_model_file_is_the_one_that_models_have():
     assert MODEL_KIND == KIND
 
 
-def test_a_checkpoint_whose_dicts_have_numpy_scalars_and_bytes_as_keys_is_registered(registry, tmp_path):
-    keys = {np.int64(1): "one", np.int64(2): "two", np.float32(0.5): "half", b"a": 1, b"b": 2, (np.int64(3), 0): 3}
-    save_checkpoint({"config": {"seed": 7}, "ranks": [keys], "weights": np.arange(1 << 17)}, tmp_path / "model.pt")
+def test_a_checkpoint_whose_dicts_have_numpy_scalars_and_bytes_as_keys_is_registered(
+    registry, tmp_path
+):
+    keys = {
+        np.int64(1): "one",
+        np.int64(2): "two",
+        np.float32(0.5): "half",
+        b"a": 1,
+        b"b": 2,
+        (np.int64(3), 0): 3,
+    }
+    save_checkpoint(
+        {"config": {"seed": 7}, "ranks": [keys], "weights": np.arange(1 << 17)},
+        tmp_path / "model.pt",
+    )
     version = registry.register("policy", tmp_path / "model.pt", lineage={"git": {}})
     assert (version.kind, version.lineage["seed"]) == ("checkpoint", 7)

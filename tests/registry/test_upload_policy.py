@@ -14,7 +14,10 @@ from navrl.registry.metrics import KNOWN_METRICS, evaluation_metrics, metric_val
 from navrl.registry.upload_policy import Action, UploadConditions, UploadPolicy, decide, is_better
 
 NUMBERS = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
-METRICS = st.dictionaries(st.sampled_from(["success_100", "mean_return", "eval/success_rate", "time_out"]), NUMBERS | st.none())
+METRICS = st.dictionaries(
+    st.sampled_from(["success_100", "mean_return", "eval/success_rate", "time_out"]),
+    NUMBERS | st.none(),
+)
 POLICIES = st.builds(
     UploadPolicy,
     upload_frequency=st.integers(0, 7),
@@ -46,7 +49,10 @@ def test_over_a_training_every_best_model_was_better_than_all_before_it(policy, 
         if any("best" in action.aliases for action in actions):
             value = metrics[policy.best_model_metric]
             assert math.isfinite(value)
-            assert all(value > earlier if policy.best_model_mode == "max" else value < earlier for earlier in bests)
+            assert all(
+                value > earlier if policy.best_model_mode == "max" else value < earlier
+                for earlier in bests
+            )
             bests.append(value)
             best = value
     assert policy.save_best_models or not bests
@@ -54,7 +60,9 @@ def test_over_a_training_every_best_model_was_better_than_all_before_it(policy, 
 
 @settings(deadline=None)
 @given(POLICIES, METRICS, st.integers(0, 1000), st.none() | NUMBERS, st.booleans())
-def test_what_is_uploaded_reached_the_conditions_or_is_the_final_model(policy, metrics, iteration, best, final):
+def test_what_is_uploaded_reached_the_conditions_or_is_the_final_model(
+    policy, metrics, iteration, best, final
+):
     actions = decide(policy, iteration, metrics, best, final)
     asked = policy.upload_conditions
     for action in uploads(actions):
@@ -127,8 +135,17 @@ def test_a_metric_is_found_under_each_of_its_names(asked, stored):
 
 
 def test_the_numbers_of_an_evaluation_have_the_names_of_the_settings_beside_ours():
-    row = {"mean_return": 5.0, "outcomes": {"success_100": {"share": 0.5}}, "of_successes": {"min_clearance": math.nan}}
-    assert evaluation_metrics(row) == {"mean_reward": 5.0, "success_rate": 0.5, "mean_return": 5.0, "success_100": 0.5}
+    row = {
+        "mean_return": 5.0,
+        "outcomes": {"success_100": {"share": 0.5}},
+        "of_successes": {"min_clearance": math.nan},
+    }
+    assert evaluation_metrics(row) == {
+        "mean_reward": 5.0,
+        "success_rate": 0.5,
+        "mean_return": 5.0,
+        "success_100": 0.5,
+    }
 
 
 @pytest.mark.parametrize("metric", KNOWN_METRICS)
@@ -137,7 +154,10 @@ def test_every_known_metric_can_choose_the_best_model(metric):
 
 
 def test_an_unknown_metric_is_refused_with_the_known_ones_and_the_nearest():
-    with pytest.raises(ConfigError, match=r"'mean_rewrd'; expected one of success_rate, .*Did you mean 'mean_reward'\?"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'mean_rewrd'; expected one of success_rate, .*Did you mean 'mean_reward'\?",
+    ):
         UploadPolicy(best_model_metric="mean_rewrd", save_best_models=False).check()
 
 
@@ -157,7 +177,8 @@ def test_an_impossible_setting_is_named(key, value):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("min_success_rate", 80.0), ("min_success_rate", -0.1), ("min_reward_threshold", math.nan)]
+    ("key", "value"),
+    [("min_success_rate", 80.0), ("min_success_rate", -0.1), ("min_reward_threshold", math.nan)],
 )
 def test_an_impossible_condition_is_named(key, value):
     with pytest.raises(ConfigError, match=f"upload_conditions.{key}"):
@@ -167,6 +188,12 @@ def test_an_impossible_condition_is_named(key, value):
 def test_the_policy_has_every_setting_that_was_asked_for():
     names = {field.name for field in fields(UploadPolicy)}
     assert names >= {
-        "upload_frequency", "save_best_models", "best_model_metric", "upload_conditions", "upload_final_model", "keep_last_n",
-        "max_retries", "continue_on_upload_failure",
-    }  # fmt: skip
+        "upload_frequency",
+        "save_best_models",
+        "best_model_metric",
+        "upload_conditions",
+        "upload_final_model",
+        "keep_last_n",
+        "max_retries",
+        "continue_on_upload_failure",
+    }

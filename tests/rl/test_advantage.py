@@ -27,7 +27,12 @@ def plain_advantages(reward, value, ended, cut_value, gamma, decay):
     return result
 
 
-@given(seed=st.integers(0, 2**31), steps=st.integers(1, 12), gamma=st.floats(0, 1), decay=st.floats(0, 1))
+@given(
+    seed=st.integers(0, 2**31),
+    steps=st.integers(1, 12),
+    gamma=st.floats(0, 1),
+    decay=st.floats(0, 1),
+)
 def test_advantages_are_the_discounted_errors_of_the_rest_of_the_episode(seed, steps, gamma, decay):
     generator = torch.Generator().manual_seed(seed)
     reward = torch.randn(steps, 3, generator=generator, dtype=torch.float64)

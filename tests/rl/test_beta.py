@@ -19,7 +19,9 @@ def peer(heads):
 
 
 def test_density_and_entropy_are_those_of_a_beta(heads):
-    action = torch.rand(500, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64).clamp(1e-3, 1 - 1e-3)
+    action = torch.rand(
+        500, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    ).clamp(1e-3, 1 - 1e-3)
     density, entropy = beta.log_density_and_entropy(heads, action)
     torch.testing.assert_close(density, peer(heads).log_prob(action))
     torch.testing.assert_close(entropy, peer(heads).entropy())

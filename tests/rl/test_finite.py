@@ -20,12 +20,17 @@ def test_a_bad_weight_is_named_with_the_number_of_bad_values(bad):
     with pytest.raises(ConfigError) as error:
         check_finite({"good": torch.ones(3), "conv.weight": weight}, "model.nav")
     assert str(error.value) == (
-        "model.nav: parameter 'conv.weight' holds NaN or infinite values (1 of 6); expected finite weights; "
+        "model.nav: parameter 'conv.weight' holds NaN or infinite values (1 of 6); expected "
+        "finite weights; "
         "use an older checkpoint or model"
     )
 
 
 def test_the_first_three_of_many_bad_weights_are_named():
-    with pytest.raises(ConfigError, match=r"'p0'.*; also 'p1' \(2 of 2\), 'p2' \(2 of 2\) and 2 more; expected") as error:
-        check_finite({f"p{number}": torch.full((2,), torch.nan) for number in range(5)}, "model.nav")
+    with pytest.raises(
+        ConfigError, match=r"'p0'.*; also 'p1' \(2 of 2\), 'p2' \(2 of 2\) and 2 more; expected"
+    ) as error:
+        check_finite(
+            {f"p{number}": torch.full((2,), torch.nan) for number in range(5)}, "model.nav"
+        )
     assert "p3" not in str(error.value)

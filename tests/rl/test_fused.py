@@ -13,7 +13,9 @@ from navrl.rl.network import NavigationNetwork, RowLayout
 
 
 def make_network(circular=False, seed=0):
-    """Return a network with every parameter away from its initial zero or one, so that no gradient vanishes."""
+    """Return a network with every parameter away from its initial zero or one, so that no gradient
+    vanishes.
+    """
     torch.manual_seed(seed)
     network = NavigationNetwork(circular=circular, distance_scale=0.1)
     with torch.no_grad():
@@ -45,7 +47,9 @@ def distance(network, gradients, expected):
 
 
 def near_a_kink(network, rows):
-    """Return the samples with a leaky unit so near its kink that rounding may put it on the other side."""
+    """Return the samples with a leaky unit so near its kink that rounding may put it on the other
+    side.
+    """
     near, hooks = torch.zeros(len(rows), dtype=torch.bool), []
 
     def note(_, __, output):
@@ -68,7 +72,11 @@ def network(request):
 @pytest.mark.parametrize("indexed", [False, True])
 def test_forward_and_gradients_are_those_of_the_module(network, number, indexed):
     rows = make_rows(number + 100)
-    index = torch.randperm(number + 100, generator=torch.Generator().manual_seed(2))[:number] if indexed else None
+    index = (
+        torch.randperm(number + 100, generator=torch.Generator().manual_seed(2))[:number]
+        if indexed
+        else None
+    )
     chosen = rows[index] if indexed else rows[:number]
     exact = copy.deepcopy(network).double()
     weights = torch.randn(number, 7, generator=torch.Generator().manual_seed(3))
@@ -88,18 +96,28 @@ def test_forward_and_gradients_are_those_of_the_module(network, number, indexed)
 def test_gradients_are_those_of_the_module_in_single_precision(network):
     rows, weights = make_rows(64), torch.randn(64, 7)
     expected = gradients_of(network, network(rows), weights)
-    assert distance(network, gradients_of(network, FusedNetwork(network)(rows), weights), expected)[0] < 2e-5
+    assert (
+        distance(network, gradients_of(network, FusedNetwork(network)(rows), weights), expected)[0]
+        < 2e-5
+    )
 
 
 @pytest.mark.parametrize(
-    "make", [torch.zeros, lambda *shape: 1e4 * torch.randn(*shape, generator=torch.Generator().manual_seed(0))]
+    "make",
+    [
+        torch.zeros,
+        lambda *shape: 1e4 * torch.randn(*shape, generator=torch.Generator().manual_seed(0)),
+    ],
 )
 def test_zero_and_large_inputs(network, make):
     rows, weights = make(50, 202), torch.randn(50, 7)
     fused = FusedNetwork(network, threads=1)
     exact = copy.deepcopy(network).double()
     expected = exact(rows.double())
-    assert float((fused.forward(rows) - expected.detach()).abs().max() / expected.detach().abs().max()) < 1e-5
+    assert (
+        float((fused.forward(rows) - expected.detach()).abs().max() / expected.detach().abs().max())
+        < 1e-5
+    )
     found = gradients_of(network, fused(rows), weights)
     assert all(gradient.isfinite().all() for gradient in found)
     assert distance(network, found, gradients_of(exact, expected, weights.double()))[0] < 1e-4
@@ -146,7 +164,10 @@ def test_two_passes_may_be_open_at_once(network):
     second = fused(make_rows(60, seed=5))
     fused.forward(make_rows(60, seed=6))
     gradients_of(network, second, weights)
-    assert all(torch.equal(a, b) for a, b in zip(gradients_of(network, first, weights), expected, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(gradients_of(network, first, weights), expected, strict=True)
+    )
 
 
 def test_going_back_twice_is_refused(network):

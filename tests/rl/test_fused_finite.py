@@ -27,7 +27,9 @@ def make_rows(number, seed=1):
 def spoil(network, name, value):
     """Put a value at a place of a parameter that its name draws; return a function that heals it."""
     parameter = dict(network.named_parameters())[name].detach().view(-1)
-    place = torch.randint(len(parameter), (), generator=torch.Generator().manual_seed(len(name))).item()
+    place = torch.randint(
+        len(parameter), (), generator=torch.Generator().manual_seed(len(name))
+    ).item()
     before, parameter[place] = parameter[place].clone(), value
 
     def heal():
@@ -64,7 +66,10 @@ def test_the_kernels_alone_pass_nan_on_as_the_module_does(name, circular, monkey
     assert torch.equal(FusedNetwork(network, threads=1).forward(rows).isnan(), expected)
 
 
-@pytest.mark.parametrize("layer", ["lidar.0.weight", "lidar.2.weight", "lidar.4.weight", "trunk.0.weight", "dynamic.0.weight"])
+@pytest.mark.parametrize(
+    "layer",
+    ["lidar.0.weight", "lidar.2.weight", "lidar.4.weight", "trunk.0.weight", "dynamic.0.weight"],
+)
 def test_weights_so_large_that_sums_overflow_give_nan_where_the_module_does(layer):
     network, rows = make_network(), make_rows(20)
     with torch.no_grad():
@@ -121,5 +126,7 @@ def test_a_gradient_of_the_heads_that_is_not_finite_makes_all_gradients_nan():
 def test_a_bad_network_is_not_accelerated(name, bad):
     network = make_network()
     spoil(network, name, bad)
-    with pytest.raises(ConfigError, match=rf"network: parameter '{name}' holds NaN or infinite values \(1 of"):
+    with pytest.raises(
+        ConfigError, match=rf"network: parameter '{name}' holds NaN or infinite values \(1 of"
+    ):
         accelerate(network)

@@ -7,29 +7,64 @@ import torch
 from torch import nn
 
 from navrl.errors import StateError
-from navrl.rl.network import NavigationNetwork, NetworkSettings, RowLayout, build_network, from_upstream, to_upstream
+from navrl.rl.network import (
+    NavigationNetwork,
+    NetworkSettings,
+    RowLayout,
+    build_network,
+    from_upstream,
+    to_upstream,
+)
 
 
 def original(state):
-    """The original's network, built layer by layer from its description and its own parameter names."""
-    parts = "feature_extractor.module.0.module", "feature_extractor.module.1.module.1", "feature_extractor.module.3.module"
+    """The original's network, built layer by layer from its description and its own parameter
+    names.
+    """
+    parts = (
+        "feature_extractor.module.0.module",
+        "feature_extractor.module.1.module.1",
+        "feature_extractor.module.3.module",
+    )
     lidar = nn.Sequential(
-        nn.Conv2d(1, 4, (5, 3), padding=(2, 1)), nn.ELU(), nn.Conv2d(4, 16, (5, 3), (2, 1), (2, 1)), nn.ELU(),
-        nn.Conv2d(16, 16, (5, 3), (2, 2), (2, 1)), nn.ELU(), nn.Flatten(), nn.Linear(288, 128), nn.LayerNorm(128),
-    )  # fmt: skip
+        nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
+        nn.ELU(),
+        nn.Conv2d(4, 16, (5, 3), (2, 1), (2, 1)),
+        nn.ELU(),
+        nn.Conv2d(16, 16, (5, 3), (2, 2), (2, 1)),
+        nn.ELU(),
+        nn.Flatten(),
+        nn.Linear(288, 128),
+        nn.LayerNorm(128),
+    )
     blocks = [
-        nn.Sequential(nn.Linear(a, b), nn.LeakyReLU(), nn.LayerNorm(b), nn.Linear(b, c), nn.LeakyReLU(), nn.LayerNorm(c))
+        nn.Sequential(
+            nn.Linear(a, b),
+            nn.LeakyReLU(),
+            nn.LayerNorm(b),
+            nn.Linear(b, c),
+            nn.LeakyReLU(),
+            nn.LayerNorm(c),
+        )
         for a, b, c in ((50, 128, 64), (200, 256, 256))
     ]
     for part, module in zip(parts, (lidar, *blocks), strict=True):
-        module.load_state_dict({key.removeprefix(f"{part}."): v for key, v in state.items() if key.startswith(part)})
+        module.load_state_dict(
+            {key.removeprefix(f"{part}."): v for key, v in state.items() if key.startswith(part)}
+        )
 
     def run(lidar_image, dynamic, own):
         # CatTensors sorts its keys: "_dynamic..." comes before "agents...".
         features = blocks[1](torch.cat([lidar(lidar_image), blocks[0](dynamic.flatten(1)), own], 1))
         outputs = []
-        for name in ("actor.module.0.module.alpha_layer", "actor.module.0.module.beta_layer", "critic.module"):
-            outputs.append(nn.functional.linear(features, state[f"{name}.weight"], state[f"{name}.bias"]))
+        for name in (
+            "actor.module.0.module.alpha_layer",
+            "actor.module.0.module.beta_layer",
+            "critic.module",
+        ):
+            outputs.append(
+                nn.functional.linear(features, state[f"{name}.weight"], state[f"{name}.bias"])
+            )
         return torch.cat(outputs, 1)
 
     return run
@@ -37,7 +72,9 @@ def original(state):
 
 def test_it_has_as_many_parameters_as_the_original():
     stored_with_statistics = 177_388
-    assert sum(p.numel() for p in NavigationNetwork().parameters()) == stored_with_statistics - 3 - 2
+    assert (
+        sum(p.numel() for p in NavigationNetwork().parameters()) == stored_with_statistics - 3 - 2
+    )
 
 
 @pytest.mark.parametrize("distance_scale", [1.0, 0.1])
@@ -46,7 +83,9 @@ def test_the_originals_code_with_our_weights_gives_our_output(distance_scale):
     network = NavigationNetwork(distance_scale=distance_scale)
     rows = torch.randn(9, 208)
     run = original(to_upstream(network))
-    theirs = run(rows[:, :144].view(-1, 1, 36, 4), rows[:, 144:194].view(-1, 1, 5, 10), rows[:, 194:202])
+    theirs = run(
+        rows[:, :144].view(-1, 1, 36, 4), rows[:, 144:194].view(-1, 1, 5, 10), rows[:, 194:202]
+    )
     torch.testing.assert_close(network(rows), theirs)
 
 
@@ -69,7 +108,9 @@ def test_a_joined_image_cannot_be_given_to_the_original():
 
 
 def test_a_joined_image_has_no_edge():
-    """Turning the scene by a whole stride turns what the last convolution sees, and changes nothing else."""
+    """Turning the scene by a whole stride turns what the last convolution sees, and changes nothing
+    else.
+    """
     torch.manual_seed(0)
     network = NavigationNetwork(circular=True)
     network.lidar[7], network.lidar[8] = nn.Identity(), nn.Identity()
@@ -80,7 +121,9 @@ def test_a_joined_image_has_no_edge():
 
 
 @pytest.mark.parametrize("extractor", ["cnn", "vit"])
-@pytest.mark.parametrize(("azimuths", "beams", "observed"), [(36, 4, 5), (20, 1, 3), (7, 3, 1), (90, 8, 5)])
+@pytest.mark.parametrize(
+    ("azimuths", "beams", "observed"), [(36, 4, 5), (20, 1, 3), (7, 3, 1), (90, 8, 5)]
+)
 def test_every_extractor_takes_every_layout_and_learns(extractor, azimuths, beams, observed):
     layout = RowLayout(azimuths, beams, observed)
     network = build_network(NetworkSettings(extractor=extractor), layout)

@@ -1,4 +1,6 @@
-"""PPO: one update against a plain implementation, its guards, and environments whose best policy is known."""
+"""PPO: one update against a plain implementation, its guards, and environments whose best policy is
+known.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +43,37 @@ def make_rollout(seed=0, steps=6, drones=20, width=WIDTH):
 
     ended = (torch.rand(steps, drones, generator=generator) < 0.1).float()
     return Rollout(
-        rows=normal(steps + 1, drones, width), action=torch.rand(steps, drones, 3, generator=generator).clamp(0.01, 0.99),
-        log_density=normal(steps, drones) * 0.1, value=normal(steps + 1, drones), reward=normal(steps, drones), ended=ended,
+        rows=normal(steps + 1, drones, width),
+        action=torch.rand(steps, drones, 3, generator=generator).clamp(0.01, 0.99),
+        log_density=normal(steps, drones) * 0.1,
+        value=normal(steps + 1, drones),
+        reward=normal(steps, drones),
+        ended=ended,
         cut_value=ended * normal(steps, drones),
-    )  # fmt: skip
+    )
 
 
 def make_ppo(network, settings=None, seed=0, **options):
-    return PPO(network, PlainNetwork(network), settings or PPOSettings(), torch.Generator().manual_seed(seed), **options)
+    return PPO(
+        network,
+        PlainNetwork(network),
+        settings or PPOSettings(),
+        torch.Generator().manual_seed(seed),
+        **options,
+    )
 
 
 def plain_update(network, batch, settings, progress, seed):
-    """The same update with PyTorch's own distribution, losses, clipping and optimiser, a loop over samples' indices."""
+    """The same update with PyTorch's own distribution, losses, clipping and optimiser, a loop over
+    samples' indices.
+    """
     ratio = 1 + (settings.final_learning_rate - 1) * progress
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.actor.learning_rate * ratio, eps=settings.adam_epsilon)
-    gain = advantages(batch.reward, batch.value, batch.ended, batch.cut_value, settings.gamma, settings.gae_lambda)
+    optimizer = torch.optim.Adam(
+        network.parameters(), lr=settings.actor.learning_rate * ratio, eps=settings.adam_epsilon
+    )
+    gain = advantages(
+        batch.reward, batch.value, batch.ended, batch.cut_value, settings.gamma, settings.gae_lambda
+    )
     returns = (gain + batch.value[:-1]).flatten()
     old_mean, old_spread = 0.0, 1.0
     mean, spread = returns.mean().item(), max(returns.var(correction=0).item(), 1e-2) ** 0.5
@@ -63,9 +81,13 @@ def plain_update(network, batch, settings, progress, seed):
         network.critic.weight *= old_spread / spread
         network.critic.bias.copy_((network.critic.bias * old_spread + old_mean - mean) / spread)
     gain = ((gain - gain.mean()) / gain.std(correction=0)).flatten()
-    rows, action, old = batch.rows[:-1].flatten(0, 1), batch.action.flatten(0, 1), batch.log_density.flatten()
+    rows = batch.rows[:-1].flatten(0, 1)
+    action = batch.action.flatten(0, 1)
+    old = batch.log_density.flatten()
     generator, size = torch.Generator().manual_seed(seed), len(rows) // settings.num_minibatches
-    entropy_weight = settings.entropy_loss_coefficient * (1 + (settings.final_entropy - 1) * progress)
+    entropy_weight = settings.entropy_loss_coefficient * (
+        1 + (settings.final_entropy - 1) * progress
+    )
     for _ in range(settings.training_epoch_num):
         order = torch.randperm(len(rows), generator=generator)
         for number in range(settings.num_minibatches):
@@ -75,7 +97,9 @@ def plain_update(network, batch, settings, progress, seed):
             distribution = torch.distributions.Beta(concentrations[:, :3], concentrations[:, 3:])
             change = (distribution.log_prob(action[index]).sum(1) - old[index]).exp()
             clip = settings.actor.clip_ratio
-            surrogate = torch.min(change * gain[index], change.clamp(1 - clip, 1 + clip) * gain[index]).mean()
+            surrogate = torch.min(
+                change * gain[index], change.clamp(1 - clip, 1 + clip) * gain[index]
+            ).mean()
             target = (returns[index] - mean) / spread
             value_loss = nn.functional.huber_loss(heads[:, 6], target, delta=settings.huber_delta)
             loss = -surrogate + value_loss - entropy_weight * distribution.entropy().sum(1).mean()
@@ -98,15 +122,21 @@ def test_an_update_is_what_a_plain_implementation_does(progress):
 
 
 def test_two_halves_with_summed_gradients_are_one_whole():
-    """Two learners that reduce in lock-step over halves of a batch move as one learner over all of it."""
+    """Two learners that reduce in lock-step over halves of a batch move as one learner over all of
+    it.
+    """
     torch.manual_seed(0)
     network = NavigationNetwork(circular=True, distance_scale=0.1)
     networks = [copy.deepcopy(network) for _ in range(2)]
     batch = make_rollout(steps=4, drones=64)
     settings = PPOSettings(num_minibatches=1, training_epoch_num=3)
     make_ppo(network, settings).update(batch)
-    halves = [Rollout(**{name: value[:, part] for name, value in vars(batch).items() if name != "episodes"})
-              for part in (slice(0, 32), slice(32, 64))]  # fmt: skip
+    halves = [
+        Rollout(
+            **{name: value[:, part] for name, value in vars(batch).items() if name != "episodes"}
+        )
+        for part in (slice(0, 32), slice(32, 64))
+    ]
     _run_in_step(networks, halves, settings)
     for first, second in zip(*(n.parameters() for n in networks), strict=True):
         assert torch.equal(first, second)
@@ -131,7 +161,9 @@ def _run_in_step(networks, halves, settings):
 
     def work(rank):
         try:
-            make_ppo(networks[rank], settings, reduce=make_reduce(rank), processes=2).update(halves[rank])
+            make_ppo(networks[rank], settings, reduce=make_reduce(rank), processes=2).update(
+                halves[rank]
+            )
         except BaseException as error:
             errors.append(error)
             barrier.abort()
@@ -181,7 +213,12 @@ def test_a_reward_that_is_not_finite_changes_nothing_and_the_next_batch_is_learn
 
 
 def test_there_are_as_many_minibatches_as_asked_for_and_the_remainder_is_dropped():
-    assert make_ppo(SmallNetwork(), PPOSettings(num_minibatches=32)).update(make_rollout(steps=5, drones=20))["updates"] == 32
+    assert (
+        make_ppo(SmallNetwork(), PPOSettings(num_minibatches=32)).update(
+            make_rollout(steps=5, drones=20)
+        )["updates"]
+        == 32
+    )
 
 
 def test_an_update_ends_early_when_the_policy_has_moved_too_far():
@@ -194,17 +231,27 @@ def test_an_update_ends_early_when_the_policy_has_moved_too_far():
 def test_only_the_heads_gradients_are_limited_where_the_original_does_so():
     settings = PPOSettings(num_minibatches=1, clip_heads_only=True, max_grad_norm=1e-9)
     settings.adam_epsilon = 1.0  # so that a step is as long as its gradient
-    settings.feature_extractor.learning_rate = settings.actor.learning_rate = settings.critic.learning_rate = 1.0
+    settings.feature_extractor.learning_rate = settings.actor.learning_rate = (
+        settings.critic.learning_rate
+    ) = 1.0
     network = SmallNetwork()
     before = copy.deepcopy(network.state_dict())
-    make_ppo(network, PPOSettings(**vars(settings) | {"rescale_critic": False})).update(make_rollout())
-    moved = {name: (value - before[name]).abs().max().item() for name, value in network.state_dict().items()}
+    make_ppo(network, PPOSettings(**vars(settings) | {"rescale_critic": False})).update(
+        make_rollout()
+    )
+    moved = {
+        name: (value - before[name]).abs().max().item()
+        for name, value in network.state_dict().items()
+    }
     assert moved["alpha.weight"] < 1e-8
     assert moved["critic.weight"] < 1e-8
     assert moved["body.0.weight"] > 1e-6
 
 
-@pytest.mark.parametrize(("key", "value"), [("gamma", 1.5), ("num_minibatches", 0), ("huber_delta", 0.0), ("target_kl", -1)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("gamma", 1.5), ("num_minibatches", 0), ("huber_delta", 0.0), ("target_kl", -1)],
+)
 def test_an_impossible_setting_is_named(key, value):
     with pytest.raises(ValueError, match=f"algo.{key} is"):
         PPOSettings(**{key: value}).check()
@@ -218,11 +265,15 @@ def test_the_normaliser_keeps_the_critics_real_output_when_it_moves():
         before = critic(features) * old_spread + old_mean
         normaliser.update_and_rescale(torch.tensor(mean), torch.tensor(square), critic)
         new_mean, new_spread = normaliser.statistics()
-        torch.testing.assert_close(critic(features) * new_spread + new_mean, before, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            critic(features) * new_spread + new_mean, before, rtol=1e-4, atol=1e-4
+        )
 
 
 class OneStepWorld:
-    """Episodes of one step. What is seen says which action pays: the reward falls with the distance to it."""
+    """Episodes of one step. What is seen says which action pays: the reward falls with the distance
+    to it.
+    """
 
     def __init__(self, num_envs):
         self.num_envs = num_envs
@@ -235,16 +286,22 @@ class OneStepWorld:
     def make_step(self):
         count = self.num_envs
         return SimpleNamespace(
-            packed=torch.zeros(count, WIDTH), final_packed=torch.zeros(count, WIDTH), reward=torch.zeros(count),
-            terminated=torch.ones(count, dtype=torch.bool), truncated=torch.zeros(count, dtype=torch.bool),
+            packed=torch.zeros(count, WIDTH),
+            final_packed=torch.zeros(count, WIDTH),
+            reward=torch.zeros(count),
+            terminated=torch.ones(count, dtype=torch.bool),
+            truncated=torch.zeros(count, dtype=torch.bool),
             statistics=torch.zeros(count, 1),
-        )  # fmt: skip
+        )
 
     def step(self, action, *, out):
-        best = torch.stack([self.rows[:, 0], 1 - self.rows[:, 0], torch.full((self.num_envs,), 0.8)], 1)
+        best = torch.stack(
+            [self.rows[:, 0], 1 - self.rows[:, 0], torch.full((self.num_envs,), 0.8)], 1
+        )
         out.reward[:] = 1 - (action - best).pow(2).sum(1)
         out.statistics[:, 0] = out.reward
-        out.final_packed[:] = self.rows * 0.5  # so that it is neither the observation before nor the one after
+        # so that it is neither the observation before nor the one after
+        out.final_packed[:] = self.rows * 0.5
         self.rows = self._look()
         out.packed[:] = self.rows
 
@@ -253,9 +310,13 @@ def test_it_learns_the_best_action_of_a_one_step_world():
     torch.manual_seed(0)
     env, network = OneStepWorld(256), SmallNetwork()
     settings = PPOSettings(num_minibatches=8, training_epoch_num=4)
-    settings.actor.learning_rate = settings.critic.learning_rate = settings.feature_extractor.learning_rate = 3e-3
+    settings.actor.learning_rate = settings.critic.learning_rate = (
+        settings.feature_extractor.learning_rate
+    ) = 3e-3
     ppo = make_ppo(network, settings)
-    collector = Collector(env, env.rows, PlainNetwork(network), 8, lambda unit: unit, torch.Generator().manual_seed(1))
+    collector = Collector(
+        env, env.rows, PlainNetwork(network), 8, lambda unit: unit, torch.Generator().manual_seed(1)
+    )
     first = collector.collect(*ppo.normaliser.statistics()).reward.mean().item()
     for number in range(60):
         batch = collector.collect(*ppo.normaliser.statistics())
@@ -276,7 +337,9 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
             return step
 
     env, network = CutWorld(16), SmallNetwork()
-    collector = Collector(env, env.rows, PlainNetwork(network), 3, lambda unit: unit, torch.Generator().manual_seed(1))
+    collector = Collector(
+        env, env.rows, PlainNetwork(network), 3, lambda unit: unit, torch.Generator().manual_seed(1)
+    )
     batch = collector.collect(2.0, 5.0)
     for t in range(3):
         expected = network(batch.rows[t] * 0.5)[:, -1] * 5 + 2
@@ -299,7 +362,10 @@ def test_a_small_batch_can_be_learnt_by_heart():
     torch.manual_seed(0)
     network = NavigationNetwork(circular=True, distance_scale=0.1)
     ppo = PPO(
-        network, accelerate(network), PPOSettings(num_minibatches=1, training_epoch_num=1), torch.Generator().manual_seed(0)
+        network,
+        accelerate(network),
+        PPOSettings(num_minibatches=1, training_epoch_num=1),
+        torch.Generator().manual_seed(0),
     )
     batch = make_rollout(steps=2, drones=8)
     losses = [ppo.update(batch)["value_loss"] for _ in range(150)]

@@ -1,4 +1,6 @@
-"""Soft actor-critic: densities and updates against independent formulas, and environments with a known answer."""
+"""Soft actor-critic: densities and updates against independent formulas, and environments with a
+known answer.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def small_actor(seed: int = 0) -> nn.Module:
 
 def learner(**changes: float) -> SAC:
     settings = SACSettings(
-        **({"batch_size": 64, "critic_width": 32, "actor_interval": 1, "final_learning_rate": 1.0} | changes)
+        **(
+            {"batch_size": 64, "critic_width": 32, "actor_interval": 1, "final_learning_rate": 1.0}
+            | changes
+        )
     )
     actor = small_actor()
     critic = TwinCritic(INPUTS, settings.critic_width)
@@ -50,7 +55,9 @@ def transitions(count: int = 64, seed: int = 3) -> dict[str, torch.Tensor]:
 
 def reference(heads: torch.Tensor) -> TransformedDistribution:
     mean, spread = heads[:, :3], (-5 + 6 * heads[:, 3:6].sigmoid()).exp()
-    return TransformedDistribution(Independent(Normal(mean, spread), 1), [TanhTransform(cache_size=1)])
+    return TransformedDistribution(
+        Independent(Normal(mean, spread), 1), [TanhTransform(cache_size=1)]
+    )
 
 
 def test_the_density_of_a_squashed_action_is_that_of_torch():
@@ -58,7 +65,8 @@ def test_the_density_of_a_squashed_action_is_that_of_torch():
     noise = torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     action, log_density = gaussian.sample(heads, noise)
     expected = reference(heads).log_prob(2 * action - 1)
-    inside = ((2 * action - 1).abs() < 0.999).all(1)  # nearer to the edge torch's own inverse loses digits
+    # nearer to the edge torch's own inverse loses digits
+    inside = ((2 * action - 1).abs() < 0.999).all(1)
     assert inside.sum() > 100
     torch.testing.assert_close(log_density[inside], expected[inside], rtol=1e-6, atol=1e-6)
 
@@ -79,13 +87,19 @@ def test_without_noise_the_action_is_the_mean_one():
 # ------------------------------------------------------------------ the critics
 
 
-def plain_value(critic: TwinCritic, which: int, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+def plain_value(
+    critic: TwinCritic, which: int, observation: torch.Tensor, action: torch.Tensor
+) -> torch.Tensor:
     """One critic of the pair, layer by layer."""
     hidden = torch.cat([observation, 2 * action - 1], 1)
     for layer in range(2):
         hidden = hidden @ critic.weights[layer][which] + critic.biases[layer][which]
-        normal = (hidden - hidden.mean(1, keepdim=True)) / (hidden.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-        hidden = nn.functional.elu(normal * critic.gains[layer][which] + critic.shifts[layer][which])
+        normal = (hidden - hidden.mean(1, keepdim=True)) / (
+            hidden.var(1, unbiased=False, keepdim=True) + 1e-5
+        ).sqrt()
+        hidden = nn.functional.elu(
+            normal * critic.gains[layer][which] + critic.shifts[layer][which]
+        )
     return (hidden @ critic.weights[2][which] + critic.biases[2][which])[:, 0]
 
 
@@ -108,7 +122,9 @@ def test_the_target_is_the_reward_and_the_discounted_lesser_value_unless_the_epi
     noise = torch.randn(64, 3, generator=sac.generator)
     heads = sac.actor(batch["next/observation"])
     action, log_density = gaussian.sample(heads, noise)
-    both = torch.stack([plain_value(sac.critic, which, batch["next/observation"], action) for which in (0, 1)])
+    both = torch.stack(
+        [plain_value(sac.critic, which, batch["next/observation"], action) for which in (0, 1)]
+    )
     following = torch.minimum(*both) - 0.2 * log_density
     expected = batch["reward"] + batch["discount"] * following
     assert torch.equal(targets[batch["discount"] == 0], batch["reward"][batch["discount"] == 0])
@@ -127,15 +143,23 @@ def test_an_update_is_that_of_a_plain_implementation():
     generator = torch.Generator().manual_seed(7)
 
     with torch.no_grad():
-        action, density = gaussian.sample(actor(batch["next/observation"]), torch.randn(64, 3, generator=generator))
+        action, density = gaussian.sample(
+            actor(batch["next/observation"]), torch.randn(64, 3, generator=generator)
+        )
         later = critic(batch["next/observation"], action).amin(0) - log_temperature.exp() * density
         targets = batch["reward"] + batch["discount"] * later
     old = [p.detach().clone() for p in critic.parameters()]
-    first, second = (plain_value(critic, which, batch["observation"], batch["action"]) for which in (0, 1))
+    first, second = (
+        plain_value(critic, which, batch["observation"], batch["action"]) for which in (0, 1)
+    )
     (0.5 * (first - targets).pow(2).mean() + 0.5 * (second - targets).pow(2).mean()).backward()
     critic_optimizer.step()
-    action, density = gaussian.sample(actor(batch["observation"]), torch.randn(64, 3, generator=generator))
-    (log_temperature.detach().exp() * density - critic(batch["observation"], action).amin(0)).mean().backward()
+    action, density = gaussian.sample(
+        actor(batch["observation"]), torch.randn(64, 3, generator=generator)
+    )
+    (
+        log_temperature.detach().exp() * density - critic(batch["observation"], action).amin(0)
+    ).mean().backward()
     actor_optimizer.step()
     (log_temperature * (-density.detach().mean() - sac.settings.target_entropy)).backward()
     torch.optim.Adam([log_temperature], lr=sac.settings.temperature_rate).step()
@@ -147,7 +171,9 @@ def test_an_update_is_that_of_a_plain_implementation():
         sac.critic.parameters(), critic.parameters(), sac.target.parameters(), old, strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(target, before + 0.1 * (ours.detach() - before), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            target, before + 0.1 * (ours.detach() - before), rtol=1e-4, atol=1e-6
+        )
     torch.testing.assert_close(sac.log_temperature, log_temperature)
 
 
@@ -169,10 +195,18 @@ def test_it_finds_the_best_action_of_a_bandit():
     best = torch.tensor([0.2, 0.7, 0.5])
     generator = torch.Generator().manual_seed(0)
     for _ in range(400):
-        observation, action = torch.randn(64, INPUTS, generator=generator), torch.rand(64, 3, generator=generator)
+        observation = torch.randn(64, INPUTS, generator=generator)
+        action = torch.rand(64, 3, generator=generator)
         reward = -10 * (action - best).square().sum(1)
-        sac.update({"observation": observation, "next/observation": observation, "action": action, "reward": reward,
-                    "discount": torch.zeros(64)})  # fmt: skip
+        sac.update(
+            {
+                "observation": observation,
+                "next/observation": observation,
+                "action": action,
+                "reward": reward,
+                "discount": torch.zeros(64),
+            }
+        )
     found = gaussian.mean(sac.actor(torch.randn(200, INPUTS, generator=generator)))
     assert (found - best).abs().mean() < 0.1
 
@@ -213,7 +247,9 @@ def test_looking_ahead_stops_at_the_end_of_an_episode_and_of_what_is_known(steps
             if ended[row, last] or last + 1 == steps or not known[row, last + 1]:
                 break
         expected = (total, 0.0 if terminated[row, last] else 0.9 ** (last + 1), last)
-        assert [values[row].item() for values in found] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert [values[row].item() for values in found] == pytest.approx(
+            expected, rel=1e-5, abs=1e-6
+        )
 
 
 # ------------------------------------------------------------------ state and faults
@@ -251,12 +287,16 @@ def test_rewards_that_stay_no_numbers_end_the_training(interval):
         sac.update(batch)
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("gamma", 1.5), ("tau", 0.0), ("replay_ratio", -1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("batch_size", 0), ("gamma", 1.5), ("tau", 0.0), ("replay_ratio", -1.0)]
+)
 def test_an_impossible_setting_is_named(name, value):
     with pytest.raises(ConfigError, match=f"sac.{name}"):
         SACSettings(**{name: value}).check()
 
 
 def test_a_batch_larger_than_the_memory_is_refused():
-    with pytest.raises(ConfigError, match=r"sac.batch_size is 100; expected at most sac.capacity, 50"):
+    with pytest.raises(
+        ConfigError, match=r"sac.batch_size is 100; expected at most sac.capacity, 50"
+    ):
         SACSettings(batch_size=100, capacity=50).check()

@@ -12,7 +12,12 @@ from navrl.errors import ActionError, ConfigError, NavrlError
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 
-SMALL = {"env__num_envs": 8, "env__num_worlds": 2, "env__num_obstacles": 20, "env_dyn__num_obstacles": 16}
+SMALL = {
+    "env__num_envs": 8,
+    "env__num_worlds": 2,
+    "env__num_obstacles": 20,
+    "env_dyn__num_obstacles": 16,
+}
 
 
 def same(ours, theirs):
@@ -59,10 +64,32 @@ WRONG_VALUES = {
     "env.num_observed": [0, 33],
     "env_dyn.num_obstacles": [-8, 4097],
     "env_dyn.obstacles_per_world": [[8, -8], [5000]],
-    "env_dyn.vel_range": [[], [1.0], [1.5, 0.5], [-1.0, 1.0], [0.5, 51.0], [math.nan, 1.0], [0.5, math.nan], [0.1, 0.2, 0.3]],
-    "env_dyn.local_range": [[5.0, 5.0], [5.0, 5.0, 0.0], [5.0, -1.0, 4.0], [5.0, 5.0, math.nan], [41.0, 5.0, 4.0]],
+    "env_dyn.vel_range": [
+        [],
+        [1.0],
+        [1.5, 0.5],
+        [-1.0, 1.0],
+        [0.5, 51.0],
+        [math.nan, 1.0],
+        [0.5, math.nan],
+        [0.1, 0.2, 0.3],
+    ],
+    "env_dyn.local_range": [
+        [5.0, 5.0],
+        [5.0, 5.0, 0.0],
+        [5.0, -1.0, 4.0],
+        [5.0, 5.0, math.nan],
+        [41.0, 5.0, 4.0],
+    ],
     "sensor.lidar_range": [0.0, -4.0, math.nan, 21.0],
-    "sensor.lidar_vfov": [[20.0], [20.0, -10.0], [-90.0, 20.0], [-10.0, 90.0], [math.nan, 20.0], [5.0, 5.0]],
+    "sensor.lidar_vfov": [
+        [20.0],
+        [20.0, -10.0],
+        [-90.0, 20.0],
+        [-10.0, 90.0],
+        [math.nan, 20.0],
+        [5.0, 5.0],
+    ],
     "sensor.lidar_vbeams": [0, -1, 65],
     "sensor.lidar_hres": [0.0, 0.5, 7.0, 200.0, -10.0, math.nan],
     "sensor.noise": [-0.1, 1.5, math.nan],
@@ -80,22 +107,36 @@ WRONG_VALUES = {
     "sim.num_threads": [-1, 1025],
 }
 WEIGHTS = ["progress", "alive", "static", "dynamic", "smoothness", "height", "goal", "collision"]
-TRUTHS = ["env.quantised_widths", "env.same_map", "env.change_world_at_reset", "env.goal_ends_episode",
-          "env_dyn.asymmetric_goals", "env_dyn.visible_to_lidar", "reward.per_second"]  # fmt: skip
+TRUTHS = [
+    "env.quantised_widths",
+    "env.same_map",
+    "env.change_world_at_reset",
+    "env.goal_ends_episode",
+    "env_dyn.asymmetric_goals",
+    "env_dyn.visible_to_lidar",
+    "reward.per_second",
+]
 
 
 def with_setting(key, value):
     return NavigationSettings.of(**{**SMALL, key.replace(".", "__"): value})
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values]
+)
 def test_an_impossible_value_is_refused_with_its_key(key, value):
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         NavigationEnv(with_setting(key, value))
 
 
 def test_every_setting_but_truths_and_weights_has_a_test_of_its_limits():
-    untested = set(NavigationSettings.keys()) - set(WRONG_VALUES) - set(TRUTHS) - {f"reward.{name}" for name in WEIGHTS}
+    untested = (
+        set(NavigationSettings.keys())
+        - set(WRONG_VALUES)
+        - set(TRUTHS)
+        - {f"reward.{name}" for name in WEIGHTS}
+    )
     assert untested == set()
 
 
@@ -109,20 +150,36 @@ def test_a_weight_that_is_not_finite_is_refused(name, value):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("env.num_envs", 8.0), ("env.num_envs", "8"), ("env.num_envs", None), ("env.num_envs", True), ("env.num_envs", [8]),
-        ("env.layout", 3), ("env.layout", None), ("env.goal_radius", "far"), ("env.goal_radius", True),
-        ("env.world_files", "world.yaml"), ("env.obstacles_per_world", 5), ("env.obstacles_per_world", ["8"]),
-        ("env_dyn.vel_range", 1.0), ("env_dyn.vel_range", ["slow", "fast"]), ("sensor.lidar_vfov", None),
-        ("env_dyn.local_range", {"x": 5.0}), ("drone.delay", 1.5), ("reward.goal", "much"),
+        ("env.num_envs", 8.0),
+        ("env.num_envs", "8"),
+        ("env.num_envs", None),
+        ("env.num_envs", True),
+        ("env.num_envs", [8]),
+        ("env.layout", 3),
+        ("env.layout", None),
+        ("env.goal_radius", "far"),
+        ("env.goal_radius", True),
+        ("env.world_files", "world.yaml"),
+        ("env.obstacles_per_world", 5),
+        ("env.obstacles_per_world", ["8"]),
+        ("env_dyn.vel_range", 1.0),
+        ("env_dyn.vel_range", ["slow", "fast"]),
+        ("sensor.lidar_vfov", None),
+        ("env_dyn.local_range", {"x": 5.0}),
+        ("drone.delay", 1.5),
+        ("reward.goal", "much"),
     ]
-    + [(key, 1) for key in TRUTHS] + [(key, "yes") for key in TRUTHS],
-)  # fmt: skip
+    + [(key, 1) for key in TRUTHS]
+    + [(key, "yes") for key in TRUTHS],
+)
 def test_a_value_of_the_wrong_type_is_refused_with_its_key(key, value):
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         NavigationEnv(with_setting(key, value))
 
 
-@pytest.mark.parametrize(("key", "value"), [("env.obstacles_per_world", [True]), ("env_dyn.vel_range", [False, True])])
+@pytest.mark.parametrize(
+    ("key", "value"), [("env.obstacles_per_world", [True]), ("env_dyn.vel_range", [False, True])]
+)
 def test_a_truth_is_no_number_in_a_list_either(key, value):
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         with_setting(key, value).check()
@@ -130,9 +187,14 @@ def test_a_truth_is_no_number_in_a_list_either(key, value):
 
 @pytest.mark.parametrize(
     ("key", "nearest"),
-    [("env.num_env", "env.num_envs"), ("env_dyn.num_obstacle", "env_dyn.num_obstacles"), ("sensor.range", "sensor.lidar_range"),
-     ("reward.smooth", "reward.smoothness"), ("num_envs", "env.num_envs")],
-)  # fmt: skip
+    [
+        ("env.num_env", "env.num_envs"),
+        ("env_dyn.num_obstacle", "env_dyn.num_obstacles"),
+        ("sensor.range", "sensor.lidar_range"),
+        ("reward.smooth", "reward.smoothness"),
+        ("num_envs", "env.num_envs"),
+    ],
+)
 def test_an_unknown_setting_names_the_nearest(key, nearest):
     with pytest.raises(ConfigError, match=f"'{key}'.*Did you mean '{nearest}'"):
         NavigationSettings().set(key, 1)
@@ -205,7 +267,9 @@ def test_a_bad_action_is_refused_and_no_drone_moves(env, kind):
 
 
 @pytest.mark.parametrize(
-    "action", [torch.zeros(8, 3, dtype=torch.complex64), np.zeros((8, 3), complex)], ids=["torch", "numpy"]
+    "action",
+    [torch.zeros(8, 3, dtype=torch.complex64), np.zeros((8, 3), complex)],
+    ids=["torch", "numpy"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_a_complex_action_is_refused(made, action):
@@ -257,8 +321,28 @@ def test_something_else_than_buffers_is_refused(env):
 
 @pytest.mark.parametrize(
     "mask",
-    [np.ones(7, bool), np.ones((8, 1), bool), np.ones(8), np.ones(8, np.int64), torch.ones(8), True, [1] * 8, "all", []],
-    ids=["short", "column", "floats", "integers", "tensor of floats", "one truth", "list of integers", "word", "empty"],
+    [
+        np.ones(7, bool),
+        np.ones((8, 1), bool),
+        np.ones(8),
+        np.ones(8, np.int64),
+        torch.ones(8),
+        True,
+        [1] * 8,
+        "all",
+        [],
+    ],
+    ids=[
+        "short",
+        "column",
+        "floats",
+        "integers",
+        "tensor of floats",
+        "one truth",
+        "list of integers",
+        "word",
+        "empty",
+    ],
 )
 def test_a_bad_mask_is_refused(env, mask):
     with pytest.raises(ActionError, match="mask"):
@@ -299,7 +383,11 @@ def test_a_world_that_is_not_in_the_pool_is_refused(env, world):
         env.set_all_worlds(world)
 
 
-@pytest.mark.parametrize("world", [0.5, "first", [0, 1, 0], math.nan, 10**30], ids=["half", "word", "three", "nan", "huge"])
+@pytest.mark.parametrize(
+    "world",
+    [0.5, "first", [0, 1, 0], math.nan, 10**30],
+    ids=["half", "word", "three", "nan", "huge"],
+)
 def test_a_world_that_is_no_number_for_each_drone_is_refused(made, world):
     with pytest.raises(ActionError, match="world"):
         made.place([0, 0, 2], [5, 0, 2], world=world)
@@ -311,7 +399,9 @@ def test_looking_at_obstacles_of_no_world_is_refused(env, world):
         env.obstacles(world)
 
 
-@pytest.mark.parametrize("chances", [[1], [1, 1, 1], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1], [[1, 1]], 1.0, []])
+@pytest.mark.parametrize(
+    "chances", [[1], [1, 1, 1], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1], [[1, 1]], 1.0, []]
+)
 def test_bad_world_probabilities_are_refused(env, chances):
     with pytest.raises(ConfigError, match="world probabilities"):
         env.set_world_probabilities(chances)
@@ -327,7 +417,9 @@ def test_world_probabilities_that_are_no_numbers_are_refused(env, chances):
 
 
 def test_one_drone_in_one_empty_world_flies():
-    settings = NavigationSettings.of(env__num_envs=1, env__num_worlds=1, env__num_obstacles=0, env_dyn__num_obstacles=0)
+    settings = NavigationSettings.of(
+        env__num_envs=1, env__num_worlds=1, env__num_obstacles=0, env_dyn__num_obstacles=0
+    )
     step = NavigationEnv(settings).step(torch.zeros(1, 3))
     assert step.packed.shape[0] == 1
     assert torch.isfinite(step.reward).all()
@@ -337,7 +429,11 @@ def test_one_drone_in_one_empty_world_flies():
     "odd",
     [
         {"sensor__lidar_hres": 180.0, "sensor__lidar_vbeams": 1, "sensor__lidar_vfov": [0.0, 0.0]},
-        {"sensor__lidar_hres": 1.0, "sensor__lidar_vbeams": 64, "sensor__lidar_vfov": [-85.0, 85.0]},
+        {
+            "sensor__lidar_hres": 1.0,
+            "sensor__lidar_vbeams": 64,
+            "sensor__lidar_vfov": [-85.0, 85.0],
+        },
         {"sensor__lidar_range": 20.0},
         {"env__num_observed": 32},
         {"env__action_repeat": 64},

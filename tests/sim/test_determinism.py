@@ -1,4 +1,6 @@
-"""Same seed, same bits: whatever the threads, the number of drones, the moment of saving, or who holds on to what."""
+"""Same seed, same bits: whatever the threads, the number of drones, the moment of saving, or who
+holds on to what.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,25 @@ from navrl.sim.settings import NavigationSettings
 
 # Everything random at once, and short episodes.
 BUSY = {
-    "env__num_worlds": 3, "env__num_obstacles": 200, "env__max_episode_length": 40, "drone__delay": 3,
-    "drone__mass_variation": 0.1, "drone__thrust_variation": 0.1, "drone__wind": 2.0, "sensor__noise": 0.05,
-    "sensor__dropout": 0.05, "env_dyn__num_obstacles": 160,
-}  # fmt: skip
+    "env__num_worlds": 3,
+    "env__num_obstacles": 200,
+    "env__max_episode_length": 40,
+    "drone__delay": 3,
+    "drone__mass_variation": 0.1,
+    "drone__thrust_variation": 0.1,
+    "drone__wind": 2.0,
+    "sensor__noise": 0.05,
+    "sensor__dropout": 0.05,
+    "env_dyn__num_obstacles": 160,
+}
 
 
 def make(num_envs=32, seed=0, auto_reset=True, **overrides):
-    return NavigationEnv(NavigationSettings.of(env__num_envs=num_envs, **(BUSY | overrides)), seed=seed, auto_reset=auto_reset)
+    return NavigationEnv(
+        NavigationSettings.of(env__num_envs=num_envs, **(BUSY | overrides)),
+        seed=seed,
+        auto_reset=auto_reset,
+    )
 
 
 def action(number, num_envs):
@@ -47,7 +60,11 @@ def life(env, steps, first=0):
         done = step.done
         parts = [*step.observation.values(), step.reward, step.terminated, step.truncated]
         parts += [value[done] for value in (*step.final_observation.values(), step.statistics)]
-        told.append(b"".join(part.contiguous().numpy().tobytes() for part in (*parts, env.position, env.world)))
+        told.append(
+            b"".join(
+                part.contiguous().numpy().tobytes() for part in (*parts, env.position, env.world)
+            )
+        )
     return told
 
 
@@ -57,7 +74,11 @@ def drone_lives(env, drones, steps):
     for number in range(steps):
         step = env.step(action(number, env.num_envs))
         done = step.done.float()[:, None]
-        told.append(torch.cat([step.packed, step.reward[:, None], done, step.statistics * done, env.position], 1)[:drones])
+        told.append(
+            torch.cat(
+                [step.packed, step.reward[:, None], done, step.statistics * done, env.position], 1
+            )[:drones]
+        )
     return torch.stack(told)
 
 
@@ -118,7 +139,14 @@ def test_looking_changes_nothing():
     lives = []
     for number in range(20):
         watched.observe()
-        _ = watched.position, watched.velocity, watched.target, watched.yaw, watched.obstacles(1), watched.state_dict()
+        _ = (
+            watched.position,
+            watched.velocity,
+            watched.target,
+            watched.yaw,
+            watched.obstacles(1),
+            watched.state_dict(),
+        )
         lives += life(watched, 1, first=number)
     assert lives == life(make(), 20)
 
@@ -126,7 +154,8 @@ def test_looking_changes_nothing():
 def test_a_numpy_action_is_a_torch_action():
     ours, theirs = make(), make()
     for number in range(5):
-        a, b = ours.step(action(number, 32)), theirs.step(action(number, 32).numpy().astype(np.float64))
+        a = ours.step(action(number, 32))
+        b = theirs.step(action(number, 32).numpy().astype(np.float64))
         assert torch.equal(a.packed, b.packed)
 
 
@@ -163,7 +192,10 @@ def test_the_settings_that_were_given_are_copied():
 @pytest.fixture(scope="module")
 def pairs():
     """An environment and a stranger made with another seed, for each action repeat."""
-    return {repeat: (make(env__action_repeat=repeat, seed=1), make(env__action_repeat=repeat, seed=2)) for repeat in (1, 3)}
+    return {
+        repeat: (make(env__action_repeat=repeat, seed=1), make(env__action_repeat=repeat, seed=2))
+        for repeat in (1, 3)
+    }
 
 
 @given(moment=st.integers(0, 150), repeat=st.sampled_from([1, 3]), after=st.integers(0, 20))
@@ -273,22 +305,31 @@ BAD_STATES = {
     "a setting less": (lambda s: edited(s, settings=without(s["settings"], "reward")), "reward"),
     "another shape": (lambda s: edited(s, running=s["running"][:-1]), "running"),
     "more drones": (lambda s: edited(s, state=torch.cat([s["state"], s["state"]])), "state"),
-}  # fmt: skip
+}
 
 
 IMPOSSIBLE_STATES = {
     "a list for an array": (lambda s: edited(s, goals=[1, 2, 3]), "goals"),
-    "another type of number": (lambda s: edited(s, counters=s["counters"].double() + 0.5), "counters"),
+    "another type of number": (
+        lambda s: edited(s, counters=s["counters"].double() + 0.5),
+        "counters",
+    ),
     "settings that are no mapping": (lambda s: edited(s, settings=None), "settings"),
     "a half that is neither": (lambda s: edited(s, half=7), "half"),
     "a negative time": (lambda s: edited(s, time=-1), "time"),
     "a negative seed": (lambda s: edited(s, seed=-1), "seed"),
     "a word for the time": (lambda s: edited(s, time="noon"), "time"),
     "worlds that are not there": (lambda s: edited(s, counters=s["counters"] + 100), "counters"),
-    "a state that is no number": (lambda s: edited(s, state=s["state"] * torch.nan), "state holds NaN or infinite"),
-    "goals without end": (lambda s: edited(s, goals=s["goals"] + torch.inf), "goals holds NaN or infinite"),
+    "a state that is no number": (
+        lambda s: edited(s, state=s["state"] * torch.nan),
+        "state holds NaN or infinite",
+    ),
+    "goals without end": (
+        lambda s: edited(s, goals=s["goals"] + torch.inf),
+        "goals holds NaN or infinite",
+    ),
     "delays that are not there": (lambda s: edited(s, counters=s["counters"] - 100), "counters"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", BAD_STATES | IMPOSSIBLE_STATES)
@@ -306,7 +347,13 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_nothing_changes(kind):
 def test_a_state_of_before_the_shortest_trip_fits_a_task_without_one_only():
     def saved():
         state = make(seed=1, env__min_trip_length=0.0).state_dict()
-        return edited(state, settings={**state["settings"], "env": without(state["settings"]["env"], "min_trip_length")})
+        return edited(
+            state,
+            settings={
+                **state["settings"],
+                "env": without(state["settings"]["env"], "min_trip_length"),
+            },
+        )
 
     make(seed=2, env__min_trip_length=0.0).load_state_dict(saved())
     with pytest.raises(StateError, match=r"env\.min_trip_length = 0\.0, this environment has 2\.0"):
@@ -391,7 +438,9 @@ pair = [threading.Thread(target=fly, args=(env,)) for env in envs[:2]]
 assert all((env.position == envs[2].position).all() for env in envs)
 print("same")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "same\n", done.stderr[-500:]
 
 
@@ -450,8 +499,19 @@ def test_a_step_that_was_returned_does_not_change_later():
     for number in range(3):
         step = env.step(action(number, 32))
     assert step.done.any()
-    values = [step.packed, step.final_packed, step.reward, step.terminated, step.truncated, step.statistics]
-    values += [*step.observation.values(), *step.final_observation.values(), *step.episodes().values()]
+    values = [
+        step.packed,
+        step.final_packed,
+        step.reward,
+        step.terminated,
+        step.truncated,
+        step.statistics,
+    ]
+    values += [
+        *step.observation.values(),
+        *step.final_observation.values(),
+        *step.episodes().values(),
+    ]
     kept = copies(values)
     life(env, 10)
     assert all(torch.equal(value, copy_) for value, copy_ in zip(values, kept, strict=True))
@@ -519,7 +579,11 @@ def test_the_action_is_neither_edited_nor_kept():
 # Copies
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))],
+    ids=["deepcopy", "pickle"],
+)
 def test_a_copy_continues_alike_and_leaves_the_original_alone(copied):
     env = make(seed=1)
     life(env, 5)

@@ -13,9 +13,17 @@ from navrl.sim.env import NavigationEnv
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
-# A drone that has the commanded velocity after one step, commanded in the world frame: motion that can be done by hand.
-INSTANT = {"drone__model_name": "first_order", "drone__time_constant": 0.001, "env__action_frame": "world"}
-NO_REWARD = {f"reward__{name}": 0.0 for name in ("progress", "alive", "static", "dynamic", "smoothness", "height")}
+# A drone that has the commanded velocity after one step, commanded in the world frame: motion that
+# can be done by hand.
+INSTANT = {
+    "drone__model_name": "first_order",
+    "drone__time_constant": 0.001,
+    "env__action_frame": "world",
+}
+NO_REWARD = {
+    f"reward__{name}": 0.0
+    for name in ("progress", "alive", "static", "dynamic", "smoothness", "height")
+}
 NO_REWARD |= {"reward__goal": 0.0, "reward__collision": 0.0, "reward__per_second": False}
 DT = 0.016
 DRONES = 8
@@ -23,8 +31,15 @@ WALL = "boxes: [{center: [2.5, 0, 3], size: [1, 10, 6]}]"  # its face is at x = 
 
 
 def make(auto_reset=False, seed=0, **overrides):
-    chosen = {"env__num_envs": DRONES, "env__num_worlds": 1, "env__num_obstacles": 0, "env_dyn__num_obstacles": 0}
-    return NavigationEnv(NavigationSettings.of(**(chosen | overrides)), seed=seed, auto_reset=auto_reset)
+    chosen = {
+        "env__num_envs": DRONES,
+        "env__num_worlds": 1,
+        "env__num_obstacles": 0,
+        "env_dyn__num_obstacles": 0,
+    }
+    return NavigationEnv(
+        NavigationSettings.of(**(chosen | overrides)), seed=seed, auto_reset=auto_reset
+    )
 
 
 def make_in(folder, text, **overrides):
@@ -49,7 +64,14 @@ def statistics(step, drone=0):
 
 def outcome(step, drone=0):
     counted = statistics(step, drone)
-    names = ("success_050", "success_100", "static_collision", "dynamic_collision", "out_of_bounds", "time_out")
+    names = (
+        "success_050",
+        "success_100",
+        "static_collision",
+        "dynamic_collision",
+        "out_of_bounds",
+        "time_out",
+    )
     return {name for name in names if counted[name] == 1}
 
 
@@ -108,13 +130,24 @@ def test_nobody_begins_at_the_goal_unless_in_the_originals_task():
 
 
 def test_the_trip_from_a_given_start_has_its_least_length_too(tmp_path):
-    env = make_in(tmp_path, "starts: [[20, 20, 1.5]]", env__num_envs=4096, env__min_trip_length=10.0)
+    env = make_in(
+        tmp_path, "starts: [[20, 20, 1.5]]", env__num_envs=4096, env__min_trip_length=10.0
+    )
     assert env.reset()["state"][:, 3:5].norm(dim=1).min() >= 10.0 - 1e-4
 
 
 def test_in_the_originals_task_the_goal_ends_nothing():
-    config = load_config(["env=navrl_exact", "env.num_envs=8", "env.num_obstacles=0", "env_dyn.num_obstacles=0",
-                          "env.max_episode_length=3", "drone.model_name=first_order", "drone.time_constant=0.001"])  # fmt: skip
+    config = load_config(
+        [
+            "env=navrl_exact",
+            "env.num_envs=8",
+            "env.num_obstacles=0",
+            "env_dyn.num_obstacles=0",
+            "env.max_episode_length=3",
+            "drone.model_name=first_order",
+            "drone.time_constant=0.001",
+        ]
+    )
     env = NavigationEnv(config.task, auto_reset=False)
     env.place([0, 0, 2], [1, 0, 2])
     step = fly(env, speed_for(0.7), 0, 0)
@@ -134,7 +167,9 @@ def test_passing_at_0_7_metres_is_a_success_at_one_metre_only():
     assert outcome(step) == {"success_100", "time_out"}
 
 
-@pytest.mark.parametrize(("metres", "successes"), [(1.02, {"time_out"}), (0.98, {"success_100", "time_out"})])
+@pytest.mark.parametrize(
+    ("metres", "successes"), [(1.02, {"time_out"}), (0.98, {"success_100", "time_out"})]
+)
 def test_a_success_at_one_metre_is_less_than_one_metre_away(metres, successes):
     env = make(env__max_episode_length=1, **INSTANT)
     env.place([0, 0, 2], [3, 0, 2])
@@ -255,14 +290,16 @@ def test_the_sphere_feels_a_thin_pole_between_two_rays(tmp_path):
 
 
 def test_the_sphere_measures_a_cylinder_to_its_mantle_not_to_its_box(tmp_path):
-    text = "cylinders: [{center: [1, 1], radius: 0.9, height: 4}]"  # its box is 0.14 m away, its mantle 0.51 m
+    # its box is 0.14 m away, its mantle 0.51 m
+    text = "cylinders: [{center: [1, 1], radius: 0.9, height: 4}]"
     env = make_in(tmp_path, text, env__collision="sphere", **INSTANT)
     env.place([0, 0, 2], [10, 0, 2])
     assert not fly(env, 0, 0, 0).done.any()
 
 
 @pytest.mark.parametrize(
-    ("start", "metres", "out"), [(3.9, 0.09, False), (3.9, 0.11, True), (0.3, -0.09, False), (0.3, -0.11, True)]
+    ("start", "metres", "out"),
+    [(3.9, 0.09, False), (3.9, 0.11, True), (0.3, -0.09, False), (0.3, -0.11, True)],
 )
 def test_flying_above_four_metres_or_below_a_fifth_ends_the_episode(start, metres, out):
     env = make(**INSTANT)
@@ -318,7 +355,9 @@ def test_a_floating_obstacle_far_above_or_below_is_not_hit():
 def test_a_static_collision_comes_before_a_dynamic_one(tmp_path):
     x, y, _ = still_obstacles()[1][7].tolist()  # the widest cylinder; put a post inside it
     post = f"boxes: [{{center: [{x}, {y}, 3], size: [0.2, 0.2, 6]}}]"
-    env = make_in(tmp_path, post, env_dyn__num_obstacles=8, env_dyn__vel_range=[0.0, 0.0], **INSTANT)
+    env = make_in(
+        tmp_path, post, env_dyn__num_obstacles=8, env_dyn__vel_range=[0.0, 0.0], **INSTANT
+    )
     env.place([x - 0.35, y, 2], [x + 10, y, 2])
     assert outcome(fly(env, 0, 0, 0)) == {"static_collision"}
     env.place([x - 0.45, y, 2], [x + 10, y, 2])
@@ -352,7 +391,8 @@ def test_being_alive_pays_its_weight():
 
 
 @pytest.mark.parametrize(
-    ("reference", "expected"), [(1.0, (3 * math.log(4) + math.log(2.8794)) / 4), (4.0, math.log(2.8794 / 4) / 4)]
+    ("reference", "expected"),
+    [(1.0, (3 * math.log(4) + math.log(2.8794)) / 4), (4.0, math.log(2.8794 / 4) / 4)],
 )
 def test_the_static_term_is_the_mean_logarithm_of_the_rays_over_the_reference(reference, expected):
     env = make(**only(static=2.0, log_reference=reference))
@@ -367,7 +407,11 @@ def test_the_dynamic_term_is_the_mean_logarithm_of_five_clearances(obstacle, ref
         **{k: v for k, v in only(dynamic=3.0, log_reference=reference).items() if k not in INSTANT}
     )
     beside(env, obstacle, 2.0)
-    offset = 0.0 if tall[obstacle] else (env.position[0, 2] - env.obstacles(0)["position"][obstacle, 2]).item()
+    offset = (
+        0.0
+        if tall[obstacle]
+        else (env.position[0, 2] - env.obstacles(0)["position"][obstacle, 2]).item()
+    )
     clearance = math.hypot(2.0, offset) - width[obstacle].item() / 2
     expected = (math.log(clearance / 4) + 5 * kept * math.log(4)) / 5
     assert fly(env, 0, 0, 0).reward[0].item() == pytest.approx(3 * expected, abs=2e-4)
@@ -387,11 +431,15 @@ def test_smoothness_costs_the_change_of_velocity():
     assert fly(env, 3.0, -4.0, 0).reward[0].item() == pytest.approx(-4.0, rel=1e-5)
 
 
-@pytest.mark.parametrize(("metres", "excess"), [(0.65, 0.0), (0.75, 0.05), (1.2, 0.5), (-0.15, 0.0), (-0.5, 0.3)])
+@pytest.mark.parametrize(
+    ("metres", "excess"), [(0.65, 0.0), (0.75, 0.05), (1.2, 0.5), (-0.15, 0.0), (-0.5, 0.3)]
+)
 def test_height_costs_the_squared_excess_beyond_start_and_target(metres, excess):
     env = make(**only(height=8.0))
     env.place([0, 0, 1.5], [10, 0, 2])
-    assert fly(env, 0, 0, speed_for(metres)).reward[0].item() == pytest.approx(-8 * excess**2, abs=1e-4)
+    assert fly(env, 0, 0, speed_for(metres)).reward[0].item() == pytest.approx(
+        -8 * excess**2, abs=1e-4
+    )
 
 
 def test_the_goal_pays_once():
@@ -442,19 +490,33 @@ def test_rates_are_multiplied_by_the_time_step_and_the_bonus_is_not():
 
 @pytest.fixture(scope="module")
 def flown():
-    """Random flights with every reward term, their rewards and positions added up by hand, and how they ended."""
-    env = make(env__num_envs=64, env__num_worlds=3, env__num_obstacles=350, env_dyn__num_obstacles=160,
-               env__max_episode_length=400, reward__alive=0.5, reward__smoothness=0.1)  # fmt: skip
+    """Random flights with every reward term, their rewards and positions added up by hand, and how
+    they ended.
+    """
+    env = make(
+        env__num_envs=64,
+        env__num_worlds=3,
+        env__num_obstacles=350,
+        env_dyn__num_obstacles=160,
+        env__max_episode_length=400,
+        reward__alive=0.5,
+        reward__smoothness=0.1,
+    )
     env.reset()
     generator = np.random.default_rng(0)
-    spots = np.concatenate([generator.uniform(-18, 18, (64, 2)), generator.uniform(0.8, 2.5, (64, 1))], 1)
+    spots = np.concatenate(
+        [generator.uniform(-18, 18, (64, 2)), generator.uniform(0.8, 2.5, (64, 1))], 1
+    )
     env.place(spots, spots + generator.uniform(-3, 3, (64, 3)) * [1, 1, 0.1])
     start, target, world = env.position, env.target, env.world
     returns, path, length = torch.zeros(64), torch.zeros(64), torch.zeros(64)
     clearance = torch.full((64,), 1e9)
     ended, before = torch.zeros(64, dtype=torch.bool), env.position
     while not ended.all():
-        step = env.step(torch.from_numpy(generator.uniform(-2, 2, (64, 3)).astype(np.float32)) + torch.tensor([1.0, 0, 0]))
+        step = env.step(
+            torch.from_numpy(generator.uniform(-2, 2, (64, 3)).astype(np.float32))
+            + torch.tensor([1.0, 0, 0])
+        )
         returns += step.reward
         path += (env.position - before).norm(dim=1)
         length += ~ended
@@ -463,10 +525,20 @@ def flown():
         present = rows[..., 3] > 0
         gap = (rows[..., 3] ** 2 + rows[..., 4] ** 2).sqrt() - (rows[..., 8] + 1) * 0.125
         gap = torch.where(present, gap, 1e9).amin(1).clamp_min(0)
-        clearance = torch.where(ended, clearance, torch.minimum(clearance, torch.minimum(shortest, gap)))
+        clearance = torch.where(
+            ended, clearance, torch.minimum(clearance, torch.minimum(shortest, gap))
+        )
         ended, before = step.done, env.position
-    return {"step": step, "start": start, "target": target, "world": world, "returns": returns, "path": path,
-            "length": length, "clearance": clearance}  # fmt: skip
+    return {
+        "step": step,
+        "start": start,
+        "target": target,
+        "world": world,
+        "returns": returns,
+        "path": path,
+        "length": length,
+        "clearance": clearance,
+    }
 
 
 def column(flown, name):
@@ -501,7 +573,9 @@ def test_the_mean_speed_is_the_way_over_the_time(flown):
 
 
 def test_the_distance_is_that_from_start_to_target(flown):
-    torch.testing.assert_close(column(flown, "distance"), (flown["target"] - flown["start"]).norm(dim=1))
+    torch.testing.assert_close(
+        column(flown, "distance"), (flown["target"] - flown["start"]).norm(dim=1)
+    )
 
 
 def test_the_world_of_an_episode_is_recorded(flown):
@@ -509,7 +583,9 @@ def test_the_world_of_an_episode_is_recorded(flown):
 
 
 def test_the_least_clearance_is_the_least_of_rays_and_moving_obstacles(flown):
-    torch.testing.assert_close(column(flown, "min_clearance"), flown["clearance"], rtol=0, atol=2e-4)
+    torch.testing.assert_close(
+        column(flown, "min_clearance"), flown["clearance"], rtol=0, atol=2e-4
+    )
 
 
 def test_every_episode_ends_in_exactly_one_way(flown):
@@ -536,14 +612,21 @@ def test_episodes_lists_the_ended_ones_by_name():
 
 
 def twins(repeat, **overrides):
-    chosen = {"env__num_envs": 40, "env__num_worlds": 2, "env__num_obstacles": 350, "env_dyn__num_obstacles": 160} | overrides
+    chosen = {
+        "env__num_envs": 40,
+        "env__num_worlds": 2,
+        "env__num_obstacles": 350,
+        "env_dyn__num_obstacles": 160,
+    } | overrides
     return make(env__action_repeat=repeat, **chosen), make(**chosen)
 
 
 def scatter(*envs, seed=0):
     generator = np.random.default_rng(seed)
     number = envs[0].num_envs
-    spots = np.concatenate([generator.uniform(-18, 18, (number, 2)), generator.uniform(0.8, 2.5, (number, 1))], 1)
+    spots = np.concatenate(
+        [generator.uniform(-18, 18, (number, 2)), generator.uniform(0.8, 2.5, (number, 1))], 1
+    )
     velocity = generator.uniform(-1, 1, (number, 3))
     for env in envs:
         env.reset()
@@ -561,14 +644,20 @@ def test_a_repeated_action_is_as_many_single_steps(repeat):
         joint = together.step(action)
         before = joint.done
         parts = [single.step(action) for _ in range(repeat)]
-        torch.testing.assert_close(joint.reward, sum(part.reward for part in parts), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            joint.reward, sum(part.reward for part in parts), rtol=1e-4, atol=1e-5
+        )
         assert torch.equal(together.position, single.position)
         assert torch.equal(joint.terminated, parts[-1].terminated)
         assert torch.equal(joint.truncated, parts[-1].truncated)
         assert torch.equal(joint.statistics[before], parts[-1].statistics[before])
         flying = ~before
         assert torch.equal(joint.packed[flying], parts[-1].packed[flying])
-        ended |= {(drone, moment) for drone in before.nonzero()[:, 0].tolist() for moment in [parts[0].done[drone].item()]}
+        ended |= {
+            (drone, moment)
+            for drone in before.nonzero()[:, 0].tolist()
+            for moment in [parts[0].done[drone].item()]
+        }
     assert any(not at_once for _, at_once in ended)  # some ended in the middle
 
 
@@ -586,8 +675,15 @@ def test_an_action_repeat_that_ends_in_the_middle_shows_where_it_ended():
 
 @pytest.fixture(scope="module")
 def across_resets():
-    """The steps in which some drones began anew: the step, a fresh look after it, and the same step without resets."""
-    chosen = {"env__num_envs": 64, "env__num_worlds": 3, "env__num_obstacles": 350, "env_dyn__num_obstacles": 160}
+    """The steps in which some drones began anew: the step, a fresh look after it, and the same step
+    without resets.
+    """
+    chosen = {
+        "env__num_envs": 64,
+        "env__num_worlds": 3,
+        "env__num_obstacles": 350,
+        "env_dyn__num_obstacles": 160,
+    }
     resetting, frozen = make(auto_reset=True, **chosen), make(**chosen)
     scatter(resetting, frozen)
     generator = torch.Generator().manual_seed(2)
@@ -630,7 +726,9 @@ def test_after_an_automatic_reset_a_drone_is_at_rest_on_an_edge(across_resets):
 
 
 def test_the_scan_of_a_new_episode_is_not_the_stale_one(tmp_path):
-    env = make_in(tmp_path, WALL + "\nstarts: [[-10, 0, 2]]\ngoals: [[-20, 0, 2]]", auto_reset=True, **INSTANT)
+    env = make_in(
+        tmp_path, WALL + "\nstarts: [[-10, 0, 2]]\ngoals: [[-20, 0, 2]]", auto_reset=True, **INSTANT
+    )
     env.place([1, 0, 2], [10, 0, 2])
     step = fly(env, speed_for(0.8), 0, 0)
     assert step.terminated.all()
@@ -688,8 +786,17 @@ def test_the_evaluation_layout_is_a_row_of_parallel_lines():
     env = make(env__layout="navrl_eval")
     env.reset()
     i = torch.arange(DRONES)
-    starts = torch.stack([(i / DRONES - 0.5) * 32, torch.full((DRONES,), 24.0), torch.full((DRONES,), 2.0)], 1)
-    ends = torch.stack([torch.linspace(-0.5, 0.5, DRONES) * 32, torch.full((DRONES,), -24.0), torch.full((DRONES,), 2.0)], 1)
+    starts = torch.stack(
+        [(i / DRONES - 0.5) * 32, torch.full((DRONES,), 24.0), torch.full((DRONES,), 2.0)], 1
+    )
+    ends = torch.stack(
+        [
+            torch.linspace(-0.5, 0.5, DRONES) * 32,
+            torch.full((DRONES,), -24.0),
+            torch.full((DRONES,), 2.0),
+        ],
+        1,
+    )
     torch.testing.assert_close(env.position, starts)
     torch.testing.assert_close(env.target, ends)
 
@@ -705,7 +812,9 @@ def test_random_starts_and_targets_lie_on_the_edges_at_flying_height():
     assert (points[:, :2].abs().amin(1) <= 24).all()
     assert points[:, 2].min() >= 0.5
     assert points[:, 2].max() <= 2.5
-    sides = torch.stack([points[:, 0] == 24, points[:, 0] == -24, points[:, 1] == 24, points[:, 1] == -24], 1).float()
+    sides = torch.stack(
+        [points[:, 0] == 24, points[:, 0] == -24, points[:, 1] == 24, points[:, 1] == -24], 1
+    ).float()
     torch.testing.assert_close(sides.mean(0), torch.full((4,), 0.25), atol=0.04, rtol=0)
     distance = torch.cat([(b - a).norm(dim=1) for a, b in zip(seen[::2], seen[1::2], strict=True)])
     assert distance.mean().item() == pytest.approx(35, abs=2)
@@ -746,9 +855,16 @@ def test_a_delayed_command_acts_a_fixed_number_of_steps_later(repeat):
     delays = set()
     for drone in range(64):
         velocities = [round(v[drone].item() * 10) for v in late]
-        # Velocity after decision n is that of the command of simulated step (n + 1) * repeat - 1 - delay.
-        fits = [d for d in range(longest + 1)
-                if all(v == max(((n + 1) * repeat - 1 - d) // repeat + 1, 0) for n, v in enumerate(velocities))]  # fmt: skip
+        # Velocity after decision n is that of the command of simulated step (n + 1) * repeat - 1 -
+        # delay.
+        fits = [
+            d
+            for d in range(longest + 1)
+            if all(
+                v == max(((n + 1) * repeat - 1 - d) // repeat + 1, 0)
+                for n, v in enumerate(velocities)
+            )
+        ]
         assert fits, velocities
         delays |= set(fits)
     assert delays == set(range(longest + 1))
@@ -768,7 +884,12 @@ def test_the_delay_line_of_a_new_episode_is_empty():
 
 @pytest.mark.parametrize("disturbance", [{"sensor__noise": 0.2}, {"sensor__dropout": 0.3}])
 def test_a_disturbed_scan_changes_what_is_seen_but_not_what_is_paid_or_ended(disturbance):
-    chosen = {"env__num_envs": 64, "env__num_worlds": 2, "env__num_obstacles": 350, "env_dyn__num_obstacles": 80}
+    chosen = {
+        "env__num_envs": 64,
+        "env__num_worlds": 2,
+        "env__num_obstacles": 350,
+        "env_dyn__num_obstacles": 80,
+    }
     clean, disturbed = make(**chosen), make(**chosen, **disturbance)
     scatter(clean, disturbed)
     differs = False
@@ -852,7 +973,8 @@ def test_the_clearance_of_a_drone_that_fell_through_the_ground_is_zero():
 def test_the_scan_counts_counter_clockwise_from_the_heading(tmp_path):
     (tmp_path / "wall.yaml").write_text(WALL)
     env = exact(f"env.world_files=[{tmp_path / 'wall.yaml'}]", "env_dyn.num_obstacles=0")
-    scan = env.place([0, 0, 2], [0, 10, 2])["lidar"][0, 0, :, 1]  # heading +y, the wall to the right
+    # heading +y, the wall to the right
+    scan = env.place([0, 0, 2], [0, 10, 2])["lidar"][0, 0, :, 1]
     assert 4 - scan[27].item() == pytest.approx(2.0, abs=1e-4)
     assert scan[9] == 0
 

@@ -39,10 +39,15 @@ def flying():
 def test_a_picture_shows_an_obstacle_where_a_level_ray_ends(flying):
     grids = LocalGrids(flying, cells=100, resolution=0.1).observe()
     level = 4 - flying.observe()["lidar"][:, 0, :, 1]  # distances at 0 degrees of elevation
-    angles = flying.yaw[:, None] - torch.atan2(*flying.forward.flip(1).unbind(1))[:, None] + torch.arange(36) * math.radians(10)
+    angles = (
+        flying.yaw[:, None]
+        - torch.atan2(*flying.forward.flip(1).unbind(1))[:, None]
+        + torch.arange(36) * math.radians(10)
+    )
     hits = level < 3.9
     assert hits.sum() > 50
-    rows = (49.5 - 10 * (level + 0.05) * torch.cos(angles)).round().long()  # half a cell into the wall
+    # half a cell into the wall
+    rows = (49.5 - 10 * (level + 0.05) * torch.cos(angles)).round().long()
     columns = (49.5 - 10 * (level + 0.05) * torch.sin(angles)).round().long()
     drones = torch.arange(64)[:, None].expand(-1, 36)
     near = torch.zeros_like(hits)
@@ -63,7 +68,8 @@ def test_moving_obstacles_are_where_the_environment_says(flying):
         half = torch.where(seen["tall"], 2.5, 0.5)
         visible = (ahead.abs() < 3.5) & (left.abs() < 3.5) & (offset[:, 2].abs() < half)
         for obstacle in torch.nonzero(visible)[:, 0]:
-            row, column = round(39.5 - 10 * ahead[obstacle].item()), round(39.5 - 10 * left[obstacle].item())
+            row = round(39.5 - 10 * ahead[obstacle].item())
+            column = round(39.5 - 10 * left[obstacle].item())
             assert grids[drone, 1, row, column] == SEEN
             shown += 1
     assert shown > 10
@@ -89,7 +95,9 @@ def test_a_thin_pole_is_shown(tmp_path):
     assert 1 <= (LocalGrids(env, cells=60).observe()[0, 0] == SEEN).sum() <= 4
 
 
-@pytest.mark.parametrize("out", [torch.zeros(64, 2, 40, 20, dtype=torch.uint8), torch.zeros(64, 2, 20, 20)])
+@pytest.mark.parametrize(
+    "out", [torch.zeros(64, 2, 40, 20, dtype=torch.uint8), torch.zeros(64, 2, 20, 20)]
+)
 def test_a_buffer_that_does_not_fit_is_refused(flying, out):
     with pytest.raises(ActionError, match="expected contiguous uint8"):
         LocalGrids(flying, cells=20).observe(out)

@@ -10,7 +10,15 @@ import torch
 
 from navrl.sim import reference
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import ATTITUDE, DIRECTION, HEIGHT_LOW, OUTCOME, PREVIOUS_VELOCITY, RATE, THROTTLE
+from navrl.sim.layout import (
+    ATTITUDE,
+    DIRECTION,
+    HEIGHT_LOW,
+    OUTCOME,
+    PREVIOUS_VELOCITY,
+    RATE,
+    THROTTLE,
+)
 from navrl.sim.settings import NavigationSettings
 
 DRONES = 96
@@ -28,7 +36,9 @@ def scatter(env, seed=0):
     generator = np.random.default_rng(seed)
 
     def points():
-        return np.concatenate([generator.uniform(-21, 21, (DRONES, 2)), generator.uniform(0.3, 3.8, (DRONES, 1))], 1)
+        return np.concatenate(
+            [generator.uniform(-21, 21, (DRONES, 2)), generator.uniform(0.3, 3.8, (DRONES, 1))], 1
+        )
 
     return env.place(points(), points(), velocity=generator.uniform(-1.5, 1.5, (DRONES, 3)))
 
@@ -53,13 +63,18 @@ def obstacles_of(env) -> reference.MovingObstacles:
     stack = {key: torch.stack([world[key] for world in worlds]) for key in worlds[0]}
     own = env.world
     return reference.MovingObstacles(
-        stack["position"][own].double(), stack["velocity"][own].double(), stack["width"][own].double(), stack["tall"][0]
+        stack["position"][own].double(),
+        stack["velocity"][own].double(),
+        stack["width"][own].double(),
+        stack["tall"][0],
     )
 
 
 def scene_of(env, world) -> reference.Scene:
     static = env.pool.worlds[world]
-    return reference.Scene(torch.from_numpy(static.boxes).double(), torch.from_numpy(static.cylinders).double())
+    return reference.Scene(
+        torch.from_numpy(static.boxes).double(), torch.from_numpy(static.cylinders).double()
+    )
 
 
 def true_distances(env) -> torch.Tensor:
@@ -67,7 +82,9 @@ def true_distances(env) -> torch.Tensor:
     sensor = env.settings.sensor
     count = round(360 / sensor.lidar_hres)
     azimuths = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
-    elevations = torch.deg2rad(torch.linspace(*sensor.lidar_vfov, sensor.lidar_vbeams, dtype=torch.float64))
+    elevations = torch.deg2rad(
+        torch.linspace(*sensor.lidar_vfov, sensor.lidar_vbeams, dtype=torch.float64)
+    )
     result = torch.zeros(DRONES, count, sensor.lidar_vbeams, dtype=torch.float64)
     for world in range(len(env.pool.worlds)):
         own = env.world == world
@@ -108,7 +125,9 @@ def test_every_ray_is_within_a_tenth_of_a_millimetre_of_brute_force(sensor):
 
 
 def test_rays_meet_moving_obstacles_when_they_are_visible():
-    env = make_env(env_dyn__visible_to_lidar=True, env_dyn__num_obstacles=400, env__num_obstacles=100)
+    env = make_env(
+        env_dyn__visible_to_lidar=True, env_dyn__num_obstacles=400, env__num_obstacles=100
+    )
     for _ in range(3):
         env.step(actions())
     scan = scatter(env)["lidar"][:, 0]
@@ -117,19 +136,29 @@ def test_rays_meet_moving_obstacles_when_they_are_visible():
         own, moving, static = env.world == world, env.obstacles(world), scene_of(env, world)
         half, tall = moving["width"] / 2, moving["tall"]
         (x, y, z), high = moving["position"].T, torch.where(tall, 2.5, 0.5)
-        boxes = torch.stack([x - half, x + half, y - half, y + half, z - high, z + high], 1)[~tall].double()
+        boxes = torch.stack([x - half, x + half, y - half, y + half, z - high, z + high], 1)[
+            ~tall
+        ].double()
         cylinders = torch.stack([x, y, half, z - high, z + high], 1)[tall].double()
-        scene = reference.Scene(torch.cat([static.boxes, boxes]), torch.cat([static.cylinders, cylinders]))
+        scene = reference.Scene(
+            torch.cat([static.boxes, boxes]), torch.cat([static.cylinders, cylinders])
+        )
         azimuths = torch.arange(36, dtype=torch.float64) * (math.pi / 18)
         elevations = torch.deg2rad(torch.tensor([-10.0, 0.0, 10.0, 20.0], dtype=torch.float64))
-        expected[own] = reference.cast_rays(scene, env.position[own].double(), env.yaw[own].double(), azimuths, elevations)
+        expected[own] = reference.cast_rays(
+            scene, env.position[own].double(), env.yaw[own].double(), azimuths, elevations
+        )
     assert torch.allclose(4 - scan.double(), expected, rtol=0, atol=1e-4)
     assert (expected < true_distances(env) - 0.01).any()
 
 
-@pytest.mark.parametrize("vary", [{}, {"drone__mass_variation": 0.2, "drone__thrust_variation": 0.2, "drone__wind": 5.0}])
+@pytest.mark.parametrize(
+    "vary", [{}, {"drone__mass_variation": 0.2, "drone__thrust_variation": 0.2, "drone__wind": 5.0}]
+)
 def test_the_drone_moves_as_the_reference_says(vary):
-    env = make_env(env__action_frame="world", env__num_obstacles=0, env_dyn__num_obstacles=0, **vary)
+    env = make_env(
+        env__action_frame="world", env__num_obstacles=0, env_dyn__num_obstacles=0, **vary
+    )
     scatter(env)
     for number in range(40):
         before, command = drone_of(env), actions(number)
@@ -137,7 +166,9 @@ def test_the_drone_moves_as_the_reference_says(vary):
         scales = field(env, 30, 1)[:, 0], field(env, 31, 1)[:, 0]
         wind = torch.nn.functional.pad(field(env, 32, 2), (0, 1))
         rotors = reference.lee_controller(before, command.double())
-        expected = reference.step_rigid_body(before, rotors, mass_scale=scales[0], thrust_scale=scales[1], wind=wind)
+        expected = reference.step_rigid_body(
+            before, rotors, mass_scale=scales[0], thrust_scale=scales[1], wind=wind
+        )
         env.step(command)
         after = drone_of(env)
         for name in ("position", "attitude", "velocity", "angular_velocity", "throttle"):
@@ -146,7 +177,12 @@ def test_the_drone_moves_as_the_reference_says(vary):
 
 
 def test_the_first_order_drone_moves_as_the_reference_says():
-    env = make_env(env__action_frame="world", drone__model_name="first_order", env__num_obstacles=0, env_dyn__num_obstacles=0)
+    env = make_env(
+        env__action_frame="world",
+        drone__model_name="first_order",
+        env__num_obstacles=0,
+        env_dyn__num_obstacles=0,
+    )
     scatter(env)
     before, command = drone_of(env), actions()
     expected = reference.first_order(before, command.double(), env.settings.drone.time_constant)
@@ -168,9 +204,17 @@ def test_an_action_in_the_goal_frame_is_turned_into_the_world_frame():
 
 @pytest.mark.parametrize("moving", [0, 8, 80, 800])
 def test_observations_rewards_and_endings_are_those_of_the_reference(moving):
-    env = make_env(env_dyn__num_obstacles=moving, env__goal_ends_episode=False, reward__smoothness=0.1, reward__alive=1.0,
-                   reward__static=1.0, reward__dynamic=1.0, reward__log_reference=1.0, reward__per_second=False,
-                   reward__collision=0.0)  # fmt: skip
+    env = make_env(
+        env_dyn__num_obstacles=moving,
+        env__goal_ends_episode=False,
+        reward__smoothness=0.1,
+        reward__alive=1.0,
+        reward__static=1.0,
+        reward__dynamic=1.0,
+        reward__log_reference=1.0,
+        reward__per_second=False,
+        reward__collision=0.0,
+    )
     for _ in range(130):  # past the first change of speeds
         env.step(actions())
     scatter(env)
@@ -179,15 +223,27 @@ def test_observations_rewards_and_endings_are_those_of_the_reference(moving):
     seen = reference.observe(drone, env.target.double(), direction, obstacles_of(env))
     distances = true_distances(env)
     assert torch.allclose(step.observation["state"].double(), seen["state"], atol=1e-4)
-    assert torch.allclose(step.observation["direction"][:, 0].double(), seen["direction"], atol=1e-4)
-    assert torch.allclose(step.observation["dynamic_obstacle"][:, 0].double(), seen["dynamic_obstacle"], atol=1e-4)
+    assert torch.allclose(
+        step.observation["direction"][:, 0].double(), seen["direction"], atol=1e-4
+    )
+    assert torch.allclose(
+        step.observation["dynamic_obstacle"][:, 0].double(), seen["dynamic_obstacle"], atol=1e-4
+    )
     terms = reference.reward_terms(
-        drone, field(env, PREVIOUS_VELOCITY, 3), env.target.double(), distances, field(env, HEIGHT_LOW, 2),
-        seen["nearest_clearance"], has_moving_obstacles=moving > 0,
-    )  # fmt: skip
-    # The logarithm of a ray that starts inside an obstacle magnifies rounding, so those drones are left out.
+        drone,
+        field(env, PREVIOUS_VELOCITY, 3),
+        env.target.double(),
+        distances,
+        field(env, HEIGHT_LOW, 2),
+        seen["nearest_clearance"],
+        has_moving_obstacles=moving > 0,
+    )
+    # The logarithm of a ray that starts inside an obstacle magnifies rounding, so those drones are
+    # left out.
     clear = distances.amin((1, 2)) > 1e-3
-    assert torch.allclose(step.reward.double()[clear], reference.total_reward(terms)[clear], atol=2e-3)
+    assert torch.allclose(
+        step.reward.double()[clear], reference.total_reward(terms)[clear], atol=2e-3
+    )
     ends = reference.terminations(drone, env.target.double(), distances, seen)
     near_limit = (distances.amin((1, 2)) - 0.3).abs() < 1e-4
     expected = ends["static_collision"] | ends["dynamic_collision"] | ends["out_of_bounds"]

@@ -35,7 +35,9 @@ def field(env, name, world=0):
 
 @pytest.fixture(scope="module")
 def watched():
-    """Positions, velocities and goals of 80 obstacles over 300 steps, (STEPS, 80, 3) each, and their origins."""
+    """Positions, velocities and goals of 80 obstacles over 300 steps, (STEPS, 80, 3) each, and
+    their origins.
+    """
     env = make()
     seen = {"position": [], "velocity": [], "goals": []}
     for _ in range(STEPS):
@@ -44,13 +46,18 @@ def watched():
         seen["position"].append(now["position"])
         seen["velocity"].append(now["velocity"])
         seen["goals"].append(field(env, "goals"))
-    return {name: torch.stack(values) for name, values in seen.items()} | {"origins": field(env, "origins"), "env": env}
+    return {name: torch.stack(values) for name, values in seen.items()} | {
+        "origins": field(env, "origins"),
+        "env": env,
+    }
 
 
 # What they are
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(0, 0), (7, 0), (8, 8), (15, 8), (80, 80), (87, 80), (400, 400)])
+@pytest.mark.parametrize(
+    ("wanted", "given"), [(0, 0), (7, 0), (8, 8), (15, 8), (80, 80), (87, 80), (400, 400)]
+)
 def test_their_number_is_rounded_down_to_a_multiple_of_eight(wanted, given):
     moving = make(env_dyn__num_obstacles=wanted).obstacles(0)
     assert moving["position"].shape == (given, 3)
@@ -79,7 +86,8 @@ def test_origins_keep_apart_as_far_as_there_is_room(number):
     origins = field(make(env_dyn__num_obstacles=number), "origins")[:, :2]
     apart = 2 * math.sqrt(400 / number)
     distances = torch.cdist(origins, origins) + 1e9 * torch.eye(number)
-    assert distances[: number // 3, : number // 3].min() >= apart - 1e-4  # while there is room for all
+    # while there is room for all
+    assert distances[: number // 3, : number // 3].min() >= apart - 1e-4
     assert distances.min() >= 0.8**3 * apart  # then a little closer, step by step
 
 
@@ -139,7 +147,8 @@ def test_goals_stay_inside_the_arena_and_obstacles_near_it(watched):
     assert watched["goals"][..., :2].abs().max() <= 20
     assert watched["goals"][..., 2].min() >= 0
     assert watched["goals"][..., 2].max() <= 4.5
-    assert watched["position"][..., :2].abs().max() <= 20 + 3.0  # overshoot: two seconds of the fastest
+    # overshoot: two seconds of the fastest
+    assert watched["position"][..., :2].abs().max() <= 20 + 3.0
 
 
 def test_goals_stay_within_the_local_range_of_the_origins(watched):
@@ -152,12 +161,17 @@ def test_goals_stay_within_the_local_range_of_the_origins(watched):
 
 @pytest.mark.parametrize(("asymmetric", "low", "high"), [(True, -0.5, 0.3), (False, -0.4, 0.4)])
 def test_goal_heights_are_drawn_from_the_asymmetric_or_the_symmetric_range(asymmetric, low, high):
-    env = make(env_dyn__local_range=[0.2, 0.5, 0.4], env_dyn__asymmetric_goals=asymmetric, env_dyn__num_obstacles=400)
+    env = make(
+        env_dyn__local_range=[0.2, 0.5, 0.4],
+        env_dyn__asymmetric_goals=asymmetric,
+        env_dyn__num_obstacles=400,
+    )
     offsets = []
     for _ in range(20):
         idle(env)
         offsets.append(field(env, "goals") - field(env, "origins"))
-    free = (field(env, "origins")[:200, 2] > 0.6) & (field(env, "origins")[:200, 2] < 3.9)  # not clamped
+    # not clamped
+    free = (field(env, "origins")[:200, 2] > 0.6) & (field(env, "origins")[:200, 2] < 3.9)
     heights = torch.stack(offsets)[:, :200, 2][:, free]
     assert heights.min().item() == pytest.approx(low, abs=0.01)
     assert heights.max().item() == pytest.approx(high, abs=0.01)
@@ -172,7 +186,8 @@ def test_a_goal_changes_only_when_it_has_been_reached(watched):
     distance = (goals[1:-1] - position[2:]).norm(dim=-1)
     assert changed.any()
     assert (distance[changed] < 0.5 + 1e-3).all()
-    corner = (goals[1:-1, :, :2].abs() == 20).all(-1)  # limited to the arena, the next goal may be the same
+    # limited to the arena, the next goal may be the same
+    corner = (goals[1:-1, :, :2].abs() == 20).all(-1)
     assert (distance[~changed & ~corner] >= 0.5 - 1e-3).all()
 
 
@@ -191,13 +206,22 @@ def test_they_move_as_the_reference_says(asymmetric):
             def part(state, name, world=world):
                 return state[name][world, :, :80].T.double()
 
-            draws = [[uniform(9, OBSTACLE_GOAL, world * padded + k, moment, i) for i in range(3)] for k in range(80)]
+            draws = [
+                [uniform(9, OBSTACLE_GOAL, world * padded + k, moment, i) for i in range(3)]
+                for k in range(80)
+            ]
             speeds = [uniform(9, OBSTACLE_SPEED, world * padded + k, moment, 0) for k in range(80)]
             position, velocity, goal = reference.advance_obstacles(
-                part(before, "positions"), part(before, "velocities"), part(before, "goals"), part(before, "origins"),
-                env.obstacles(world)["tall"], moment, torch.tensor(draws).double(), torch.tensor(speeds).double(),
+                part(before, "positions"),
+                part(before, "velocities"),
+                part(before, "goals"),
+                part(before, "origins"),
+                env.obstacles(world)["tall"],
+                moment,
+                torch.tensor(draws).double(),
+                torch.tensor(speeds).double(),
                 symmetric_height=not asymmetric,
-            )  # fmt: skip
+            )
             torch.testing.assert_close(part(after, "positions"), position, rtol=0, atol=1e-5)
             torch.testing.assert_close(part(after, "velocities"), velocity, rtol=0, atol=1e-5)
             torch.testing.assert_close(part(after, "goals"), goal, rtol=0, atol=1e-5)
@@ -208,7 +232,9 @@ def test_the_drones_see_them_where_they_are_reported():
     idle(env)
     now = env.obstacles(0)
     k = torch.arange(32)
-    seen = env.place(now["position"][k] + torch.tensor([0, 1.0, 0]), [60, 0, 2])["dynamic_obstacle"][:, 0, 0]
+    seen = env.place(now["position"][k] + torch.tensor([0, 1.0, 0]), [60, 0, 2])[
+        "dynamic_obstacle"
+    ][:, 0, 0]
     nearest = torch.cdist(env.position[:, :2], now["position"][:, :2])
     torch.testing.assert_close(seen[:, 3], nearest.amin(1), rtol=0, atol=1e-4)
     torch.testing.assert_close(seen[:, 8], now["width"][nearest.argmin(1)] * 4 - 1)

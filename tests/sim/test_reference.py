@@ -41,11 +41,15 @@ def tensor(*values) -> Tensor:
 
 
 def scene(boxes=(), cylinders=()) -> Scene:
-    return Scene(torch.tensor(boxes, dtype=DTYPE).reshape(-1, 6), torch.tensor(cylinders, dtype=DTYPE).reshape(-1, 5))
+    return Scene(
+        torch.tensor(boxes, dtype=DTYPE).reshape(-1, 6),
+        torch.tensor(cylinders, dtype=DTYPE).reshape(-1, 5),
+    )
 
 
 def scan(world: Scene, *position: float, yaw: float = 0.0, maximum: float = 4.0) -> Tensor:
-    return cast_rays(world, tensor(position), tensor(yaw), AZIMUTHS, ELEVATIONS, maximum)[0]  # (36, 4)
+    # (36, 4)
+    return cast_rays(world, tensor(position), tensor(yaw), AZIMUTHS, ELEVATIONS, maximum)[0]
 
 
 def drone_at(*position: float, velocity=(0.0, 0.0, 0.0), yaw: float = 0.0) -> Drone:
@@ -54,11 +58,15 @@ def drone_at(*position: float, velocity=(0.0, 0.0, 0.0), yaw: float = 0.0) -> Dr
 
 def obstacles(*rows) -> MovingObstacles:
     """Rows of (x, y, z, velocity x, y, z, width, is tall), in one world."""
-    table = torch.tensor([[float(value) for value in row] for row in rows], dtype=DTYPE).reshape(1, -1, 8)
+    table = torch.tensor([[float(value) for value in row] for row in rows], dtype=DTYPE).reshape(
+        1, -1, 8
+    )
     return MovingObstacles(table[..., 0:3], table[..., 3:6], table[0, :, 6], table[0, :, 7].bool())
 
 
-def fly(drone: Drone, command: Tensor, steps: int, airframe: Airframe = HUMMINGBIRD, **plant) -> list[Drone]:
+def fly(
+    drone: Drone, command: Tensor, steps: int, airframe: Airframe = HUMMINGBIRD, **plant
+) -> list[Drone]:
     flown = [drone]
     for _ in range(steps):
         rotors = lee_controller(flown[-1], command, airframe)
@@ -76,7 +84,9 @@ def test_a_tall_box_face_two_metres_ahead_gives_the_published_numbers():
 
 def test_empty_ground_from_half_a_metre_is_seen_by_the_lowest_rays_only():
     distances = scan(scene(), 0.0, 0.0, 0.5)
-    torch.testing.assert_close(distances[:, 0], torch.full((36,), 2.8794, dtype=DTYPE), atol=5e-5, rtol=0)
+    torch.testing.assert_close(
+        distances[:, 0], torch.full((36,), 2.8794, dtype=DTYPE), atol=5e-5, rtol=0
+    )
     assert (distances[:, 1:] == 4.0).all()
 
 
@@ -110,7 +120,9 @@ def test_a_solid_behind_the_origin_is_not_hit():
 
 
 @pytest.mark.parametrize(
-    "world", [scene(boxes=[(-1, 1, -1, 1, 0, 6)]), scene(cylinders=[(0.2, 0, 1, 0, 6)])], ids=["box", "cylinder"]
+    "world",
+    [scene(boxes=[(-1, 1, -1, 1, 0, 6)]), scene(cylinders=[(0.2, 0, 1, 0, 6)])],
+    ids=["box", "cylinder"],
 )
 def test_an_origin_inside_a_solid_gives_zero_everywhere(world):
     assert (scan(world, 0.0, 0.0, 2.0) == 0).all()
@@ -128,7 +140,12 @@ def random_scene(generator: torch.Generator) -> Scene:
     low = torch.cat([corner[:, :2], uniform(-0.5, 2, 150, 1)], dim=-1)
     boxes = torch.stack([low, low + size], dim=-1).reshape(150, 6)
     bottom = uniform(-0.5, 2, 150, 1)
-    cylinders = [uniform(-25, 25, 150, 2), uniform(0.1, 1, 150, 1), bottom, bottom + uniform(0.2, 3, 150, 1)]
+    cylinders = [
+        uniform(-25, 25, 150, 2),
+        uniform(0.1, 1, 150, 1),
+        bottom,
+        bottom + uniform(0.2, 3, 150, 1),
+    ]
     return Scene(boxes, torch.cat(cylinders, dim=-1))
 
 
@@ -136,9 +153,15 @@ def mujoco_model_of(world: Scene) -> str:
     geoms = ['<geom type="plane" group="1" size="25 25 1"/>']
     for x0, x1, y0, y1, z0, z1 in world.boxes.tolist():
         centre = f"{(x0 + x1) / 2} {(y0 + y1) / 2} {(z0 + z1) / 2}"
-        geoms.append(f'<geom type="box" group="1" pos="{centre}" size="{(x1 - x0) / 2} {(y1 - y0) / 2} {(z1 - z0) / 2}"/>')
+        geoms.append(
+            f'<geom type="box" group="1" pos="{centre}" size="{(x1 - x0) / 2} {(y1 - y0) / 2} '
+            f'{(z1 - z0) / 2}"/>'
+        )
     for x, y, radius, z0, z1 in world.cylinders.tolist():
-        geoms.append(f'<geom type="cylinder" group="1" pos="{x} {y} {(z0 + z1) / 2}" size="{radius} {(z1 - z0) / 2}"/>')
+        geoms.append(
+            f'<geom type="cylinder" group="1" pos="{x} {y} {(z0 + z1) / 2}" size="{radius} '
+            f'{(z1 - z0) / 2}"/>'
+        )
     geoms.append('<geom type="box" group="2" size="30 30 30"/>')  # must be left out by its group
     return f"<mujoco><worldbody>{''.join(geoms)}</worldbody></mujoco>"
 
@@ -149,11 +172,14 @@ def test_rays_in_a_random_scene_are_those_of_mujoco():
     generator = torch.Generator().manual_seed(1)
     world = random_scene(generator)
     count, maximum = 64, 4.0
-    position = (torch.rand(count, 3, dtype=DTYPE, generator=generator) - 0.5) * tensor(54.0, 54.0, 3.6) + tensor(0, 0, 2)
+    position = (torch.rand(count, 3, dtype=DTYPE, generator=generator) - 0.5) * tensor(
+        54.0, 54.0, 3.6
+    ) + tensor(0, 0, 2)
     yaw = (torch.rand(count, dtype=DTYPE, generator=generator) - 0.5) * 7
     elevations = torch.tensor([-70.0, -35.0, -10.0, 0.0, 10.0, 20.0, 60.0], dtype=DTYPE).deg2rad()
     ours = cast_rays(world, position, yaw, AZIMUTHS, elevations, maximum)
-    outside = (ours > 0).flatten(1).all(dim=1)  # MuJoCo answers the exit, not 0, from inside a solid
+    # MuJoCo answers the exit, not 0, from inside a solid
+    outside = (ours > 0).flatten(1).all(dim=1)
     assert outside.sum() > count // 2
 
     model = mujoco.MjModel.from_xml_string(mujoco_model_of(world))
@@ -164,11 +190,27 @@ def test_rays_in_a_random_scene_are_those_of_mujoco():
     hits = 0
     for index in outside.nonzero().flatten().tolist():
         heading = (yaw[index] + AZIMUTHS)[:, None]
-        flat = [torch.cos(heading) * torch.cos(elevations), torch.sin(heading) * torch.cos(elevations)]
-        direction = torch.stack([*flat, torch.sin(elevations).expand(36, -1)], dim=-1).reshape(-1).numpy()
+        flat = [
+            torch.cos(heading) * torch.cos(elevations),
+            torch.sin(heading) * torch.cos(elevations),
+        ]
+        direction = (
+            torch.stack([*flat, torch.sin(elevations).expand(36, -1)], dim=-1).reshape(-1).numpy()
+        )
         geom, distance = np.zeros(rays, np.int32), np.zeros(rays)
         mujoco.mj_multiRay(
-            model, data, position[index].numpy(), direction, group, True, -1, geom, distance, None, rays, maximum
+            model,
+            data,
+            position[index].numpy(),
+            direction,
+            group,
+            True,
+            -1,
+            geom,
+            distance,
+            None,
+            rays,
+            maximum,
         )
         theirs = np.where((distance < 0) | (distance > maximum), maximum, distance)
         np.testing.assert_allclose(ours[index].reshape(-1).numpy(), theirs, atol=1e-9)
@@ -181,12 +223,16 @@ def test_rays_in_a_random_scene_are_those_of_mujoco():
 
 def test_the_airframe_has_the_published_thrust_and_thrust_to_weight():
     assert HUMMINGBIRD.max_thrust == pytest.approx(6.003, abs=5e-4)
-    assert 4 * HUMMINGBIRD.max_thrust / (HUMMINGBIRD.mass * HUMMINGBIRD.gravity) == pytest.approx(3.42, abs=5e-3)
+    assert 4 * HUMMINGBIRD.max_thrust / (HUMMINGBIRD.mass * HUMMINGBIRD.gravity) == pytest.approx(
+        3.42, abs=5e-3
+    )
 
 
 def test_the_controller_at_rest_commands_hover():
     command = lee_controller(drone_at(0, 0, 2, yaw=1.0), torch.zeros(1, 3, dtype=DTYPE))
-    torch.testing.assert_close(((command + 1) / 2).sqrt(), torch.full_like(command, HUMMINGBIRD.hover_throttle))
+    torch.testing.assert_close(
+        ((command + 1) / 2).sqrt(), torch.full_like(command, HUMMINGBIRD.hover_throttle)
+    )
 
 
 def test_hovering_with_a_zero_command_stays_where_it_is():
@@ -199,7 +245,9 @@ def test_hovering_with_a_zero_command_stays_where_it_is():
 def step_response() -> tuple[Tensor, Tensor]:
     """Forward velocity and height over 8 s after a command of 2 m/s, one entry a step."""
     flown = fly(drone_at(0, 0, 2), tensor([2.0, 0.0, 0.0]), 500)
-    return torch.stack([d.velocity[0, 0] for d in flown]), torch.stack([d.position[0, 2] for d in flown])
+    return torch.stack([d.velocity[0, 0] for d in flown]), torch.stack(
+        [d.position[0, 2] for d in flown]
+    )
 
 
 def test_the_step_response_settles_at_1_833_metres_a_second(step_response):
@@ -208,7 +256,9 @@ def test_the_step_response_settles_at_1_833_metres_a_second(step_response):
 
 def test_the_step_response_reaches_63_percent_after_0_46_seconds(step_response):
     velocity = step_response[0]
-    reached = (velocity >= (1 - math.exp(-1)) * velocity[-1]).nonzero()[0, 0].item() * HUMMINGBIRD.dt
+    reached = (velocity >= (1 - math.exp(-1)) * velocity[-1]).nonzero()[
+        0, 0
+    ].item() * HUMMINGBIRD.dt
     assert reached == pytest.approx(0.46, abs=0.02)
 
 
@@ -223,7 +273,9 @@ def test_the_step_response_loses_about_three_centimetres_of_height(step_response
 def test_flight_does_not_depend_on_the_direction_flown():
     ahead = fly(drone_at(0, 0, 2), tensor([2.0, 0.0, 0.5]), 60)[-1]
     turned = fly(drone_at(0, 0, 2, yaw=math.pi / 2), tensor([0.0, 2.0, 0.5]), 60)[-1]
-    torch.testing.assert_close(turned.position[0, [1, 0, 2]], ahead.position[0] * tensor(1.0, -1.0, 1.0))
+    torch.testing.assert_close(
+        turned.position[0, [1, 0, 2]], ahead.position[0] * tensor(1.0, -1.0, 1.0)
+    )
 
 
 @pytest.mark.parametrize("command", [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (-1.0, -1.0, -0.5)])
@@ -233,16 +285,16 @@ def test_every_direction_settles_at_the_same_share_of_its_command(command):
 
 
 def test_the_yaw_is_held_while_flying():
-    assert yaw_of(fly(drone_at(0, 0, 2, yaw=0.4), tensor([1.0, -2.0, 0.5]), 300)[-1].attitude).item() == pytest.approx(
-        0.4, abs=2e-2
-    )
+    assert yaw_of(
+        fly(drone_at(0, 0, 2, yaw=0.4), tensor([1.0, -2.0, 0.5]), 300)[-1].attitude
+    ).item() == pytest.approx(0.4, abs=2e-2)
 
 
 def test_without_damping_the_command_is_reached():
     airframe = replace(HUMMINGBIRD, damping=0.0)
-    assert fly(drone_at(0, 0, 2), tensor([2.0, 0.0, 0.0]), 500, airframe)[-1].velocity[0, 0].item() == pytest.approx(
-        2.0, abs=2e-3
-    )
+    assert fly(drone_at(0, 0, 2), tensor([2.0, 0.0, 0.0]), 500, airframe)[-1].velocity[
+        0, 0
+    ].item() == pytest.approx(2.0, abs=2e-3)
 
 
 # Rigid body
@@ -256,7 +308,9 @@ def test_the_rotors_close_43_percent_of_the_gap_in_a_step():
 
 
 def test_the_position_moves_with_the_new_velocity():
-    falling = replace(drone_at(0, 0, 2, velocity=(1.0, 0.0, 0.0)), throttle=torch.zeros(1, 4, dtype=DTYPE))
+    falling = replace(
+        drone_at(0, 0, 2, velocity=(1.0, 0.0, 0.0)), throttle=torch.zeros(1, 4, dtype=DTYPE)
+    )
     stepped = step_rigid_body(falling, torch.full((1, 4), -1.0, dtype=DTYPE))
     kept = 1 - 0.2 * 0.016
     torch.testing.assert_close(stepped.velocity, tensor([kept, 0.0, -0.016 * 9.81 * kept]))
@@ -264,7 +318,8 @@ def test_the_position_moves_with_the_new_velocity():
 
 
 def test_the_attitude_turns_with_the_new_rate():
-    drone = replace(drone_at(0, 0, 2), throttle=tensor([0.6, 0.5, 0.6, 0.5]))  # level and at rest: a pure yaw torque
+    # level and at rest: a pure yaw torque
+    drone = replace(drone_at(0, 0, 2), throttle=tensor([0.6, 0.5, 0.6, 0.5]))
     stepped = step_rigid_body(drone, 2 * drone.throttle**2 - 1)
     torque = 2 * (0.6**2 - 0.5**2) * HUMMINGBIRD.moment_constant * HUMMINGBIRD.max_rotor_speed**2
     rate = 0.016 * torque / 0.012 * (1 - 0.2 * 0.016)
@@ -286,7 +341,10 @@ def test_weaker_rotors_lift_less_and_each_drone_has_its_own_scale():
 
 
 def test_scales_of_the_plant_leave_the_controller_alone():
-    light, heavy = (fly(drone_at(0, 0, 2), tensor([0.0, 0.0, 0.0]), 1, mass_scale=scale)[-1] for scale in (1.0, 2.0))
+    light, heavy = (
+        fly(drone_at(0, 0, 2), tensor([0.0, 0.0, 0.0]), 1, mass_scale=scale)[-1]
+        for scale in (1.0, 2.0)
+    )
     torch.testing.assert_close(light.throttle, heavy.throttle)
 
 
@@ -298,11 +356,18 @@ def test_wind_carries_a_falling_drone_along():
 
 
 def mujoco_flight(start: Drone, airframe: Airframe, seconds: float) -> Drone:
-    """Return the same free flight at constant throttle by MuJoCo, Runge-Kutta at 0.5 ms: exact for our purpose."""
+    """Return the same free flight at constant throttle by MuJoCo, Runge-Kutta at 0.5 ms: exact for
+    our purpose.
+    """
     mujoco = pytest.importorskip("mujoco")
     sites, motors = "", ""
-    for index, (angle, turn) in enumerate(zip(airframe.rotor_angles, airframe.rotor_directions, strict=True)):
-        sites += f'<site name="r{index}" pos="{airframe.arm * math.cos(angle)} {airframe.arm * math.sin(angle)} 0"/>'
+    for index, (angle, turn) in enumerate(
+        zip(airframe.rotor_angles, airframe.rotor_directions, strict=True)
+    ):
+        sites += (
+            f'<site name="r{index}" pos="{airframe.arm * math.cos(angle)} '
+            f'{airframe.arm * math.sin(angle)} 0"/>'
+        )
         moment = -turn * airframe.moment_constant / airframe.force_constant
         motors += f'<motor site="r{index}" gear="0 0 1 0 0 {moment}"/>'
     model = mujoco.MjModel.from_xml_string(
@@ -317,17 +382,30 @@ def mujoco_flight(start: Drone, airframe: Airframe, seconds: float) -> Drone:
     data = mujoco.MjData(model)
     data.qpos[:] = torch.cat([start.position, start.attitude], dim=-1)[0].numpy()
     data.qvel[:3] = start.velocity[0].numpy()
-    data.qvel[3:] = (rotation_matrix(start.attitude).mT[0] @ start.angular_velocity[0]).numpy()  # body frame there
+    data.qvel[3:] = (
+        rotation_matrix(start.attitude).mT[0] @ start.angular_velocity[0]
+    ).numpy()  # body frame there
     data.ctrl[:] = (start.throttle[0] ** 2 * airframe.max_thrust).numpy()
     for _ in range(round(seconds / 0.0005)):
         mujoco.mj_step(model, data)
-    position, attitude = (torch.from_numpy(part.copy())[None] for part in (data.qpos[:3], data.qpos[3:]))
-    linear, angular = (torch.from_numpy(part.copy())[None] for part in (data.qvel[:3], data.qvel[3:]))
-    return Drone(position, attitude, linear, (rotation_matrix(attitude) @ angular[..., None])[..., 0], start.throttle)
+    position, attitude = (
+        torch.from_numpy(part.copy())[None] for part in (data.qpos[:3], data.qpos[3:])
+    )
+    linear, angular = (
+        torch.from_numpy(part.copy())[None] for part in (data.qvel[:3], data.qvel[3:])
+    )
+    return Drone(
+        position,
+        attitude,
+        linear,
+        (rotation_matrix(attitude) @ angular[..., None])[..., 0],
+        start.throttle,
+    )
 
 
 def free_flight(start: Drone, airframe: Airframe, seconds: float, dt: float) -> Drone:
-    airframe, commands = replace(airframe, dt=dt), 2 * start.throttle**2 - 1  # the throttle is in equilibrium
+    # the throttle is in equilibrium
+    airframe, commands = (replace(airframe, dt=dt), 2 * start.throttle**2 - 1)
     for _ in range(round(seconds / dt)):
         start = step_rigid_body(start, commands, airframe)
     return start
@@ -342,12 +420,16 @@ FLIGHTS = {
 
 @pytest.mark.parametrize("throttle", FLIGHTS.values(), ids=FLIGHTS.keys())
 def test_free_flight_converges_to_that_of_mujoco(throttle):
-    # The integrator is of first order, so its error must halve with the step, and the combination of two step sizes
-    # that cancels the first order must be far closer still. Agreement at one step size alone could be luck.
-    airframe = replace(HUMMINGBIRD, inertia=(0.005, 0.007, 0.012))  # three different moments: gyroscopic on all axes
+    # The integrator is of first order, so its error must halve with the step, and the combination
+    # of two step sizes that cancels the first order must be far closer still. Agreement at one step
+    # size alone could be luck.
+    # three different moments: gyroscopic on all axes
+    airframe = replace(HUMMINGBIRD, inertia=(0.005, 0.007, 0.012))
     attitude = tensor([0.8, 0.3, -0.4, 0.2]) / tensor(0.8, 0.3, -0.4, 0.2).norm()
     spin = tensor([2.0, -3.0, 4.0])
-    start = Drone(tensor([1.0, 2.0, 3.0]), attitude, tensor([1.0, -2.0, 3.0]), spin, tensor(throttle))
+    start = Drone(
+        tensor([1.0, 2.0, 3.0]), attitude, tensor([1.0, -2.0, 3.0]), spin, tensor(throttle)
+    )
     exact = mujoco_flight(start, airframe, 0.4)
     coarse, fine = (free_flight(start, airframe, 0.4, dt) for dt in (0.002, 0.001))
     for name in ("position", "attitude", "velocity", "angular_velocity"):
@@ -359,9 +441,15 @@ def test_free_flight_converges_to_that_of_mujoco(throttle):
 
 
 def test_one_step_at_full_dt_stays_near_mujoco():
-    # Local error of a first-order method: half dt^2 times the acceleration, here 40 m/s^2 and 200 rad/s^2 at most.
-    start = replace(drone_at(0, 0, 2), throttle=tensor([0.7, 0.6, 0.65, 0.6]), angular_velocity=tensor([1.0, 2.0, 3.0]))
-    exact, ours = mujoco_flight(start, HUMMINGBIRD, 0.016), free_flight(start, HUMMINGBIRD, 0.016, 0.016)
+    # Local error of a first-order method: half dt^2 times the acceleration, here 40 m/s^2 and 200
+    # rad/s^2 at most.
+    start = replace(
+        drone_at(0, 0, 2),
+        throttle=tensor([0.7, 0.6, 0.65, 0.6]),
+        angular_velocity=tensor([1.0, 2.0, 3.0]),
+    )
+    exact = mujoco_flight(start, HUMMINGBIRD, 0.016)
+    ours = free_flight(start, HUMMINGBIRD, 0.016, 0.016)
     assert (ours.position - exact.position).norm() < 0.5 * 0.016**2 * 40
     assert (ours.attitude - exact.attitude).norm() < 0.25 * 0.016**2 * 200
 
@@ -387,7 +475,9 @@ def test_a_drone_starts_facing_its_target():
 
 def test_the_height_range_is_ordered():
     expected = tensor([0.5, 2.0], [0.5, 2.0])
-    ranges = start_height_range(tensor([0.0, 0.0, 2.0], [0.0, 0.0, 0.5]), tensor([1.0, 0.0, 0.5], [1.0, 0.0, 2.0]))
+    ranges = start_height_range(
+        tensor([0.0, 0.0, 2.0], [0.0, 0.0, 0.5]), tensor([1.0, 0.0, 0.5], [1.0, 0.0, 2.0])
+    )
     torch.testing.assert_close(ranges, expected)
 
 
@@ -397,7 +487,9 @@ def test_the_target_direction_lies_along_x_in_the_goal_frame():
 
 
 def test_left_of_the_target_direction_is_positive_y_in_the_goal_frame():
-    torch.testing.assert_close(to_goal_frame(tensor([-1.0, 0.0, 0.0]), tensor([0.0, 2.0, 9.0])), tensor([0.0, 1.0, 0.0]))
+    torch.testing.assert_close(
+        to_goal_frame(tensor([-1.0, 0.0, 0.0]), tensor([0.0, 2.0, 9.0])), tensor([0.0, 1.0, 0.0])
+    )
 
 
 def test_the_goal_frame_is_a_rotation_about_z():
@@ -413,17 +505,35 @@ def test_the_goal_frame_round_trips_for_any_number_of_vectors():
     direction = torch.randn(6, 3, dtype=DTYPE, generator=generator)
     for shape in ((6, 3), (6, 4, 3), (6, 2, 5, 3)):
         vector = torch.randn(*shape, dtype=DTYPE, generator=generator)
-        torch.testing.assert_close(from_goal_frame(to_goal_frame(vector, direction), direction), vector)
+        torch.testing.assert_close(
+            from_goal_frame(to_goal_frame(vector, direction), direction), vector
+        )
 
 
 # Moving obstacles
 
 
-def advance(step: int, position, goal, *, tall=False, uniform=(0.5, 0.5, 0.5), origin=(0.0, 0.0, 2.0), **options):
+def advance(
+    step: int,
+    position,
+    goal,
+    *,
+    tall=False,
+    uniform=(0.5, 0.5, 0.5),
+    origin=(0.0, 0.0, 2.0),
+    **options,
+):
     moved = advance_obstacles(
-        tensor([position]), tensor([[0.1, 0.2, 0.3]]), tensor([goal]), tensor([origin]), torch.tensor([tall]),
-        step, tensor([uniform]), tensor([0.25]), **options,
-    )  # fmt: skip
+        tensor([position]),
+        tensor([[0.1, 0.2, 0.3]]),
+        tensor([goal]),
+        tensor([origin]),
+        torch.tensor([tall]),
+        step,
+        tensor([uniform]),
+        tensor([0.25]),
+        **options,
+    )
     return [part[0, 0] for part in moved]
 
 
@@ -436,7 +546,8 @@ def test_an_obstacle_on_its_way_keeps_goal_and_velocity():
 
 def test_an_obstacle_at_its_goal_draws_the_next_around_its_origin():
     goal = advance(7, (3.0, 0.0, 2.0), (3.2, 0.0, 2.4), uniform=(0.0, 0.75, 0.5))[2]
-    torch.testing.assert_close(goal, tensor(-5.0, 2.5, 1.5))  # height -5 + 9 u: the original's asymmetry
+    # height -5 + 9 u: the original's asymmetry
+    torch.testing.assert_close(goal, tensor(-5.0, 2.5, 1.5))
 
 
 def test_a_goal_of_symmetric_height_is_an_option():
@@ -445,16 +556,23 @@ def test_a_goal_of_symmetric_height_is_an_option():
 
 
 def test_a_goal_stays_inside_the_arena():
-    goal = advance(0, (0.0, 0.0, 2.0), (9.0, 9.0, 9.0), uniform=(1.0, 0.0, 1.0), origin=(18.0, -19.0, 2.0))[2]
+    goal = advance(
+        0, (0.0, 0.0, 2.0), (9.0, 9.0, 9.0), uniform=(1.0, 0.0, 1.0), origin=(18.0, -19.0, 2.0)
+    )[2]
     torch.testing.assert_close(goal, tensor(20.0, -20.0, 4.5))
 
 
 def test_the_goal_of_a_tall_obstacle_is_at_its_centre_height():
-    assert advance(0, (0.0, 0.0, 2.5), (9.0, 9.0, 9.0), tall=True, uniform=(0.1, 0.1, 0.9))[2][2] == 2.5
+    assert (
+        advance(0, (0.0, 0.0, 2.5), (9.0, 9.0, 9.0), tall=True, uniform=(0.1, 0.1, 0.9))[2][2]
+        == 2.5
+    )
 
 
 def test_the_first_step_draws_goal_and_velocity_for_all():
-    position, velocity, goal = advance(0, (0.0, 0.0, 2.0), (9.0, 9.0, 2.0), uniform=(1.0, 0.5, 7 / 9))
+    position, velocity, goal = advance(
+        0, (0.0, 0.0, 2.0), (9.0, 9.0, 2.0), uniform=(1.0, 0.5, 7 / 9)
+    )
     torch.testing.assert_close(goal, tensor(5.0, 0.0, 4.0))
     torch.testing.assert_close(velocity, 0.75 * tensor(5.0, 0.0, 2.0) / math.sqrt(29))
     torch.testing.assert_close(position, tensor(0.0, 0.0, 2.0) + 0.016 * velocity)
@@ -476,12 +594,16 @@ def test_the_state_holds_direction_distances_and_velocity_in_the_goal_frame():
 
 
 def test_the_direction_is_horizontal_and_in_the_world_frame():
-    direction = observe(drone_at(0, 0, 1), tensor([3.0, 4.0, 2.0]), tensor([3.0, 4.0, 1.0]), obstacles())["direction"]
+    direction = observe(
+        drone_at(0, 0, 1), tensor([3.0, 4.0, 2.0]), tensor([3.0, 4.0, 1.0]), obstacles()
+    )["direction"]
     torch.testing.assert_close(direction, tensor([3.0, 4.0, 0.0]))
 
 
 def watch(*rows, position=(0.0, 0.0, 2.0), target=(0.0, 9.0, 2.0)) -> dict[str, Tensor]:
-    return observe(drone_at(*position), tensor(target), tensor(target) - tensor(position), obstacles(*rows))
+    return observe(
+        drone_at(*position), tensor(target), tensor(target) - tensor(position), obstacles(*rows)
+    )
 
 
 def test_a_floating_obstacle_fills_its_row_in_the_goal_frame():
@@ -491,13 +613,20 @@ def test_a_floating_obstacle_fills_its_row_in_the_goal_frame():
 
 
 def test_a_tall_obstacle_is_always_level_and_has_height_code_zero():
-    row = watch((1.0, 2.0, 2.5, 0.0, 1.0, 0.0, 0.25, True), position=(0.0, 0.0, 1.0))["dynamic_obstacle"][0, 0]
+    row = watch((1.0, 2.0, 2.5, 0.0, 1.0, 0.0, 0.25, True), position=(0.0, 0.0, 1.0))[
+        "dynamic_obstacle"
+    ][0, 0]
     distance = math.sqrt(5)
-    torch.testing.assert_close(row, tensor(2 / distance, -1 / distance, 0, distance, 0, 1.0, 0, 0, 0, 0))
+    torch.testing.assert_close(
+        row, tensor(2 / distance, -1 / distance, 0, distance, 0, 1.0, 0, 0, 0, 0)
+    )
 
 
 def test_the_five_nearest_are_listed_by_horizontal_distance():
-    rows = [(x, 0.0, z, 0, 0, 0, 0.5, False) for x, z in ((3.0, 2.0), (-1.0, 4.5), (2.5, 2.0), (2.0, 2.0), (1.5, 2.0))]
+    rows = [
+        (x, 0.0, z, 0, 0, 0, 0.5, False)
+        for x, z in ((3.0, 2.0), (-1.0, 4.5), (2.5, 2.0), (2.0, 2.0), (1.5, 2.0))
+    ]
     seen = watch(*rows, (0.0, 3.5, 2.0, 0, 0, 0, 0.5, False))
     torch.testing.assert_close(seen["dynamic_obstacle"][0, :, 3], tensor(1.0, 1.5, 2.0, 2.5, 3.0))
     torch.testing.assert_close(seen["nearest_horizontal"][0], tensor(1.0, 1.5, 2.0, 2.5, 3.0))
@@ -514,9 +643,13 @@ def test_drones_share_a_world_or_have_their_own():
     drone = hover(tensor([0.0, 0.0, 2.0], [5.0, 0.0, 2.0]), tensor(0.0, 0.0))
     target = tensor([9.0, 0.0, 2.0], [9.0, 0.0, 2.0])
     shared = obstacles((1.0, 0.0, 2.0, 0, 0, 0, 0.5, False))
-    own = replace(shared, position=torch.cat([shared.position, shared.position + tensor(6.0, 0.0, 0.0)]))
+    own = replace(
+        shared, position=torch.cat([shared.position, shared.position + tensor(6.0, 0.0, 0.0)])
+    )
     own = replace(own, velocity=shared.velocity.expand(2, -1, -1), width=shared.width.expand(2, -1))
-    in_shared, in_own = (observe(drone, target, target - drone.position, world) for world in (shared, own))
+    in_shared, in_own = (
+        observe(drone, target, target - drone.position, world) for world in (shared, own)
+    )
     torch.testing.assert_close(in_shared["nearest_horizontal"][:, 0], tensor(1.0, 4.0))
     torch.testing.assert_close(in_own["nearest_horizontal"][:, 0], tensor(1.0, 2.0))
 
@@ -524,16 +657,29 @@ def test_drones_share_a_world_or_have_their_own():
 # Reward
 
 
-def terms(drone: Drone, *, clearance=4.0, ray=4.0, previous=None, heights=(0.0, 4.0), target=(9.0, 0.0, 2.0), **options):
+def terms(
+    drone: Drone,
+    *,
+    clearance=4.0,
+    ray=4.0,
+    previous=None,
+    heights=(0.0, 4.0),
+    target=(9.0, 0.0, 2.0),
+    **options,
+):
     distances = torch.full((1, 36, 4), ray, dtype=DTYPE)
     nearest = tensor([clearance, 4.0, 4.0, 4.0, 4.0])
     before = drone.velocity if previous is None else tensor(previous)
-    return reward_terms(drone, before, tensor(target), distances, tensor(heights), nearest, **options)
+    return reward_terms(
+        drone, before, tensor(target), distances, tensor(heights), nearest, **options
+    )
 
 
 def test_progress_is_the_velocity_towards_the_target():
     drone = drone_at(0, 0, 2, velocity=(1.0, 2.0, 3.0))
-    assert terms(drone, target=(3.0, 4.0, 2.0))["progress"].item() == pytest.approx(0.6 * 1 + 0.8 * 2)
+    assert terms(drone, target=(3.0, 4.0, 2.0))["progress"].item() == pytest.approx(
+        0.6 * 1 + 0.8 * 2
+    )
 
 
 def test_the_static_term_is_the_mean_logarithm_of_the_rays():
@@ -568,9 +714,13 @@ def test_the_smoothness_term_is_the_change_of_velocity():
     assert terms(drone, previous=(0.0, 0.0, 0.0))["smoothness"].item() == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize(("height", "excess"), [(1.0, 0.0), (0.85, 0.0), (0.5, 0.3), (2.15, 0.0), (2.7, 0.5)])
+@pytest.mark.parametrize(
+    ("height", "excess"), [(1.0, 0.0), (0.85, 0.0), (0.5, 0.3), (2.15, 0.0), (2.7, 0.5)]
+)
 def test_the_height_term_is_the_squared_excess_beyond_the_widened_range(height, excess):
-    assert terms(drone_at(0, 0, height), heights=(1.0, 2.0))["height"].item() == pytest.approx(excess**2)
+    assert terms(drone_at(0, 0, height), heights=(1.0, 2.0))["height"].item() == pytest.approx(
+        excess**2
+    )
 
 
 def test_the_total_has_the_weights_of_the_original():
@@ -582,9 +732,18 @@ def test_the_total_has_the_weights_of_the_original():
 def test_free_cruise_earns_5_60_a_step():
     drone = fly(drone_at(0, 0, 2), tensor([2.0, 0.0, 0.0]), 500)[-2:]
     target = tensor([40.0, 0.0, drone[1].position[0, 2].item()])
-    seen = observe(drone[1], target, tensor([40.0, 0.0, 0.0]), obstacles((0.0, 15.0, 2.0, 0, 0, 0, 1.0, False)))
+    seen = observe(
+        drone[1], target, tensor([40.0, 0.0, 0.0]), obstacles((0.0, 15.0, 2.0, 0, 0, 0, 1.0, False))
+    )
     distances = scan(scene(), *drone[1].position[0].tolist())[None]
-    parts = reward_terms(drone[1], drone[0].velocity, target, distances, tensor([2.0, 2.0]), seen["nearest_clearance"])
+    parts = reward_terms(
+        drone[1],
+        drone[0].velocity,
+        target,
+        distances,
+        tensor([2.0, 2.0]),
+        seen["nearest_clearance"],
+    )
     assert total_reward(parts).item() == pytest.approx(1.83 + 1 + 2 * math.log(4), abs=5e-3)
 
 
@@ -595,7 +754,11 @@ def ends(drone: Drone, *, ray=4.0, target=(9.0, 0.0, 2.0), rows=()) -> set[str]:
     distances = torch.full((1, 36, 4), 4.0, dtype=DTYPE)
     distances[0, 17, 2] = ray
     seen = observe(drone, tensor(target), tensor([1.0, 0.0, 0.0]), obstacles(*rows))
-    return {name for name, flag in terminations(drone, tensor(target), distances, seen).items() if flag.item()}
+    return {
+        name
+        for name, flag in terminations(drone, tensor(target), distances, seen).items()
+        if flag.item()
+    }
 
 
 def test_free_flight_ends_nothing():
@@ -622,14 +785,20 @@ def test_a_moving_obstacle_beside_and_level_is_a_dynamic_collision(row, hit):
     assert ends(drone_at(0, 0, 2), rows=[row]) == ({"dynamic_collision"} if hit else set())
 
 
-@pytest.mark.parametrize(("height", "out"), [(0.19, True), (0.21, False), (3.99, False), (4.01, True)])
+@pytest.mark.parametrize(
+    ("height", "out"), [(0.19, True), (0.21, False), (3.99, False), (4.01, True)]
+)
 def test_flying_below_0_2_or_above_4_metres_is_out_of_bounds(height, out):
     assert ends(drone_at(0, 0, height)) == ({"out_of_bounds"} if out else set())
 
 
 @pytest.mark.parametrize(
     ("away", "reached"),
-    [(0.49, {"reached_half_metre", "reached_one_metre"}), (0.51, {"reached_one_metre"}), (1.01, set())],
+    [
+        (0.49, {"reached_half_metre", "reached_one_metre"}),
+        (0.51, {"reached_one_metre"}),
+        (1.01, set()),
+    ],
 )
 def test_the_target_is_reached_within_half_a_metre_or_one(away, reached):
     assert ends(drone_at(0, 0, 2), target=(0.0, 0.6 * away, 2 + 0.8 * away)) == reached
@@ -652,7 +821,9 @@ def test_without_moving_obstacles_the_dynamic_term_is_dropped():
 
 def test_without_moving_obstacles_advancing_them_does_nothing():
     none = torch.zeros(4, 0, 3, dtype=DTYPE)
-    moved = advance_obstacles(none, none, none, none, torch.zeros(0, dtype=torch.bool), 0, none, none[..., 0])
+    moved = advance_obstacles(
+        none, none, none, none, torch.zeros(0, dtype=torch.bool), 0, none, none[..., 0]
+    )
     assert all(part.shape == (4, 0, 3) for part in moved)
 
 
@@ -660,15 +831,23 @@ def whole_step(dtype: torch.dtype) -> dict[str, Tensor]:
     world = scene(boxes=[(2, 3, -5, 5, 0, 6)], cylinders=[(0, 2, 0.5, 0, 5)])
     world = Scene(world.boxes.to(dtype), world.cylinders.to(dtype))
     moving = obstacles((1.0, 1.0, 2.0, 0, 1, 0, 0.5, False), (-1.0, 1.0, 2.5, 0, 1, 0, 0.5, True))
-    moving = MovingObstacles(moving.position.to(dtype), moving.velocity.to(dtype), moving.width.to(dtype), moving.is_tall)
+    moving = MovingObstacles(
+        moving.position.to(dtype), moving.velocity.to(dtype), moving.width.to(dtype), moving.is_tall
+    )
     position, target = tensor([0.1, 0.2, 1.0]).to(dtype), tensor([9.0, 3.0, 2.0]).to(dtype)
     drone = hover(position, facing_yaw(position, target))
-    rotors = lee_controller(drone, from_goal_frame(tensor([2.0, 0.5, 0.1]).to(dtype), target - position))
+    rotors = lee_controller(
+        drone, from_goal_frame(tensor([2.0, 0.5, 0.1]).to(dtype), target - position)
+    )
     moved = step_rigid_body(drone, rotors, wind=tensor(0.5, 0.0, 0.0).to(dtype))
-    distances = cast_rays(world, moved.position, yaw_of(moved.attitude), AZIMUTHS.to(dtype), ELEVATIONS.to(dtype))
+    distances = cast_rays(
+        world, moved.position, yaw_of(moved.attitude), AZIMUTHS.to(dtype), ELEVATIONS.to(dtype)
+    )
     seen = observe(moved, target, target - position, moving)
     heights = start_height_range(position, target)
-    parts = reward_terms(moved, drone.velocity, target, distances, heights, seen["nearest_clearance"])
+    parts = reward_terms(
+        moved, drone.velocity, target, distances, heights, seen["nearest_clearance"]
+    )
     state = {field.name: getattr(moved, field.name) for field in fields(moved)}
     return state | seen | parts | {"distances": distances, "total": total_reward(parts)}
 

@@ -23,6 +23,10 @@ print(torch.get_num_threads())
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_torch_keeps_the_threads_that_it_was_told_to_use(threads):
-    """numba's start sets the number for OpenMP, which torch uses too: training then rounded otherwise than it had before."""
+    """numba's start sets the number for OpenMP, which torch uses too: training then rounded
+    otherwise than it had before.
+    """
     command = [sys.executable, "-c", SCRIPT.format(threads=threads)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["1"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == [
+        "1"
+    ]

@@ -1,4 +1,6 @@
-"""Random maps against the numbers of the task's description and a slow version of it; boxes and near-lists by property."""
+"""Random maps against the numbers of the task's description and a slow version of it; boxes and
+near-lists by property.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from navrl.sim.worlds import GRID, GRID_ORIGIN, _near_lists, build_pool
 
 
 def draw_slowly(seed, count, widths=(4, 8), attempts=100_000):
-    """The map as the task's description tells it, with NumPy's own choices; returns boxes, retries, vertices."""
+    """The map as the task's description tells it, with NumPy's own choices; returns boxes, retries,
+    vertices.
+    """
     random = np.random.RandomState(seed)
     random.choice(1, p=[1.0])
     random.uniform(0.0, 1.0)
@@ -72,7 +76,10 @@ def test_the_outer_ring_of_vertices_is_flat(original):
     assert not v[:, [0, -1]].any()
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 350), (1, 120), (7, 40), (123456, 200), (2**32 - 5000, 25), (3, 1), (3, 0)])
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(0, 350), (1, 120), (7, 40), (123456, 200), (2**32 - 5000, 25), (3, 1), (3, 0)],
+)
 def test_a_map_is_that_of_numpys_own_choices(seed, count):
     boxes, retries, vertices = draw_slowly(seed, count)
     ours = draw_map(seed, count)
@@ -101,7 +108,9 @@ def test_after_the_last_attempt_a_box_stays_where_it_fell(attempts):
 
 def test_every_box_that_was_placed_in_time_keeps_the_spacing_rule(original):
     for number, (x, y, width, length, _) in enumerate(original.boxes):
-        assert all(keeps_distance(earlier, x, y, width, length) for earlier in original.boxes[:number]), number
+        assert all(
+            keeps_distance(earlier, x, y, width, length) for earlier in original.boxes[:number]
+        ), number
 
 
 @pytest.mark.parametrize("pixels", [4, 8])
@@ -116,7 +125,14 @@ def test_a_lone_box_stands_where_its_pixels_are():
     x, y, width, length, height = drawn.boxes[0]
     (box,) = boxes_of_heights(drawn.cell_heights())
     low_x, low_y = -20 + 0.1 * (x + 1), -20 + 0.1 * (y + 1)
-    expected = [low_x, low_x + 0.1 * (width - 1), low_y, low_y + 0.1 * (length - 1), 0.0, 0.1 * round(height)]
+    expected = [
+        low_x,
+        low_x + 0.1 * (width - 1),
+        low_y,
+        low_y + 0.1 * (length - 1),
+        0.0,
+        0.1 * round(height),
+    ]
     np.testing.assert_allclose(box, expected, atol=1e-5)
 
 
@@ -168,7 +184,14 @@ def shapes(draw):
     table = np.zeros((count, 8), np.float32)
     for row in table:
         x, y = draw(st.floats(-25, 25, width=32)), draw(st.floats(-25, 25, width=32))
-        row[:6] = x, min(x + draw(st.floats(0.1, 6.0)), 25.5), y, min(y + draw(st.floats(0.1, 6.0)), 25.5), 0, 2
+        row[:6] = (
+            x,
+            min(x + draw(st.floats(0.1, 6.0)), 25.5),
+            y,
+            min(y + draw(st.floats(0.1, 6.0)), 25.5),
+            0,
+            2,
+        )
     return table
 
 
@@ -179,7 +202,11 @@ def gaps(table, low_x, high_x, low_y, high_y):
     return dx**2 + dy**2
 
 
-@given(table=shapes(), reach=st.floats(0.5, 20.0), point=st.tuples(st.floats(-25.99, 25.99), st.floats(-25.99, 25.99)))
+@given(
+    table=shapes(),
+    reach=st.floats(0.5, 20.0),
+    point=st.tuples(st.floats(-25.99, 25.99), st.floats(-25.99, 25.99)),
+)
 @settings(max_examples=100, deadline=None)
 def test_whatever_is_within_range_of_a_point_is_in_the_list_of_its_cell(table, reach, point):
     start, rows = _near_lists(table, reach)
@@ -197,12 +224,16 @@ def test_the_list_of_every_cell_begins_with_the_nearest(table, reach):
     start, rows = _near_lists(table, reach)
     for cell in np.flatnonzero(np.diff(start) > 1):
         x, y = GRID_ORIGIN + cell // GRID, GRID_ORIGIN + cell % GRID
-        distances = gaps(table[rows[start[cell] : start[cell + 1]]].astype(np.float64), x, x + 1, y, y + 1)
+        distances = gaps(
+            table[rows[start[cell] : start[cell + 1]]].astype(np.float64), x, x + 1, y, y + 1
+        )
         assert (np.diff(distances) >= -1e-4).all()
 
 
 def pool_of(**overrides):
-    return build_pool(NavigationSettings.of(env__num_worlds=4, env_dyn__num_obstacles=0, **overrides), seed=0)
+    return build_pool(
+        NavigationSettings.of(env__num_worlds=4, env_dyn__num_obstacles=0, **overrides), seed=0
+    )
 
 
 def names(pool):
@@ -221,7 +252,9 @@ def test_the_lists_of_each_world_hold_shapes_of_that_world_only():
 def test_every_world_is_drawn_with_a_seed_of_its_own():
     pool = pool_of(env__num_obstacles=20, env__map_seed=10)
     for number, world in enumerate(pool.worlds):
-        np.testing.assert_array_equal(world.boxes, boxes_of_heights(draw_map(10 + number, 20).cell_heights()))
+        np.testing.assert_array_equal(
+            world.boxes, boxes_of_heights(draw_map(10 + number, 20).cell_heights())
+        )
 
 
 def test_all_worlds_have_one_map_where_that_is_asked_for():
@@ -231,16 +264,23 @@ def test_all_worlds_have_one_map_where_that_is_asked_for():
 
 def test_a_list_of_obstacle_counts_is_cycled_over_the_worlds():
     pool = pool_of(env__obstacles_per_world=[0, 40, 90])
-    expected = [len(boxes_of_heights(draw_map(1 + w, n).cell_heights())) for w, n in enumerate([0, 40, 90, 0])]
+    expected = [
+        len(boxes_of_heights(draw_map(1 + w, n).cell_heights()))
+        for w, n in enumerate([0, 40, 90, 0])
+    ]
     assert [len(world.boxes) for world in pool.worlds] == expected
 
 
 def test_the_number_of_attempts_is_that_of_the_settings():
     pool = pool_of(env__num_obstacles=300, env__placement_attempts=1)
-    np.testing.assert_array_equal(pool.worlds[0].boxes, boxes_of_heights(draw_map(1, 300, attempts=1).cell_heights()))
+    np.testing.assert_array_equal(
+        pool.worlds[0].boxes, boxes_of_heights(draw_map(1, 300, attempts=1).cell_heights())
+    )
 
 
 def test_free_widths_are_used_where_the_settings_ask_for_them():
     pool = pool_of(env__num_obstacles=50, env__quantised_widths=False)
-    expected = boxes_of_heights(draw_map(1, 50, quantised_widths=False, attempts=1000).cell_heights())
+    expected = boxes_of_heights(
+        draw_map(1, 50, quantised_widths=False, attempts=1000).cell_heights()
+    )
     np.testing.assert_array_equal(pool.worlds[0].boxes, expected)

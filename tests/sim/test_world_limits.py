@@ -1,4 +1,6 @@
-"""World files that ask for more than a world can be: refused quickly, in little memory, in one short sentence."""
+"""World files that ask for more than a world can be: refused quickly, in little memory, in one
+short sentence.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,12 @@ from navrl.errors import WorldError
 from navrl.sim.worldfile import load_world
 
 LONGEST_MESSAGE = 600  # characters beside the path
-MEMORY = 600 << 20  # bytes that reading a bad file may take beside the interpreter and its libraries
+# bytes that reading a bad file may take beside the interpreter and its libraries
+MEMORY = 600 << 20
 
-LAUGHS = "a0: &a0 [0,0,0,0,0,0,0,0,0]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+LAUGHS = "a0: &a0 [0,0,0,0,0,0,0,0,0]\n" + "".join(
+    f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
 
 
 def npy(header: str, content: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
@@ -81,42 +86,81 @@ CRAFTED = {
     "nodes.yaml": (b"boxes: [" + b"[]," * 800_000 + b"]", "more than 700000 values"),
     "deep.yaml": (b"boxes: " + b"[" * 100_000, "nested deeper than 8"),
     "large.yaml": (b"#" * (17 << 20), "bytes; expected at most"),
-    "long_number.yaml": (b"boxes: [{center: 0x" + b"f" * 90_000 + b"}]", "expected a number or a word"),
-    "long_name.yaml": (b"name: 0x" + b"f" * 90_000 + b"\nboxes: [1]", "expected a number or a word"),
+    "long_number.yaml": (
+        b"boxes: [{center: 0x" + b"f" * 90_000 + b"}]",
+        "expected a number or a word",
+    ),
+    "long_name.yaml": (
+        b"name: 0x" + b"f" * 90_000 + b"\nboxes: [1]",
+        "expected a number or a word",
+    ),
     "long_key.yaml": (b"? " + b"k" * 900 + b"\n: 1", "unknown key"),
     "list_key.yaml": (b"? [1, 2]\n: 1", "not valid YAML"),
     "long_value.yaml": (b"boxes: ['" + b"v" * 90_000 + b"']", "expected a number or a word"),
     "wide_value.yaml": (b"boxes: [[" + b"1," * 90_000 + b"]]", "boxes[0] is [1, 1"),
     "long_tag.yaml": (b"boxes: !<" + b"t" * 5_000 + b"> 1", "not valid YAML"),
     "bomb.npz": (BOMB, "unpacks to"),
-    "shape.npz": (zipped({"heights.npy": npy(header("(100000, 100000)"))}), "at most 4000000 cells"),
+    "shape.npz": (
+        zipped({"heights.npy": npy(header("(100000, 100000)"))}),
+        "at most 4000000 cells",
+    ),
     "huge_shape.npz": (zipped({"heights.npy": npy(header(f"(1{'0' * 4000}, 2)"))}), "cells"),
     "negative_shape.npz": (zipped({"heights.npy": npy(header("(-2, 2)"))}), "not a readable NPZ"),
     "wide_type.npz": (zipped({"heights.npy": npy(header("(2, 2)", "'<U90000000'"))}), "cells"),
-    "pickled.npz": (zipped({"heights.npy": npy(header("(2, 2)", "'|O'"), b"cos\n_exit\n")}), "not a"),
-    "long_header.npz": (zipped({"heights.npy": npy(header("(2, 2)") + " " * 60_000)}), "not a readable"),
+    "pickled.npz": (
+        zipped({"heights.npy": npy(header("(2, 2)", "'|O'"), b"cos\n_exit\n")}),
+        "not a",
+    ),
+    "long_header.npz": (
+        zipped({"heights.npy": npy(header("(2, 2)") + " " * 60_000)}),
+        "not a readable",
+    ),
     "deep_header.npz": (zipped({"heights.npy": npy("(" * 5_000)}), "not a readable NPZ"),
-    "other_version.npz": (zipped({"heights.npy": npy(header("(2, 2)"), bytes(16), b"\x09\x00")}), "version"),
+    "other_version.npz": (
+        zipped({"heights.npy": npy(header("(2, 2)"), bytes(16), b"\x09\x00")}),
+        "version",
+    ),
     "short.npz": (zipped({"heights.npy": npy(header("(2, 2)"), bytes(15))}), "another size"),
     "long.npz": (zipped({"heights.npy": npy(header("(2, 2)"), bytes(17))}), "another size"),
     "encrypted.npz": (encrypted(), "heights is encrypted"),
     "claims_much.npz": (claiming(0xFFFFFFF0), "unpacks to 4294967280 bytes"),
     "claims_little.npz": (claiming(20), "not a readable NPZ"),
     "lzma.npz": (zipped({"heights.npy": bytes(90)}, zipfile.ZIP_LZMA), "not a readable NPZ"),
-    "many.npz": (zipped({f"{i}.npy": b"" for i in range(2_000)}, zipfile.ZIP_STORED), "long list of files"),
-    "long_names.npz": (zipped({f"{i}" * 9_000: b"" for i in range(5)}), "and 2 more; expected an array"),
+    "many.npz": (
+        zipped({f"{i}.npy": b"" for i in range(2_000)}, zipfile.ZIP_STORED),
+        "long list of files",
+    ),
+    "long_names.npz": (
+        zipped({f"{i}" * 9_000: b"" for i in range(5)}),
+        "and 2 more; expected an array",
+    ),
     "wide_half_width.npz": (
-        zipped({"heights.npy": npy(header("(2, 2)"), bytes(16)), "half_width.npy": npy(header("(99,)"), bytes(396))}),
+        zipped(
+            {
+                "heights.npy": npy(header("(2, 2)"), bytes(16)),
+                "half_width.npy": npy(header("(99,)"), bytes(396)),
+            }
+        ),
         "half_width is [0.0",
     ),
     "wide.png": (png(2**31 - 1, 2**31 - 1), "pixels; expected at most"),
-    "two_headers.png": (png(2, 2, (b"IHDR", struct.pack(">IIBBBBB", 9**9, 9**9, 8, 0, 0, 0, 0))), "two_headers"),
-    "text_bomb.png": (png(2, 2, (b"zTXt", b"k\0\0" + zlib.compress(bytes(90 << 20)))), "not a readable PNG"),
-    **{f"{kind}.png": (picture(kind), "expected a PNG image") for kind in ("gif", "bmp", "tiff", "jpeg", "webp", "ico")},
+    "two_headers.png": (
+        png(2, 2, (b"IHDR", struct.pack(">IIBBBBB", 9**9, 9**9, 8, 0, 0, 0, 0))),
+        "two_headers",
+    ),
+    "text_bomb.png": (
+        png(2, 2, (b"zTXt", b"k\0\0" + zlib.compress(bytes(90 << 20)))),
+        "not a readable PNG",
+    ),
+    **{
+        f"{kind}.png": (picture(kind), "expected a PNG image")
+        for kind in ("gif", "bmp", "tiff", "jpeg", "webp", "ico")
+    },
     "eps.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "expected a PNG image"),
 }
 
-# Reads every file below a folder with a limit on memory; prints the name and the message, or what was raised instead.
+# Reads every file below a folder with a limit on memory; prints the name and the message, or what
+# was raised instead.
 READER = """
 import resource, sys
 from pathlib import Path

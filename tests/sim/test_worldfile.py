@@ -39,9 +39,12 @@ def yard(tmp_path):
 
 def env_in(*paths, **overrides):
     settings = NavigationSettings.of(
-        env__num_envs=8, env__num_worlds=len(paths), env__world_files=[str(path) for path in paths],
-        env_dyn__num_obstacles=0, **overrides,
-    )  # fmt: skip
+        env__num_envs=8,
+        env__num_worlds=len(paths),
+        env__world_files=[str(path) for path in paths],
+        env_dyn__num_obstacles=0,
+        **overrides,
+    )
     return NavigationEnv(settings, auto_reset=False)
 
 
@@ -109,16 +112,25 @@ def test_files_are_cycled_over_the_worlds(tmp_path, yard):
     other = tmp_path / "other.yaml"
     other.write_text("boxes: []")
     settings = NavigationSettings.of(
-        env__num_envs=3, env__num_worlds=3, env__world_files=[str(yard), str(other)], env_dyn__num_obstacles=0
+        env__num_envs=3,
+        env__num_worlds=3,
+        env__world_files=[str(yard), str(other)],
+        env_dyn__num_obstacles=0,
     )
-    assert [world.name for world in NavigationEnv(settings).pool.worlds] == ["yard", "other", "yard"]
+    assert [world.name for world in NavigationEnv(settings).pool.worlds] == [
+        "yard",
+        "other",
+        "yard",
+    ]
 
 
 def test_each_world_keeps_its_own_points(tmp_path):
     paths = []
     for number in range(2):
         paths.append(tmp_path / f"{number}.yaml")
-        paths[-1].write_text(f"starts: [[{number}, 0, 1], [{number}, 5, 1]]\ngoals: [[{number}, 9, 2]]")
+        paths[-1].write_text(
+            f"starts: [[{number}, 0, 1], [{number}, 5, 1]]\ngoals: [[{number}, 9, 2]]"
+        )
     env = env_in(*paths)
     env.reset()
     assert (env.position[:, 0].long() == env.world).all()
@@ -131,7 +143,9 @@ def test_rays_meet_a_cylinder_as_something_round(tmp_path):
     scan = env_in(path).place([0, 0, 2], [10, 0, 2])["lidar"][0, 0, :, 1]
     angle = np.deg2rad(10)
     assert 4 - scan[0].item() == pytest.approx(2.0, abs=1e-4)
-    assert 4 - scan[1].item() == pytest.approx(3 * np.cos(angle) - np.sqrt(1 - 9 * np.sin(angle) ** 2), abs=1e-4)
+    assert 4 - scan[1].item() == pytest.approx(
+        3 * np.cos(angle) - np.sqrt(1 - 9 * np.sin(angle) ** 2), abs=1e-4
+    )
     assert scan[2] == 0  # the square around it would be met at 20 degrees
 
 
@@ -159,12 +173,15 @@ def test_the_bottom_row_of_a_wide_image_lies_at_minus_y(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pixel", "kind", "height"), [(255, np.uint8, 6.0), (51, np.uint8, 1.2), (65535, np.uint16, 6.0), (32768, np.uint16, 3.0)]
+    ("pixel", "kind", "height"),
+    [(255, np.uint8, 6.0), (51, np.uint8, 1.2), (65535, np.uint16, 6.0), (32768, np.uint16, 3.0)],
 )
 def test_white_is_six_metres_high_whatever_the_depth(tmp_path, pixel, kind, height):
     pixels = np.zeros((2, 2), kind)
     pixels[0, 0] = pixel
-    assert load_world(saved_image(tmp_path / "grey.png", pixels)).boxes[0, 5] == pytest.approx(height, abs=1e-5)
+    assert load_world(saved_image(tmp_path / "grey.png", pixels)).boxes[0, 5] == pytest.approx(
+        height, abs=1e-5
+    )
 
 
 def test_an_image_of_one_bit_has_walls_of_six_metres(tmp_path):
@@ -175,14 +192,18 @@ def test_an_image_of_one_bit_has_walls_of_six_metres(tmp_path):
 
 
 def test_a_black_image_is_an_empty_world(tmp_path):
-    assert len(load_world(saved_image(tmp_path / "black.png", np.zeros((8, 8), np.uint8))).boxes) == 0
+    assert (
+        len(load_world(saved_image(tmp_path / "black.png", np.zeros((8, 8), np.uint8))).boxes) == 0
+    )
 
 
 def test_an_array_is_indexed_by_x_then_y_and_in_metres(tmp_path):
     heights = np.zeros((4, 4))
     heights[3, 0] = 2.5
     np.savez(tmp_path / "hill.npz", heights=heights)
-    np.testing.assert_allclose(load_world(tmp_path / "hill.npz").boxes, [[10, 20, -20, -10, 0, 2.5]])
+    np.testing.assert_allclose(
+        load_world(tmp_path / "hill.npz").boxes, [[10, 20, -20, -10, 0, 2.5]]
+    )
 
 
 def test_an_array_may_cover_a_smaller_square(tmp_path):
@@ -204,33 +225,72 @@ def test_drones_see_the_heights_of_an_array(tmp_path):
 
 BAD_YAML = {
     "unknown key at the top": ("boxs: []", ("'boxs'", "Did you mean 'boxes'?")),
-    "unknown key of a box": ("boxes: [{centre: [0, 0, 1], size: [1, 1, 1]}]", ("boxes[0]", "'centre'", "'center'")),
-    "unknown key of a cylinder": ("cylinders: [{center: [0, 0], radius: 1, heigth: 1}]", ("cylinders[0]", "'height'")),
+    "unknown key of a box": (
+        "boxes: [{centre: [0, 0, 1], size: [1, 1, 1]}]",
+        ("boxes[0]", "'centre'", "'center'"),
+    ),
+    "unknown key of a cylinder": (
+        "cylinders: [{center: [0, 0], radius: 1, heigth: 1}]",
+        ("cylinders[0]", "'height'"),
+    ),
     "missing key": ("boxes: [{center: [0, 0, 1]}]", ("boxes[0]", "size")),
     "missing radius": ("cylinders: [{center: [0, 0], height: 1}]", ("cylinders[0]", "radius")),
     "box is a number": ("boxes: [3]", ("boxes[0]", "center, size")),
     "boxes are a mapping": ("boxes: {center: [0, 0, 1]}", ("boxes", "expected a list")),
     "list at the top": ("- boxes", ("expected keys", "list")),
     "nothing at all": ("", ("expected keys", "NoneType")),
-    "word as a number": ("boxes: [{center: [0, zero, 1], size: [1, 1, 1]}]", ("boxes[0].center", "zero")),
-    "truth as a number": ("boxes: [{center: [0, true, 1], size: [1, 1, 1]}]", ("boxes[0].center", "True")),
-    "two of three numbers": ("boxes: [{center: [0, 1], size: [1, 1, 1]}]", ("boxes[0].center", "3 finite")),
+    "word as a number": (
+        "boxes: [{center: [0, zero, 1], size: [1, 1, 1]}]",
+        ("boxes[0].center", "zero"),
+    ),
+    "truth as a number": (
+        "boxes: [{center: [0, true, 1], size: [1, 1, 1]}]",
+        ("boxes[0].center", "True"),
+    ),
+    "two of three numbers": (
+        "boxes: [{center: [0, 1], size: [1, 1, 1]}]",
+        ("boxes[0].center", "3 finite"),
+    ),
     "nan": ("boxes: [{center: [0, .nan, 1], size: [1, 1, 1]}]", ("boxes[0].center", "nan")),
     "infinite size": ("boxes: [{center: [0, 0, 1], size: [1, .inf, 1]}]", ("boxes[0].size", "inf")),
     "second box of no size": (
         "boxes: [{center: [0, 0, 1], size: [1, 1, 1]}, {center: [0, 0, 1], size: [1, 0, 1]}]",
         ("boxes[1].size", "above 0"),
     ),
-    "negative size": ("boxes: [{center: [0, 0, 1], size: [1, -1, 1]}]", ("boxes[0].size", "above 0")),
-    "negative radius": ("cylinders: [{center: [0, 0], radius: -1, height: 1}]", ("cylinders[0]", "radius -1")),
-    "nan radius": ("cylinders: [{center: [0, 0], radius: .nan, height: 1}]", ("cylinders[0].radius", "nan")),
-    "no height": ("cylinders: [{center: [0, 0], radius: 1, height: 0}]", ("cylinders[0]", "height 0")),
-    "outside the ground": ("boxes: [{center: [24.8, 0, 1], size: [1, 1, 1]}]", ("boxes[0]", "25 m")),
-    "cylinder outside": ("cylinders: [{center: [0, -24.8], radius: 1, height: 1}]", ("cylinders[0]", "25 m")),
+    "negative size": (
+        "boxes: [{center: [0, 0, 1], size: [1, -1, 1]}]",
+        ("boxes[0].size", "above 0"),
+    ),
+    "negative radius": (
+        "cylinders: [{center: [0, 0], radius: -1, height: 1}]",
+        ("cylinders[0]", "radius -1"),
+    ),
+    "nan radius": (
+        "cylinders: [{center: [0, 0], radius: .nan, height: 1}]",
+        ("cylinders[0].radius", "nan"),
+    ),
+    "no height": (
+        "cylinders: [{center: [0, 0], radius: 1, height: 0}]",
+        ("cylinders[0]", "height 0"),
+    ),
+    "outside the ground": (
+        "boxes: [{center: [24.8, 0, 1], size: [1, 1, 1]}]",
+        ("boxes[0]", "25 m"),
+    ),
+    "cylinder outside": (
+        "cylinders: [{center: [0, -24.8], radius: 1, height: 1}]",
+        ("cylinders[0]", "25 m"),
+    ),
     "below the ground": ("boxes: [{center: [0, 0, -3], size: [1, 1, 1]}]", ("boxes[0]", "top")),
     "higher than a tower": ("boxes: [{center: [0, 0, 50], size: [1, 1, 1]}]", ("boxes[0]", "50 m")),
-    "where starts lie": ("boxes: [{center: [23, 0, 1], size: [2, 1, 1]}]", ("24.0 m", "starts and goals")),
-    "cylinder where starts lie": ("cylinders: [{center: [0, -23], radius: 1, height: 1}]", ("24.0 m", "starts and goals")),
+    "where starts lie": (
+        "boxes: [{center: [23, 0, 1], size: [2, 1, 1]}]",
+        ("24.0 m", "starts and goals"),
+    ),
+    "cylinder where starts lie": (
+        "cylinders: [{center: [0, -23], radius: 1, height: 1}]",
+        ("24.0 m", "starts and goals"),
+    ),
     "start outside": ("starts: [[0, 26, 1]]", ("starts[0]", "25 m")),
     "goal too high": ("goals: [[0, 0, 1], [0, 0, 4.5]]", ("goals[1]", "z < 4")),
     "start on the ground": ("starts: [[0, 0, 0]]", ("starts[0]", "0.2 < z")),
@@ -261,7 +321,9 @@ def test_a_number_beyond_all_floats_is_refused(tmp_path):
         load_world(path)
 
 
-@pytest.mark.parametrize("text", ["name: 2020-13-45", "name: " + "1" * 5000, "boxes: " + "[" * 20000])
+@pytest.mark.parametrize(
+    "text", ["name: 2020-13-45", "name: " + "1" * 5000, "boxes: " + "[" * 20000]
+)
 def test_text_that_the_yaml_reader_itself_stumbles_over_is_refused(tmp_path, text):
     path = tmp_path / "odd.yaml"
     path.write_text(text)
@@ -315,7 +377,9 @@ def test_an_image_in_colour_is_refused(tmp_path, mode):
 @pytest.fixture(scope="module")
 def good_png():
     stream = io.BytesIO()
-    Image.fromarray(np.random.RandomState(0).randint(0, 2, (64, 64)).astype(np.uint8) * 200).save(stream, "PNG")
+    Image.fromarray(np.random.RandomState(0).randint(0, 2, (64, 64)).astype(np.uint8) * 200).save(
+        stream, "PNG"
+    )
     return stream.getvalue()
 
 
@@ -342,16 +406,20 @@ def test_an_image_with_a_wrong_byte_is_refused_or_read_but_never_breaks(tmp_path
 
 def png_of_size(width, height):
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
 
 
-@pytest.mark.parametrize(
-    "side",
-    [2001, 20_000],
-)
+@pytest.mark.parametrize("side", [2001, 20_000])
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_read(tmp_path, side):
     path = tmp_path / "vast.png"
     path.write_bytes(png_of_size(side, side))
@@ -409,7 +477,11 @@ def test_an_impossible_half_width_is_refused(tmp_path, half_width):
         load_world(tmp_path / "bad.npz")
 
 
-@pytest.mark.parametrize("half_width", [np.array([8.0, 9.0]), np.array("wide"), np.array([])], ids=["two", "word", "none"])
+@pytest.mark.parametrize(
+    "half_width",
+    [np.array([8.0, 9.0]), np.array("wide"), np.array([])],
+    ids=["two", "word", "none"],
+)
 def test_a_half_width_that_is_no_number_is_refused(tmp_path, half_width):
     np.savez(tmp_path / "bad.npz", heights=np.zeros((3, 3)), half_width=half_width)
     with pytest.raises(WorldError, match=r"bad\.npz"):
@@ -432,7 +504,9 @@ def test_an_archive_that_is_cut_short_is_refused(tmp_path, good_npz, kept):
 
 
 @pytest.mark.parametrize("place", [0, 8, 26, 30, 60, 100, 150, 200, 300])
-def test_an_archive_with_a_wrong_byte_is_refused_or_read_but_never_breaks(tmp_path, good_npz, place):
+def test_an_archive_with_a_wrong_byte_is_refused_or_read_but_never_breaks(
+    tmp_path, good_npz, place
+):
     path = tmp_path / "damaged.npz"
     damaged = bytearray(good_npz)
     damaged[place] ^= 0xFF

@@ -37,7 +37,8 @@ def wandb_environment(emulator):
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     yield values
-    end_services(os.getpid())  # W&B's client would wait at the end of this process for a server that is gone
+    # W&B's client would wait at the end of this process for a server that is gone
+    end_services(os.getpid())
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -51,11 +52,25 @@ def mlflow_server(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "files"),
+    ]
     with open(folder / "output", "wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, cwd=folder)
+        server = subprocess.Popen(
+            command, stdout=output, stderr=output, start_new_session=True, cwd=folder
+        )
     url = f"http://127.0.0.1:{port}"
     wait_for(lambda: answers(url), 90)
     yield url
@@ -75,7 +90,9 @@ def answers(url):
 def trackio_folder():
     """The folder of the tests in which trackio keeps its files, here and in child processes."""
     utils = pytest.importorskip("trackio.utils")
-    assert str(utils.TRACKIO_DIR) == os.environ["TRACKIO_DIR"], "trackio was imported before its folder was set"
+    assert str(utils.TRACKIO_DIR) == os.environ["TRACKIO_DIR"], (
+        "trackio was imported before its folder was set"
+    )
     return Path(os.environ["TRACKIO_DIR"])
 
 

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 
 class FaultyProxy:
-    """Forwards to `target`. `fault` is ok, refused (nobody listens), hang (accepts, never answers), error (HTTP 500), slow,
-    or die (hangs up in the middle of an upload); `seen` counts what met each.
-    """  # fmt: skip
+    """Forwards to `target`. `fault` is ok, refused (nobody listens), hang (accepts, never answers),
+    error (HTTP 500), slow, or die (hangs up in the middle of an upload); `seen` counts what met
+    each.
+    """
 
     def __init__(self, target: str, port: int = 0) -> None:
         self.target = urlsplit(target)
@@ -103,21 +104,31 @@ class _Forward(http.server.BaseHTTPRequestHandler):
             hang_up(self.connection)
             self.close_connection = True
             return
-        body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(size)
+        body = (
+            self._chunks()
+            if self.headers.get("Transfer-Encoding") == "chunked"
+            else self.rfile.read(size)
+        )
         if fault == "error":
             self._answer(500, [], b"out of order")
             return
         if fault == "slow":
             time.sleep(0.3)
         headers = {
-            k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "content-length", "connection")
+            k: v
+            for k, v in self.headers.items()
+            if k.lower() not in ("transfer-encoding", "content-length", "connection")
         }
         upstream = http.client.HTTPConnection(proxy.target.hostname, proxy.target.port, timeout=30)
-        upstream.request(self.command, self.path, body, {**headers, "Content-Length": str(len(body))})
+        upstream.request(
+            self.command, self.path, body, {**headers, "Content-Length": str(len(body))}
+        )
         answer = upstream.getresponse()
         content = answer.read()
         kept = [
-            (k, v) for k, v in answer.getheaders() if k.lower() not in ("transfer-encoding", "content-length", "connection")
+            (k, v)
+            for k, v in answer.getheaders()
+            if k.lower() not in ("transfer-encoding", "content-length", "connection")
         ]
         self._answer(answer.status, kept, content)
         upstream.close()

@@ -1,4 +1,6 @@
-"""Just enough GraphQL to answer a query from nested Python values: fields, arguments, fragments, @include and @skip."""
+"""Just enough GraphQL to answer a query from nested Python values: fields, arguments, fragments,
+@include and @skip.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,13 @@ class Query:
             while self._peek() == "@":
                 self._next()
                 conditions.append((self._next(), self._arguments()["if"]))
-            chosen.append(("field", alias, (name, arguments, conditions, self._select() if self._peek() == "{" else None)))
+            chosen.append(
+                (
+                    "field",
+                    alias,
+                    (name, arguments, conditions, self._select() if self._peek() == "{" else None),
+                )
+            )
         self._next("}")
         return chosen
 
@@ -121,7 +129,9 @@ class Query:
         return pairs
 
     def answer(self, roots: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        known = self.defaults | {name: value for name, value in variables.items() if value is not None}
+        known = self.defaults | {
+            name: value for name, value in variables.items() if value is not None
+        }
 
         def filled(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -141,7 +151,10 @@ class Query:
                     picked |= pick(value, rest) if value.get("__typename") == label else {}
                 else:
                     name, arguments, conditions, inner = rest
-                    if any(bool(filled(condition)) is (what == "skip") for what, condition in conditions):
+                    if any(
+                        bool(filled(condition)) is (what == "skip")
+                        for what, condition in conditions
+                    ):
                         continue
                     found = value.get(name)
                     found = found(**filled(arguments)) if callable(found) else found

@@ -1,4 +1,6 @@
-"""What a courier makes of records that a tracker cannot use: they neither arrive nor hold the rest up."""
+"""What a courier makes of records that a tracker cannot use: they neither arrive nor hold the rest
+up.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from navrl.tracking.spool import Dropped, Journal, Spool
 @pytest.fixture
 def spool(tmp_path):
     spool = Spool(tmp_path)
-    spool.append("run", id="i", name="n", trackers=["x"], options={}, config={}, patience=1.0, deadline=9.0)
+    spool.append(
+        "run", id="i", name="n", trackers=["x"], options={}, config={}, patience=1.0, deadline=9.0
+    )
     return spool
 
 
@@ -41,7 +45,11 @@ def kept(spool, path, content):
 def tensorboard_events(folder):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    events = [event for file in sorted((folder / "tensorboard").iterdir()) for event in EventFileLoader(str(file)).Load()]
+    events = [
+        event
+        for file in sorted((folder / "tensorboard").iterdir())
+        for event in EventFileLoader(str(file)).Load()
+    ]
     return [(event.step, value.tag) for event in events for value in event.summary.value]
 
 
@@ -86,7 +94,9 @@ def test_no_tracker_is_told_of_a_value_that_is_not_finite(spool, monkeypatch):
 def test_tensorboard_is_sent_no_models_and_lacks_none(spool, tmp_path):
     pytest.importorskip("tensorboard")
     digest = kept(spool, tmp_path / "model.pt", b"weights")
-    number = spool.append("artifact", name="m", file="model.pt", aliases=["best"], metadata={}, sha256=digest)["number"]
+    number = spool.append(
+        "artifact", name="m", file="model.pt", aliases=["best"], metadata={}, sha256=digest
+    )["number"]
     spool.append("alias", name="m", alias="stable", of=number)
     spool.append("delete", name="m", of=number)
     spool.append("metrics", step=1, values={"a": 0.5})
@@ -106,12 +116,25 @@ def test_a_picture_that_is_none_is_refused_and_holds_nothing_up(spool, tmp_path)
 
 def queue_model(spool, content, *aliases):
     digest = kept(spool, spool.run / "model.pt", content)
-    return spool.append("artifact", name="m", file="model.pt", aliases=[*aliases], metadata={}, sha256=digest)["number"]
+    return spool.append(
+        "artifact", name="m", file="model.pt", aliases=[*aliases], metadata={}, sha256=digest
+    )["number"]
 
 
 def test_a_file_is_dropped_when_every_tracker_has_it_and_no_alias_means_it(spool):
-    spool.append("run", id="i", name="n", trackers=["x", "y"], options={}, config={}, patience=1.0, deadline=9.0)
-    numbers = [queue_model(spool, b"weights %d" % n, *(["best"] if n == 1 else [])) for n in range(4)]
+    spool.append(
+        "run",
+        id="i",
+        name="n",
+        trackers=["x", "y"],
+        options={},
+        config={},
+        patience=1.0,
+        deadline=9.0,
+    )
+    numbers = [
+        queue_model(spool, b"weights %d" % n, *(["best"] if n == 1 else [])) for n in range(4)
+    ]
     with Journal(spool, "x") as x, Journal(spool, "y") as y:
         for number in numbers:
             x.deliver(number, number, f"v{number}")
@@ -122,11 +145,13 @@ def test_a_file_is_dropped_when_every_tracker_has_it_and_no_alias_means_it(spool
         y.deliver(numbers[2], numbers[2])
         assert spool.drop() == 1
     digests = [record["sha256"] for record in spool.read() if record["kind"] == "artifact"]
-    assert [spool.file(digests[n]).read_bytes() for n in (1, 3)] == [b"weights 1", b"weights 3"]  # best and latest
+    # best and latest
+    assert [spool.file(digests[n]).read_bytes() for n in (1, 3)] == [b"weights 1", b"weights 3"]
     for n in (0, 2):
         with pytest.raises(Dropped, match="every tracker"):
             spool.file(digests[n])
-    assert kept(spool, spool.run / "model.pt", b"weights 0") == digests[0]  # the same again is kept again
+    # the same again is kept again
+    assert kept(spool, spool.run / "model.pt", b"weights 0") == digests[0]
     assert spool.file(digests[0]).read_bytes() == b"weights 0"
 
 
@@ -139,14 +164,26 @@ def test_a_tracker_that_joins_later_lacks_nothing_that_was_dropped(spool, monkey
     assert [content for content, *_ in mirror.heard] == [b"old", b"new"]
     assert sorted(path.suffix for path in spool.files.iterdir()) == ["", ".dropped"]
     mirror.heard.clear()
-    spool.append("run", id="i", name="n", trackers=["x", "y"], options={}, config={}, patience=1.0, deadline=9.0)
+    spool.append(
+        "run",
+        id="i",
+        name="n",
+        trackers=["x", "y"],
+        options={},
+        config={},
+        patience=1.0,
+        deadline=9.0,
+    )
     spool.append("alias", name="m", alias="stable", of=first)
-    assert [*carry(spool, "y").refused] == [spool.read()[-1]["number"]]  # it cannot be said of a model that is not there
+    # it cannot be said of a model that is not there
+    assert [*carry(spool, "y").refused] == [spool.read()[-1]["number"]]
     assert mirror.heard == [(b"new", "m", ["best"])]
 
 
 def test_a_large_file_is_given_more_time(spool, monkeypatch):
-    monkeypatch.setattr("navrl.tracking.courier.open_mirror", lambda tracker, **options: Listening())
+    monkeypatch.setattr(
+        "navrl.tracking.courier.open_mirror", lambda tracker, **options: Listening()
+    )
     given = {}
 
     @contextlib.contextmanager
@@ -162,7 +199,10 @@ def test_a_large_file_is_given_more_time(spool, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hostile", ["a//b", "/a", "../up", "..a", ".", "a/./b", "", "x" * 300, "a/" * 150, "ä+%", "a/.."])
+@pytest.mark.parametrize(
+    "hostile",
+    ["a//b", "/a", "../up", "..a", ".", "a/./b", "", "x" * 300, "a/" * 150, "ä+%", "a/.."],
+)
 def test_every_name_of_a_metric_becomes_one_that_mlflow_takes(hostile):
     validation = pytest.importorskip("mlflow.utils.validation")
     from navrl.tracking.mirrors.mlflow import _metric
@@ -178,8 +218,13 @@ def test_tensorboard_says_that_it_keeps_no_models(tmp_path):
 
 
 def test_the_couriers_of_a_run_give_way_to_it(tmp_path):
-    with Tracking(settings_of({"trackers": ["tensorboard"], "patience": 5.0}), {}, tmp_path) as tracking:
+    with Tracking(
+        settings_of({"trackers": ["tensorboard"], "patience": 5.0}), {}, tmp_path
+    ) as tracking:
         until = time.monotonic() + 30
-        while os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) < NICENESS and time.monotonic() < until:
+        while (
+            os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) < NICENESS
+            and time.monotonic() < until
+        ):
             time.sleep(0.05)
         assert os.getpriority(os.PRIO_PROCESS, tracking._couriers.pid) >= NICENESS

@@ -1,4 +1,6 @@
-"""Trainings tracked by trackio, TensorBoard and MLflow at once: faults, killed processes, pictures; what arrives, how often."""
+"""Trainings tracked by trackio, TensorBoard and MLflow at once: faults, killed processes, pictures;
+what arrives, how often.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def proxy(mlflow_server):
 
 def run_of(client, folder):
     experiment = client.get_experiment_by_name(folder.parent.name)
-    [run] = client.search_runs([experiment.experiment_id], f"tags.`navrl.run` = '{Spool(folder).read()[0]['id']}'")
+    [run] = client.search_runs(
+        [experiment.experiment_id], f"tags.`navrl.run` = '{Spool(folder).read()[0]['id']}'"
+    )
     return run.info.run_id
 
 
@@ -38,9 +42,14 @@ def check_mlflow(url, folder, steps, every):
 
     client = MlflowClient(url, url)
     history = client.get_metric_history(run_of(client, folder), "train/kl")
-    assert sorted((metric.step, metric.value) for metric in history) == [(step, 1 / step) for step in range(1, steps + 1)]
+    assert sorted((metric.step, metric.value) for metric in history) == [
+        (step, 1 / step) for step in range(1, steps + 1)
+    ]
     mirror = open_mirror("mlflow", uri=url, project=folder.parent.name)
-    fetched = [mirror.download(f"model:{version}", folder / "fetched") for version in mirror.versions("model")]
+    fetched = [
+        mirror.download(f"model:{version}", folder / "fetched")
+        for version in mirror.versions("model")
+    ]
     expected = [model_of(step) for step in range(every, steps + 1, every)]
     assert [file.read_bytes() for file in fetched] == expected
     assert mirror.download("model:best", folder / "fetched").read_bytes() == expected[-1]
@@ -55,27 +64,43 @@ def check_trackio(folder, project, steps, every):
 
     run = Spool(folder).read()[0]
     rows = SQLiteStorage.get_logs(project, run["name"], run_id=run["id"])
-    assert [(row["step"], row["train/kl"]) for row in rows] == [(step, 1 / step) for step in range(1, steps + 1)]
+    assert [(row["step"], row["train/kl"]) for row in rows] == [
+        (step, 1 / step) for step in range(1, steps + 1)
+    ]
     mirror = open_mirror("trackio", project=project)
-    fetched = [mirror.download(f"model:{version}", folder / "fetched") for version in mirror.versions("model")]
-    assert [file.read_bytes() for file in fetched] == [model_of(step) for step in range(every, steps + 1, every)]
+    fetched = [
+        mirror.download(f"model:{version}", folder / "fetched")
+        for version in mirror.versions("model")
+    ]
+    assert [file.read_bytes() for file in fetched] == [
+        model_of(step) for step in range(every, steps + 1, every)
+    ]
 
 
 def check_tensorboard(folder, steps):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    events = [event for file in sorted((folder / "tensorboard").iterdir()) for event in EventFileLoader(str(file)).Load()]
+    events = [
+        event
+        for file in sorted((folder / "tensorboard").iterdir())
+        for event in EventFileLoader(str(file)).Load()
+    ]
     found = [(event.step, value.tag) for event in events for value in event.summary.value]
     assert [step for step, tag in found if tag == "train/kl"] == [*range(1, steps + 1)]
 
 
 @pytest.mark.slow
-def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everything_once(proxy, trackio_folder, tmp_path):
+def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everything_once(
+    proxy, trackio_folder, tmp_path
+):
     folder, project = tmp_path / "run", tmp_path.name
     settings = {
-        "trackers": ["trackio", "tensorboard", "mlflow"], "wandb": {"project": project}, "mlflow": {"uri": proxy.url},
-        "patience": 3.0, "deadline": 10.0,
-    }  # fmt: skip
+        "trackers": ["trackio", "tensorboard", "mlflow"],
+        "wandb": {"project": project},
+        "mlflow": {"uri": proxy.url},
+        "patience": 3.0,
+        "deadline": 10.0,
+    }
     proxy.fault = "die"  # hangs up in the middle of the first upload
     trainer = start_trainer(folder, settings, steps=STEPS, every=EVERY, paced=True)
     for step in range(1, STEPS + 1):
@@ -111,7 +136,9 @@ def test_pictures_and_the_summary_reach_an_embedded_store(trackio_folder, tmp_pa
 
     folder = tmp_path / "run"
     Image.new("RGB", (8, 6)).save(tmp_path / "flights.png")
-    settings = settings_of({"trackers": ["mlflow"], "wandb": {"project": tmp_path.name}, "patience": 60.0})
+    settings = settings_of(
+        {"trackers": ["mlflow"], "wandb": {"project": tmp_path.name}, "patience": 60.0}
+    )
     with Tracking(settings, {"env": {"num_envs": 4}}, folder) as tracking:
         tracking.log(5, {"eval/350 static + 80 moving": 0.5, "note": "text", "nothing": None})
         tracking.image(5, "eval/flights", tmp_path / "flights.png")

@@ -48,7 +48,9 @@ def observation():
 
 
 def test_a_model_that_mlflow_loads_predicts_what_the_policy_does(loaded, observation):
-    expected = load_policy("pretrained")({name: torch.from_numpy(array) for name, array in observation.items()})
+    expected = load_policy("pretrained")(
+        {name: torch.from_numpy(array) for name, array in observation.items()}
+    )
     assert np.array_equal(loaded.predict(observation), expected.numpy())
 
 

@@ -1,4 +1,6 @@
-"""What training holds in its hand: it returns at once, raises nothing because of a tracker, and loses nothing it need not."""
+"""What training holds in its hand: it returns at once, raises nothing because of a tracker, and
+loses nothing it need not.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ def test_what_is_logged_is_on_the_disk_when_the_call_returns(tmp_path):
         [record] = records(tmp_path, "artifact")
         assert Spool(tmp_path).file(record["sha256"]).read_bytes() == b"weights"
         tracking.summary({"best": 1})
-    assert [record["kind"] for record in Spool(tmp_path).read()] == ["run", "metrics", "artifact", "summary", "end"]
+    assert [record["kind"] for record in Spool(tmp_path).read()] == [
+        "run",
+        "metrics",
+        "artifact",
+        "summary",
+        "end",
+    ]
 
 
 def test_a_model_of_an_offline_run_is_read_back_without_network(tmp_path):
@@ -117,7 +125,10 @@ def test_a_disk_that_was_full_for_a_while_costs_nothing(tmp_path, monkeypatch):
     def full(descriptor, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Tracking(settings_of(OFFLINE), {}, tmp_path) as tracking, warnings.catch_warnings(record=True) as caught:
+    with (
+        Tracking(settings_of(OFFLINE), {}, tmp_path) as tracking,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         tracking.log(1, {"x": 1})
         monkeypatch.setattr(spool_module.os, "write", full)
@@ -127,18 +138,27 @@ def test_a_disk_that_was_full_for_a_while_costs_nothing(tmp_path, monkeypatch):
             (tmp_path / "model.pt").unlink()
             tracking.log(step, {"x": step})
         monkeypatch.undo()
-    assert [str(warning.message) for warning in caught if "No space left" in str(warning.message)] != []
+    assert [
+        str(warning.message) for warning in caught if "No space left" in str(warning.message)
+    ] != []
     assert [record["step"] for record in records(tmp_path, "metrics")] == [1, 2, 3, 4, 5]
     digests = [record["sha256"] for record in records(tmp_path, "artifact")]
-    assert [Spool(tmp_path).file(digest).read_bytes() for digest in digests] == [b"weights %d" % step for step in range(2, 6)]
+    assert [Spool(tmp_path).file(digest).read_bytes() for digest in digests] == [
+        b"weights %d" % step for step in range(2, 6)
+    ]
 
 
-def test_a_disk_that_is_full_for_long_does_not_use_up_the_files_that_a_process_may_open(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_for_long_does_not_use_up_the_files_that_a_process_may_open(
+    tmp_path, monkeypatch
+):
     def full(descriptor, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "model.pt").write_bytes(b"weights")
-    with Tracking(settings_of(OFFLINE), {}, tmp_path) as tracking, warnings.catch_warnings(record=True) as caught:
+    with (
+        Tracking(settings_of(OFFLINE), {}, tmp_path) as tracking,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         tracking.log(1, {"x": 1})
         before = len(os.listdir("/proc/self/fd"))
@@ -174,8 +194,10 @@ def test_a_disk_that_stays_full_is_a_warning_and_no_more(tmp_path):
     program = (
         "import resource, signal, sys, warnings; sys.path.insert(0, sys.argv[2])\n"
         "from trainer import settings_of; from navrl.tracking.recorder import Tracking\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "with Tracking(settings_of({'wandb': {'mode': 'offline'}, 'patience': 1.0}), {}, sys.argv[1]) as tracking:\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "with Tracking(settings_of({'wandb': {'mode': 'offline'}, 'patience': 1.0}), {}, "
+        "sys.argv[1]) as tracking:\n"
         "    for step in range(200): tracking.log(step, {'train/kl': 0.5})\n"
         "print('trained')"
     )
@@ -190,8 +212,15 @@ def test_a_disk_that_stays_full_is_a_warning_and_no_more(tmp_path):
 
 
 def test_the_courier_loads_neither_torch_nor_the_simulator():
-    program = "import sys, json, navrl.tracking.courier, navrl.tracking.couriers; print(json.dumps(sorted(sys.modules)))"
-    loaded = json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+    program = (
+        "import sys, json, navrl.tracking.courier, navrl.tracking.couriers; "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    loaded = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+    )
     assert not {"torch", "numpy", "numba", "hydra", "wandb", "mlflow", "trackio"} & {*loaded}
 
 
@@ -210,11 +239,20 @@ def test_trackers_are_named_in_a_list_or_with_commas(value, names):
 
 def test_the_command_line_sets_them():
     config = load_config(
-        ["tracker=[mlflow,trackio]", "mlflow.uri=http://localhost:5000", "wandb.mode=offline", "wandb.project=Mine"]
+        [
+            "tracker=[mlflow,trackio]",
+            "mlflow.uri=http://localhost:5000",
+            "wandb.mode=offline",
+            "wandb.project=Mine",
+        ]
     )
     settings = config.tracking
     assert settings.trackers == ("mlflow", "trackio")
-    assert (settings.mlflow.uri, settings.wandb.mode, settings.wandb.project) == ("http://localhost:5000", "offline", "Mine")
+    assert (settings.mlflow.uri, settings.wandb.mode, settings.wandb.project) == (
+        "http://localhost:5000",
+        "offline",
+        "Mine",
+    )
     with pytest.raises(ConfigError, match="disabled, offline, online"):
         load_config(["wandb.mode=sometimes"])
 
@@ -239,7 +277,9 @@ def test_what_names_no_tracker_is_refused():
         tracker_names(3)
 
 
-def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'navrl\[mlflow\]'"):
         Tracking(TrackingSettings(("mlflow",)), {}, tmp_path)
@@ -247,5 +287,10 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs
 
 def test_the_recorder_knows_which_trackers_keep_no_models():
     kinds = mirrors._CLASSES
-    classes = {kind: getattr(importlib.import_module(f"navrl.tracking.mirrors.{kind}"), name) for kind, name in kinds.items()}
-    assert {kind for kind, mirror in classes.items() if not mirror.keeps_models} == recorder.KEEP_NO_MODELS
+    classes = {
+        kind: getattr(importlib.import_module(f"navrl.tracking.mirrors.{kind}"), name)
+        for kind, name in kinds.items()
+    }
+    assert {
+        kind for kind, mirror in classes.items() if not mirror.keeps_models
+    } == recorder.KEEP_NO_MODELS

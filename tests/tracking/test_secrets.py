@@ -24,10 +24,22 @@ from navrl.tracking.secrets import PASSWORD, URI, USER, check_address, redact, r
 SECRET = "h0rse%40battery"  # "h0rse@battery", as addresses write it
 ADDRESS, HIDDEN = f"http://ada:{SECRET}@127.0.0.1:9", "http://ada:***@127.0.0.1:9"
 SMALL = (
-    "preset=smoke", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "headless=true", "processes=1",
-    "algo.training_frame_num=8", "flight.episodes=2", "flight.interim_episodes=2", "flight.worlds=1",
-    "flight.animation=false", "flight.recorded=0", "env.max_episode_length=50", "eval_interval=0", "tracker_patience=0.1",
-)  # fmt: skip
+    "preset=smoke",
+    "env.num_envs=32",
+    "env.num_worlds=2",
+    "env.num_obstacles=10",
+    "headless=true",
+    "processes=1",
+    "algo.training_frame_num=8",
+    "flight.episodes=2",
+    "flight.interim_episodes=2",
+    "flight.worlds=1",
+    "flight.animation=false",
+    "flight.recorded=0",
+    "env.max_episode_length=50",
+    "eval_interval=0",
+    "tracker_patience=0.1",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +60,10 @@ def no_credentials(monkeypatch):
         ("https://gh_token:@host/x", "https://***@host/x"),
         ("https://host/?a=1&api_key=secret#x", "https://host/?a=1&api_key=***#x"),
         ("https://host/#Access_Token=secret", "https://host/#Access_Token=***"),
-        ("failed: http://a:b@c/d and http://e:f@g?token=h", "failed: http://a:***@c/d and http://e:***@g?token=***"),
+        (
+            "failed: http://a:b@c/d and http://e:f@g?token=h",
+            "failed: http://a:***@c/d and http://e:***@g?token=***",
+        ),
         ("http://localhost:5000", "http://localhost:5000"),
         ("http://host/models@v1", "http://host/models@v1"),
         ("sqlite:////data/a.db", "sqlite:////data/a.db"),
@@ -60,7 +75,12 @@ def test_passwords_and_tokens_in_addresses_are_hidden_and_nothing_else(text, sho
     assert redact(shown) == shown
 
 
-@given(st.text(st.characters(codec="ascii", exclude_characters="/?#\\ \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f*"), min_size=1))
+@given(
+    st.text(
+        st.characters(codec="ascii", exclude_characters="/?#\\ \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f*"),
+        min_size=1,
+    )
+)
 def test_no_password_survives(password):
     assert redact(f"x=http://ada:{password}@host/path") == "x=http://ada:***@host/path"
 
@@ -78,13 +98,17 @@ def test_an_address_whose_password_cannot_be_told_is_refused_without_being_shown
     assert "ss@h" not in str(caught.value)
 
 
-@pytest.mark.parametrize("uri", ["localhost:5000", "http://", "user:pass@host:5000", "http://host:0", "http://host:port"])
+@pytest.mark.parametrize(
+    "uri", ["localhost:5000", "http://", "user:pass@host:5000", "http://host:0", "http://host:port"]
+)
 def test_what_is_no_address_is_refused_in_a_sentence(uri):
     with pytest.raises(ConfigError, match=r"mlflow\.uri is no address; expected scheme://"):
         check_address("mlflow.uri", uri)
 
 
-@pytest.mark.parametrize("uri", ["", "sqlite:///a@b.db", "databricks", "http://localhost:5000", "postgresql://u:p@h/db"])
+@pytest.mark.parametrize(
+    "uri", ["", "sqlite:///a@b.db", "databricks", "http://localhost:5000", "postgresql://u:p@h/db"]
+)
 def test_other_addresses_are_taken(uri):
     assert load_config([f"mlflow.uri={uri}"]).mlflow.uri == uri
 
@@ -97,7 +121,9 @@ def test_credentials_of_a_server_move_from_the_address_into_the_environment(monk
 
 
 def test_a_redacted_address_takes_its_password_from_the_environment(monkeypatch):
-    with pytest.raises(TrackingError, match=rf"without its password; set {USER} and {PASSWORD}, or {URI}"):
+    with pytest.raises(
+        TrackingError, match=rf"without its password; set {USER} and {PASSWORD}, or {URI}"
+    ):
         sign_in("http://ada:***@host")
     monkeypatch.setenv(URI, "postgresql://ada:secret@host/db")
     assert sign_in("postgresql://ada:***@host/db") == "postgresql://ada:secret@host/db"
@@ -154,16 +180,26 @@ def children() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A training with a password in the address that was typed, and the processes that it started as they were seen."""
+    """A training with a password in the address that was typed, and the processes that it started
+    as they were seen.
+    """
     folder = tmp_path_factory.mktemp("secrets") / "run"
-    options = [f"run_folder={folder}", "tracker=mlflow", f"mlflow.uri={ADDRESS}", "max_frame_num=512"]
+    options = [
+        f"run_folder={folder}",
+        "tracker=mlflow",
+        f"mlflow.uri={ADDRESS}",
+        "max_frame_num=512",
+    ]
     seen, over = {}, threading.Event()
 
     def watch():
         while not over.wait(0.05):
             for entry in children():
                 with contextlib.suppress(OSError):
-                    seen[entry] = ((entry / "cmdline").read_bytes(), (entry / "environ").read_bytes())
+                    seen[entry] = (
+                        (entry / "cmdline").read_bytes(),
+                        (entry / "environ").read_bytes(),
+                    )
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -177,12 +213,21 @@ def run(tmp_path_factory):
 @pytest.mark.slow
 def test_a_password_in_an_address_reaches_couriers_but_no_file_and_no_command_line(run):
     folder, processes = run
-    couriers = [environment for line, environment in processes if b"navrl.tracking.couriers" in line]
+    couriers = [
+        environment for line, environment in processes if b"navrl.tracking.couriers" in line
+    ]
     assert couriers
     assert all(ADDRESS.encode() in environment for environment in couriers)
     assert not any(SECRET.encode() in line for line, _ in processes)
-    files = [file for place in (folder, Path(os.environ["NAVRL_REGISTRY"])) for file in place.rglob("*") if file.is_file()]
-    assert {"config.yaml", "run.json", "records.log", "registry.db"} <= {file.name for file in files}
+    files = [
+        file
+        for place in (folder, Path(os.environ["NAVRL_REGISTRY"]))
+        for file in place.rglob("*")
+        if file.is_file()
+    ]
+    assert {"config.yaml", "run.json", "records.log", "registry.db"} <= {
+        file.name for file in files
+    }
     assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
     assert load_checkpoint(folder / "checkpoints" / "latest")["config"]["mlflow"]["uri"] == HIDDEN
 
@@ -191,7 +236,12 @@ def test_a_password_in_an_address_reaches_couriers_but_no_file_and_no_command_li
 def test_files_with_addresses_are_for_their_owner(run):
     folder, _ = run
     queue = folder / "tracking"
-    files = [folder / "config.yaml", folder / "run.json", *queue.glob("*.log"), *queue.glob("*.output")]
+    files = [
+        folder / "config.yaml",
+        folder / "run.json",
+        *queue.glob("*.log"),
+        *queue.glob("*.output"),
+    ]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE(queue.stat().st_mode) == 0o700
 
@@ -199,7 +249,9 @@ def test_files_with_addresses_are_for_their_owner(run):
 @pytest.mark.slow
 def test_a_resumed_run_without_its_password_trains_queues_and_says_what_is_missing(run, capsys):
     folder, _ = run
-    with pytest.warns(RuntimeWarning, match=r"mlflow.uri http://ada:\*\*\*@.* without its password"):
+    with pytest.warns(
+        RuntimeWarning, match=r"mlflow.uri http://ada:\*\*\*@.* without its password"
+    ):
         assert main(["train", "resume=auto", f"run_folder={folder}", "max_frame_num=768"]) == 0
     assert main(["sync", str(folder)]) == 1
     assert f"was saved without its password; set {USER} and {PASSWORD}" in capsys.readouterr().out

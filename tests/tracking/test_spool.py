@@ -62,7 +62,12 @@ def test_what_a_killed_writer_has_left_is_removed_some_time_later(tmp_path):
     spool = Spool(tmp_path)
     spool.append("metrics", step=1, values={})
     spool.files.mkdir()
-    left = [spool.files / ".1234.tmp", spool.folder / ".written-abc", spool.files / ".5678.tmp", spool.files / "a-model"]
+    left = [
+        spool.files / ".1234.tmp",
+        spool.folder / ".written-abc",
+        spool.files / ".5678.tmp",
+        spool.files / "a-model",
+    ]
     for path in left:
         path.mkdir() if "written" in path.name else path.write_bytes(b"half")
     for path in (left[0], left[1], left[3]):
@@ -108,9 +113,12 @@ def test_two_writers_never_give_the_same_number(tmp_path):
 def test_every_record_that_append_returned_from_survives_kill_9(tmp_path):
     program = (
         "import sys; from navrl.tracking.spool import Spool; spool = Spool(sys.argv[1]); step = 0\n"
-        "while True:\n    spool.append('metrics', step=step, values={}); print(step, flush=True); step += 1"
+        "while True:\n    spool.append('metrics', step=step, values={}); print(step, "
+        "flush=True); step += 1"
     )
-    writer = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     for _ in range(50):
         told = int(writer.stdout.readline())
     writer.send_signal(signal.SIGKILL)
@@ -187,7 +195,11 @@ def test_a_journal_tells_what_is_missing_and_who_may_write_it(tmp_path):
         journal.fail("no answer")
         later = Journal(spool, "one").read()
         assert [record["number"] for record in later.missing(records)] == [4]
-        assert (later.done[5], later.refused[6], later.failure) == ("v2", "no such file", "no answer")
+        assert (later.done[5], later.refused[6], later.failure) == (
+            "v2",
+            "no such file",
+            "no answer",
+        )
     assert Journal(spool, "one").lock()
 
 

@@ -23,7 +23,9 @@ PAGE = (ROOT / "docs" / "trackers.md").read_text()
 def test_the_code_on_the_page_runs(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     assert len(blocks) == 3
-    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "['v0'] {'latest': 'v0', 'best': 'v0', 'v1.0': 'v0'}"
 
@@ -45,7 +47,9 @@ def test_the_benchmark_still_runs():
 
 @pytest.fixture
 def queued(tmp_path):
-    with Tracking(settings_of({"wandb": {"mode": "offline"}}), {}, tmp_path / "runs" / "a") as tracking:
+    with Tracking(
+        settings_of({"wandb": {"mode": "offline"}}), {}, tmp_path / "runs" / "a"
+    ) as tracking:
         tracking.log(1, {"x": 1})
     return tmp_path / "runs" / "a"
 
@@ -67,7 +71,9 @@ def test_sync_says_what_is_wrong_with_a_run_or_a_tracker(queued, tmp_path, capsy
 
 
 def test_sync_does_not_call_a_run_delivered_that_has_lost_records(tmp_path, capsys):
-    with Tracking(settings_of({"trackers": ["tensorboard"], "patience": 20.0}), {}, tmp_path) as tracking:
+    with Tracking(
+        settings_of({"trackers": ["tensorboard"], "patience": 20.0}), {}, tmp_path
+    ) as tracking:
         tracking.log(1, {"x": 1})
     assert main(["sync", str(tmp_path)]) == 0
     records = tmp_path / "tracking" / "records.log"

@@ -1,4 +1,6 @@
-"""A training tracked by the real W&B client: whatever happens to the server or to a process, everything arrives, once."""
+"""A training tracked by the real W&B client: whatever happens to the server or to a process,
+everything arrives, once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def orphans():
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes().split(b"\0")
-            if words[0].endswith(b"/wandb-core") and not Path("/proc", words[words.index(b"--pid") + 1].decode()).exists():
+            if (
+                words[0].endswith(b"/wandb-core")
+                and not Path("/proc", words[words.index(b"--pid") + 1].decode()).exists()
+            ):
                 found.add(path.parent.name)
     return found
 
@@ -52,8 +57,11 @@ def _forget(emulator):
 
 
 @pytest.mark.slow
-def test_a_training_with_a_good_server_ends_with_everything_delivered(emulator, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_SERVICE", "3-1-1-unix-/nowhere/socket")  # of a script's own run of W&B, which may have ended
+def test_a_training_with_a_good_server_ends_with_everything_delivered(
+    emulator, tmp_path, monkeypatch
+):
+    # of a script's own run of W&B, which may have ended
+    monkeypatch.setenv("WANDB_SERVICE", "3-1-1-unix-/nowhere/socket")
     patient = SETTINGS | {"patience": 45.0, "deadline": 60.0}
     measured = result_of(start_trainer(tmp_path / "run", patient, pause=0.05))
     assert measured["warnings"] == []
@@ -62,11 +70,19 @@ def test_a_training_with_a_good_server_ends_with_everything_delivered(emulator, 
 
 
 @pytest.mark.slow
-def test_every_fault_of_a_server_costs_training_nothing_and_loses_nothing(emulator, proxy, tmp_path, monkeypatch, capsys):
+def test_every_fault_of_a_server_costs_training_nothing_and_loses_nothing(
+    emulator, proxy, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("WANDB_BASE_URL", proxy.url)
     folder, before = tmp_path / "run", orphans()
     faults = ("slow", "error", "hang", "refused")
-    trainer = start_trainer(folder, SETTINGS | {"patience": 1.0, "deadline": 60.0}, steps=len(faults), every=1, paced=True)
+    trainer = start_trainer(
+        folder,
+        SETTINGS | {"patience": 1.0, "deadline": 60.0},
+        steps=len(faults),
+        every=1,
+        paced=True,
+    )
     for fault in faults:
         trainer.stdout.readline()
         proxy.fault = fault
@@ -75,7 +91,8 @@ def test_every_fault_of_a_server_costs_training_nothing_and_loses_nothing(emulat
         trainer.stdin.write("\n")
         trainer.stdin.flush()
     measured = result_of(trainer)
-    assert sorted(measured["stalls"])[len(faults)] < 0.05  # the median; each is at most the time that the disk is waited for
+    # the median; each is at most the time that the disk is waited for
+    assert sorted(measured["stalls"])[len(faults)] < 0.05
     assert max(measured["stalls"]) < 0.5
     assert measured["exit"] < 3
     assert ["navrl sync" in told for told in measured["warnings"]] == [True]
@@ -88,7 +105,9 @@ def test_every_fault_of_a_server_costs_training_nothing_and_loses_nothing(emulat
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_in_the_middle_of_an_upload_gets_the_whole_file_later(emulator, proxy, tmp_path, monkeypatch):
+def test_a_server_that_dies_in_the_middle_of_an_upload_gets_the_whole_file_later(
+    emulator, proxy, tmp_path, monkeypatch
+):
     monkeypatch.setenv("WANDB_BASE_URL", proxy.url)
     proxy.fault = "die"
     settings = SETTINGS | {"patience": 0.5, "deadline": 60.0}
@@ -102,9 +121,13 @@ def test_a_server_that_dies_in_the_middle_of_an_upload_gets_the_whole_file_later
 
 
 @pytest.mark.slow
-def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_twice(emulator, tmp_path):
+def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_twice(
+    emulator, tmp_path
+):
     folder, before = tmp_path / "run", orphans()
-    trainer = start_trainer(folder, SETTINGS | {"patience": 0.5, "deadline": 60.0}, steps=6, every=2, paced=True)
+    trainer = start_trainer(
+        folder, SETTINGS | {"patience": 0.5, "deadline": 60.0}, steps=6, every=2, paced=True
+    )
     for step in range(1, 7):
         assert trainer.stdout.readline().strip() == str(step)
         if step == 2:
@@ -125,12 +148,15 @@ def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_t
 
 
 @pytest.mark.slow
-def test_a_run_that_was_offline_is_delivered_by_sync_and_a_resumed_one_repeats_nothing(emulator, tmp_path, monkeypatch):
+def test_a_run_that_was_offline_is_delivered_by_sync_and_a_resumed_one_repeats_nothing(
+    emulator, tmp_path, monkeypatch
+):
     monkeypatch.setenv("WANDB_MODE", "offline")  # still so in the shell that calls sync
     folder = tmp_path / "run"
     offline = SETTINGS | {"wandb": {"mode": "offline", "project": "P"}}
     result_of(start_trainer(folder, offline, steps=8, every=4))
-    result_of(start_trainer(folder, offline, first=5, steps=12, every=4))  # resumed from a checkpoint of step 4
+    # resumed from a checkpoint of step 4
+    result_of(start_trainer(folder, offline, first=5, steps=12, every=4))
     assert run_id(folder) not in emulator.runs
     assert main(["sync", str(folder), *PATIENT]) == 0
     check_arrived(emulator, folder, 12, 4)

@@ -45,7 +45,10 @@ def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(
     path = download_model_from_wandb("P/model:best", tmp_path / "models")
     assert torch.load(path, weights_only=True)["weight"].sum() == 1000
     [record] = kinds(offline.folder, "artifact")
-    assert record["metadata"] | {"step": 7, "total_parameters": 1000, "metrics": {"mean_reward": 1.5}} == record["metadata"]
+    assert (
+        record["metadata"] | {"step": 7, "total_parameters": 1000, "metrics": {"mean_reward": 1.5}}
+        == record["metadata"]
+    )
     assert kinds(offline.folder, "metrics")[0]["values"]["model/total_parameters"] == 1000
 
 
@@ -67,7 +70,9 @@ def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
     weight, moment = torch.ones(10), torch.ones(5)
     slow = threading.Event()
     offline._hand_over(lambda spool: slow.wait(5))  # the thread that writes is behind
-    upload_model_to_wandb({"network": {"weight": weight}, "optimizer": [moment, 3]}, 7, None, "best")
+    upload_model_to_wandb(
+        {"network": {"weight": weight}, "optimizer": [moment, 3]}, 7, None, "best"
+    )
     weight.zero_(), moment.zero_()
     slow.set()
     state = torch.load(download_model_from_wandb("P/model:best", tmp_path / "models"))
@@ -77,7 +82,9 @@ def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
 
 def test_numbers_of_numpy_are_uploaded_as_plain_ones(offline, tmp_path):
     upload_model_to_wandb({"best": np.float64(0.5), "table": np.arange(3)}, 7, None, "best")
-    state = torch.load(download_model_from_wandb("P/model:best", tmp_path / "models"), weights_only=True)
+    state = torch.load(
+        download_model_from_wandb("P/model:best", tmp_path / "models"), weights_only=True
+    )
     assert (state["best"], state["table"].tolist()) == (0.5, [0, 1, 2])
 
 
@@ -93,7 +100,9 @@ def test_numbers_of_numpy_are_uploaded_as_plain_ones(offline, tmp_path):
         ({}, "ada/Q", True),  # uploaded for nobody in particular
     ],
 )
-def test_a_queued_model_is_found_under_its_own_user_and_project(tmp_path, monkeypatch, chosen, asked, found):
+def test_a_queued_model_is_found_under_its_own_user_and_project(
+    tmp_path, monkeypatch, chosen, asked, found
+):
     monkeypatch.chdir(tmp_path)
     with Tracking(settings_of({"wandb": {"mode": "offline", **chosen}}), {}, tmp_path / "run"):
         upload_model_to_wandb({"weight": torch.ones(2)}, 1, model_alias="best")
@@ -106,7 +115,9 @@ def test_a_queued_model_is_found_under_its_own_user_and_project(tmp_path, monkey
 
 def test_a_script_whose_run_is_disabled_uploads_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = types.SimpleNamespace(disabled=True, offline=False, project="P", entity="", name="n", id="i")
+    run = types.SimpleNamespace(
+        disabled=True, offline=False, project="P", entity="", name="n", id="i"
+    )
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=run))
     upload_model_to_wandb({"weight": torch.ones(2)}, 1)
     assert [*tmp_path.iterdir()] == []
@@ -114,7 +125,10 @@ def test_a_script_whose_run_is_disabled_uploads_nothing(tmp_path, monkeypatch):
 
 def test_a_model_that_no_tracker_of_the_run_keeps_is_told(tmp_path):
     settings = settings_of({"trackers": ["tensorboard"], "patience": 1.0})
-    with Tracking(settings, {}, tmp_path / "run"), pytest.warns(RuntimeWarning, match="not uploaded: no tracker"):
+    with (
+        Tracking(settings, {}, tmp_path / "run"),
+        pytest.warns(RuntimeWarning, match="not uploaded: no tracker"),
+    ):
         upload_model_to_wandb({"weight": torch.ones(10)}, 1)
 
 
@@ -124,11 +138,16 @@ def test_only_a_better_model_is_uploaded(offline):
     uploaded = []
     for step, reward in enumerate(rewards):
         state, metrics = {"weight": torch.full((2,), reward)}, {"mean_reward": reward}
-        uploaded.append(save_and_upload_best_model(state, step, metrics, best_value_tracker=tracker))
+        uploaded.append(
+            save_and_upload_best_model(state, step, metrics, best_value_tracker=tracker)
+        )
     offline.close()
     assert uploaded == [False, False, True, False, False, True]
     assert tracker == {"best_value": 2.5, "best_step": 5}
-    assert [record["aliases"] for record in kinds(offline.folder, "artifact")] == [["best"], ["best"]]
+    assert [record["aliases"] for record in kinds(offline.folder, "artifact")] == [
+        ["best"],
+        ["best"],
+    ]
 
 
 def test_a_metric_that_is_not_there_names_the_nearest(offline):
@@ -136,7 +155,9 @@ def test_a_metric_that_is_not_there_names_the_nearest(offline):
         save_and_upload_best_model({}, 1, {"mean_reward": 1.0}, "mean_rewards")
 
 
-@pytest.mark.parametrize("hostile", ["../up:best", "a/../b:best", "a/b/c/d:best", "model:", "", "model:a/b"])
+@pytest.mark.parametrize(
+    "hostile", ["../up:best", "a/../b:best", "a/b/c/d:best", "model:", "", "model:a/b"]
+)
 def test_hostile_references_are_refused(hostile, tmp_path):
     with pytest.raises(RegistryError):
         download_model_from_wandb(hostile, tmp_path / "models")
@@ -180,11 +201,21 @@ print(json.dumps([str(path), "navrl.sim" in sys.modules]))
 
 
 @pytest.mark.slow
-def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb_environment, tmp_path, monkeypatch):
-    own = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # not the one of these tests
+def test_a_foreign_script_with_its_own_run_uploads_and_downloads(
+    emulator, wandb_environment, tmp_path, monkeypatch
+):
+    # not the one of these tests
+    own = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     downloads = partial(emulator.operations.get, "GetArtifactMembershipFileUrls", 0)
     before, earlier = downloads(), set(emulator.artifacts)  # of other tests
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=own)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=own,
+    )
     assert done.returncode == 0, done.stderr
     path, simulator = json.loads(done.stdout.splitlines()[-1])
     assert not simulator
@@ -202,7 +233,8 @@ def test_a_foreign_script_with_its_own_run_uploads_and_downloads(emulator, wandb
         kept = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)
     assert str(kept) == path
     kept.write_bytes(b"damaged")
-    queued = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)  # from the queue of the script
+    # from the queue of the script
+    queued = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)
     assert torch.load(queued)["weight"].mean() == 2.0
 
 
@@ -216,21 +248,30 @@ OBSERVATION = {"agents": {"observation": PARTS}}
 
 def test_a_model_made_from_specs_saves_a_file_that_flies_and_loads_it_again(offline, tmp_path):
     model = create_navrl_model(load_config(), OBSERVATION, spec(4, 3), "cpu")
-    path = model.save_checkpoint(tmp_path / "deep" / "model.pt", 12, upload_to_wandb=True, wandb_alias="best")
+    path = model.save_checkpoint(
+        tmp_path / "deep" / "model.pt", 12, upload_to_wandb=True, wandb_alias="best"
+    )
     assert load_policy(path).card["iteration"] == 12
     other = create_navrl_model(None, OBSERVATION, spec(4, 3))
     assert other.load_checkpoint(path)["card"]["iteration"] == 12
     fetched, plain = create_navrl_model(None, OBSERVATION), create_navrl_model(None, OBSERVATION)
     assert fetched.load_from_wandb("P/model:best", tmp_path / "models")["card"]["iteration"] == 12
-    plain.network.load_state_dict(torch.load(download_model_from_wandb("P/model:best", tmp_path / "models")))
+    plain.network.load_state_dict(
+        torch.load(download_model_from_wandb("P/model:best", tmp_path / "models"))
+    )
     for restored in (other, fetched, plain):
-        assert all(torch.equal(a, b) for a, b in zip(model.network.parameters(), restored.network.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(model.network.parameters(), restored.network.parameters(), strict=True)
+        )
 
 
 def test_the_file_that_a_model_uploads_can_be_pulled_and_flown(offline, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
     model = create_navrl_model(load_config(), OBSERVATION, spec(4, 3), "cpu")
-    path = model.save_checkpoint(tmp_path / "model.pt", 12, upload_to_wandb=True, wandb_alias="best")
+    path = model.save_checkpoint(
+        tmp_path / "model.pt", 12, upload_to_wandb=True, wandb_alias="best"
+    )
     offline.close()
     options = ["--option", "mode=offline", "--option", f"folder={offline.folder}"]
     assert main(["models", "pull", "P/model:best", *options]) == 0
@@ -266,9 +307,19 @@ def test_what_to_do_fits_the_reason_that_a_model_was_not_fetched(reason, advice)
 def test_a_missing_key_is_told_as_such(tmp_path):
     """In a process of its own: W&B's client remembers keys."""
     program = "import navrl; navrl.download_model_from_wandb('user/project/model:best')"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
-    environment = kept | {"HOME": str(tmp_path), "WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("WANDB_") and name != "NETRC"
+    }
+    environment = kept | {
+        "HOME": str(tmp_path),
+        "WANDB_MODE": "online",
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+    }
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert "user/project/model:best: not fetched from W&B: " in done.stderr
     assert "Sign in with `wandb login`" in done.stderr

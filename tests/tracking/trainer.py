@@ -1,7 +1,9 @@
-"""A training without the training: logs, uploads, and tells how long each call and the end have taken.
+"""A training without the training: logs, uploads, and tells how long each call and the end have
+taken.
 
-`python trainer.py '{"folder": ..., "settings": {...}, "steps": 20, "every": 5, "pause": 0.05}'` prints a line after each
-step and one of JSON at the end; a line on its standard input is waited for where `"paced": true`.
+`python trainer.py '{"folder": ..., "settings": {...}, "steps": 20, "every": 5, "pause": 0.05}'`
+prints a line after each step and one of JSON at the end; a line on its standard input is waited for
+where `"paced": true`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from navrl.tracking.settings import MlflowSettings, TrackingSettings, WandbSetti
 
 def settings_of(values):
     values = dict(values)
-    wandb, mlflow = WandbSettings(**values.pop("wandb", {})), MlflowSettings(**values.pop("mlflow", {}))
+    wandb = WandbSettings(**values.pop("wandb", {}))
+    mlflow = MlflowSettings(**values.pop("mlflow", {}))
     return TrackingSettings(tuple(values.pop("trackers", ())), wandb, mlflow, **values)
 
 

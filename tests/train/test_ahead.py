@@ -1,4 +1,6 @@
-"""Collecting ahead in a training: which weights acted, and a resumed run that ends as if nothing had happened."""
+"""Collecting ahead in a training: which weights acted, and a resumed run that ends as if nothing
+had happened.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,18 @@ from navrl.train.team import Team
 from navrl.train.trainer import Trainer
 
 SMALL = (
-    "preset=smoke", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
-    "algo.training_frame_num=8", "algo.num_minibatches=2", "max_frame_num=1280", "env.max_episode_length=20",
-    "curriculum.final_collision=50", "use_pipelined_collector=true",
-)  # fmt: skip
+    "preset=smoke",
+    "env.num_envs=32",
+    "env.num_worlds=2",
+    "env.num_obstacles=10",
+    "env_dyn.num_obstacles=8",
+    "algo.training_frame_num=8",
+    "algo.num_minibatches=2",
+    "max_frame_num=1280",
+    "env.max_episode_length=20",
+    "curriculum.final_collision=50",
+    "use_pipelined_collector=true",
+)
 
 
 def trainer_of(*overrides):
@@ -40,7 +50,9 @@ def state_of(trainer):
 
 
 def test_each_batch_is_flown_with_the_weights_from_before_the_last_update():
-    trainer = trainer_of("algo.feature_extractor.learning_rate=0.05", "algo.actor.learning_rate=0.05")
+    trainer = trainer_of(
+        "algo.feature_extractor.learning_rate=0.05", "algo.actor.learning_rate=0.05"
+    )
     versions = [copy.deepcopy(trainer.network.state_dict())]
     for number in range(trainer.iterations):
         batch = trainer.collect()

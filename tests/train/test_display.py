@@ -1,4 +1,6 @@
-"""The display: everything is shown, at any width, with anything missing, cheaply; and nothing about it stops training."""
+"""The display: everything is shown, at any width, with anything missing, cheaply; and nothing about
+it stops training.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,58 @@ import pytest
 from rich.console import Console
 
 from navrl.train import display as module
-from navrl.train.display import LiveDisplay, PlainDisplay, Status, draw, open_display, plain_line, sparkline
+from navrl.train.display import (
+    LiveDisplay,
+    PlainDisplay,
+    Status,
+    draw,
+    open_display,
+    plain_line,
+    sparkline,
+)
 from navrl.train.saving import SaveStatus
 
 FULL = Status(
-    iteration=930, iterations=1500, frames=30_474_240, total_frames=49_152_000, seconds=372.0, frames_per_second=44_812.0,
-    success=0.918, collision=0.074, out_of_bounds=0.002, time_out=0.007, episode_return=27.5, episode_length=757.0,
-    policy_loss=-0.00467, value_loss=0.0456, kl=0.0113, entropy=-0.744, learning_rate=3.8e-4, gradient_norm=0.41,
-    explained_variance=0.826, phases={"data_collection": 0.28, "policy_training": 0.63, "checkpoint_save": 0.004},
-    stall_ms=0.54, evaluation={"350 static": 0.938, "350 static + 80 moving": 0.762}, seconds_left=228.0,
+    iteration=930,
+    iterations=1500,
+    frames=30_474_240,
+    total_frames=49_152_000,
+    seconds=372.0,
+    frames_per_second=44_812.0,
+    success=0.918,
+    collision=0.074,
+    out_of_bounds=0.002,
+    time_out=0.007,
+    episode_return=27.5,
+    episode_length=757.0,
+    policy_loss=-0.00467,
+    value_loss=0.0456,
+    kl=0.0113,
+    entropy=-0.744,
+    learning_rate=3.8e-4,
+    gradient_norm=0.41,
+    explained_variance=0.826,
+    phases={"data_collection": 0.28, "policy_training": 0.63, "checkpoint_save": 0.004},
+    stall_ms=0.54,
+    evaluation={"350 static": 0.938, "350 static + 80 moving": 0.762},
+    seconds_left=228.0,
     saves=SaveStatus(iteration=900, at=time.monotonic()),
-)  # fmt: skip
+)
 EMPTY = Status(iteration=0, iterations=0, frames=0, total_frames=0, seconds=0.0)
 BROKEN = Status(
-    iteration=1, iterations=1, frames=7, total_frames=5, seconds=math.nan, success=math.inf, kl=-math.inf, value_loss=1e30,
-    phases={"a": math.nan, "b": 0.9, "c": 0.9, "d": -1.0}, stall_ms=math.nan, evaluation={}, seconds_left=math.inf,
-)  # fmt: skip
+    iteration=1,
+    iterations=1,
+    frames=7,
+    total_frames=5,
+    seconds=math.nan,
+    success=math.inf,
+    kl=-math.inf,
+    value_loss=1e30,
+    phases={"a": math.nan, "b": 0.9, "c": 0.9, "d": -1.0},
+    stall_ms=math.nan,
+    evaluation={},
+    seconds_left=math.inf,
+)
 
 
 def drawn(status: Status, history: list[float] = [0.1, 0.5, 0.9], width: int = 100) -> str:  # noqa: B006
@@ -38,7 +76,12 @@ def drawn(status: Status, history: list[float] = [0.1, 0.5, 0.9], width: int = 1
 
 def terminal(width: int = 100) -> Console:
     return Console(
-        file=io.StringIO(), force_terminal=True, color_system=None, width=width, height=40, _environ={"TERM": "xterm"}
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system=None,
+        width=width,
+        height=40,
+        _environ={"TERM": "xterm"},
     )
 
 
@@ -49,10 +92,32 @@ def pipe() -> Console:
 def test_everything_is_shown():
     shown = drawn(FULL)
     for piece in (
-        "62 %", "6:12 gone", "3:48 left", "930 of 1,500", "30.5 M of 49.2 M", "44.8 k", "91.8 %", "7.4 %", "0.2 %", "0.7 %",
-        "27.5", "757", "-0.00467", "0.0456", "0.0113", "-0.744", "0.00038", "0.41", "82.6 %", "data collection 28 %",
-        "policy training 63 %", "checkpoint save 0.4 %", "0.54 ms", "350 static 93.8 %", "350 static + 80 moving 76.2 %",
-    ):  # fmt: skip
+        "62 %",
+        "6:12 gone",
+        "3:48 left",
+        "930 of 1,500",
+        "30.5 M of 49.2 M",
+        "44.8 k",
+        "91.8 %",
+        "7.4 %",
+        "0.2 %",
+        "0.7 %",
+        "27.5",
+        "757",
+        "-0.00467",
+        "0.0456",
+        "0.0113",
+        "-0.744",
+        "0.00038",
+        "0.41",
+        "82.6 %",
+        "data collection 28 %",
+        "policy training 63 %",
+        "checkpoint save 0.4 %",
+        "0.54 ms",
+        "350 static 93.8 %",
+        "350 static + 80 moving 76.2 %",
+    ):
         assert piece in shown
 
 
@@ -65,7 +130,9 @@ def test_no_width_and_no_missing_number_spoils_the_panel(status, width):
 
 
 FAILING = replace(
-    FULL, saves=SaveStatus(900, time.monotonic(), "No space left on device", failed_in_row=2, failed=2), unwritten=3
+    FULL,
+    saves=SaveStatus(900, time.monotonic(), "No space left on device", failed_in_row=2, failed=2),
+    unwritten=3,
 )
 
 
@@ -100,7 +167,14 @@ def test_the_curve_is_two_lines_high_with_the_oldest_to_the_left():
 
 def test_a_line_without_a_terminal_has_the_numbers_that_matter():
     line = plain_line(FULL)
-    for piece in ("iteration 930/1500", "30.5 M frames", "44.8 k frames/s", "success 91.8 %", "350 static 93.8 %", "3:48 left"):
+    for piece in (
+        "iteration 930/1500",
+        "30.5 M frames",
+        "44.8 k frames/s",
+        "success 91.8 %",
+        "350 static 93.8 %",
+        "3:48 left",
+    ):
         assert piece in line
     assert "\n" not in line
     assert plain_line(EMPTY).isascii()
@@ -114,7 +188,12 @@ def test_without_a_terminal_the_first_and_the_last_status_and_the_notes_are_prin
             display.update(Status(iteration, 100, iteration, 100, 0.0))
         display.note("checkpoint [saved]")
     lines = console.file.getvalue().splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["a title", "iteration 0/100", "checkpoint [saved]", "iteration 99/100"]
+    assert [line.split("  ")[0] for line in lines] == [
+        "a title",
+        "iteration 0/100",
+        "checkpoint [saved]",
+        "iteration 99/100",
+    ]
 
 
 def test_without_a_terminal_a_line_comes_every_ten_seconds(monkeypatch):
@@ -142,8 +221,14 @@ def test_on_a_terminal_the_last_status_stays_with_the_notes_above_it():
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "xterm"}])
 def test_a_terminal_that_cannot_draw_gets_lines(environment):
-    file = io.StringIO() if environment["TERM"] == "dumb" else io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with open_display(Console(file=file, force_terminal=True, _environ=environment), "title ·") as display:
+    file = (
+        io.StringIO()
+        if environment["TERM"] == "dumb"
+        else io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    )
+    with open_display(
+        Console(file=file, force_terminal=True, _environ=environment), "title ·"
+    ) as display:
         assert isinstance(display, PlainDisplay)
         display.update(FULL)
 
@@ -163,7 +248,9 @@ class GoneAway(io.StringIO):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error")])
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error")]
+)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_terminal_that_goes_away_does_not_stop_training(is_terminal, error):
     console = Console(file=GoneAway(error), force_terminal=is_terminal, _environ={"TERM": "xterm"})
@@ -188,7 +275,8 @@ def test_the_clocks_go_on_during_a_long_iteration(monkeypatch):
     display.close()
     shown = console.file.getvalue()
     assert "7:12 gone, 2:47 left" in shown
-    assert shown.rindex("6:12 gone, 3:48 left") > shown.rindex("7:12 gone")  # the last drawing is of the last status
+    # the last drawing is of the last status
+    assert shown.rindex("6:12 gone, 3:48 left") > shown.rindex("7:12 gone")
 
 
 def test_a_long_run_keeps_its_whole_curve_in_little_memory():

@@ -1,4 +1,6 @@
-"""A disk that takes no more: training goes on or stops as asked, says what failed, and the exit code tells."""
+"""A disk that takes no more: training goes on or stops as asked, says what failed, and the exit
+code tells.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ROOM_TO_TELL = 4096  # bytes, of the file that takes what the training prints
 
 
 def limit_files(pid: int, size: int) -> None:
-    """Let a process write no file beyond a size: its writes fail with EFBIG, as on a full disk with ENOSPC."""
+    """Let a process write no file beyond a size: its writes fail with EFBIG, as on a full disk with
+    ENOSPC.
+    """
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
@@ -41,13 +45,17 @@ def assert_no_iteration_is_missing(folder: Path) -> None:
 
 def go_on(server, folder: Path) -> None:
     """Resume a run for a few iterations more, to its end."""
-    server.train(folder, *ENDLESS, "resume=auto", f"max_frame_num={FRAMES * (steps(folder)[-1] + 4)}")
+    server.train(
+        folder, *ENDLESS, "resume=auto", f"max_frame_num={FRAMES * (steps(folder)[-1] + 4)}"
+    )
     assert_no_iteration_is_missing(folder)
 
 
 @pytest.fixture
 def limit(server, tmp_path, injected):
-    """Return a function that starts a training, lets it write no more files at a random moment, and returns it."""
+    """Return a function that starts a training, lets it write no more files at a random moment, and
+    returns it.
+    """
 
     def limit(seed: int):
         moments = random.Random(seed)
@@ -74,7 +82,9 @@ def test_what_failed_is_written_as_soon_as_there_is_room_again(limit, number):
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_run_whose_last_checkpoint_failed_ends_with_1_and_names_the_newest_whole_one(server, limit, number):
+def test_a_run_whose_last_checkpoint_failed_ends_with_1_and_names_the_newest_whole_one(
+    server, limit, number
+):
     run = limit(ROUNDS + number)
     run.send(signal.SIGTERM)
     told = run.finish(1)
@@ -86,7 +96,9 @@ def test_a_run_whose_last_checkpoint_failed_ends_with_1_and_names_the_newest_who
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later(server, tmp_path, number, injected):
+def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later(
+    server, tmp_path, number, injected
+):
     """Where the checkpoints were there is a file: not even root can write below it."""
     run = server.start(tmp_path / "run", *ENDLESS)
     run.wait_for(random.Random(number).randint(3, 10))
@@ -131,7 +143,9 @@ def small_disk(tmp_path):
     """A disk of 24 megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("only root may mount a small disk")
     yield place
@@ -139,7 +153,9 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.usefixtures("one_fault")
-def test_a_full_disk_from_the_beginning_ends_with_1_and_with_space_the_run_starts_over(server, whole, small_disk, tmp_path):
+def test_a_full_disk_from_the_beginning_ends_with_1_and_with_space_the_run_starts_over(
+    server, whole, small_disk, tmp_path
+):
     room = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     (small_disk / "ballast").write_bytes(bytes(room - (64 << 10)))
     folder = small_disk / "run"
@@ -155,7 +171,9 @@ def test_a_full_disk_from_the_beginning_ends_with_1_and_with_space_the_run_start
 
 
 @pytest.mark.usefixtures("one_fault")
-def test_results_that_cannot_be_written_at_the_end_are_told_and_the_run_can_be_finished_later(server, whole, tmp_path):
+def test_results_that_cannot_be_written_at_the_end_are_told_and_the_run_can_be_finished_later(
+    server, whole, tmp_path
+):
     (tmp_path / "run" / "evaluation.json" / "in the way").mkdir(parents=True)
     run = server.start(tmp_path / "run")
     told = run.finish(1)

@@ -33,8 +33,12 @@ def test_a_new_folder_has_everything(folder):
     assert folder.evaluations.is_dir()
     assert not folder.metrics.exists()
     assert sorted(path.name for path in folder.path.iterdir()) == [
-        "checkpoints", "config.yaml", "evaluations", "run.json", "training.lock",
-    ]  # fmt: skip
+        "checkpoints",
+        "config.yaml",
+        "evaluations",
+        "run.json",
+        "training.lock",
+    ]
 
 
 def test_the_record_says_what_ran_where(folder):
@@ -72,7 +76,9 @@ def test_outside_a_repository_there_is_no_commit(tmp_path, monkeypatch):
 
 def test_a_folder_with_a_run_is_refused_and_left_as_it_was(folder):
     folder.close()
-    before = {path: path.read_bytes() for path in folder.path.glob("*.*") if path.name != "training.lock"}
+    before = {
+        path: path.read_bytes() for path in folder.path.glob("*.*") if path.name != "training.lock"
+    }
     with pytest.raises(ConfigError, match=r"holds a run already.*run_folder=.*resume=auto"):
         RunFolder.create(folder.path, "seed: 1\n", "navrl train")
     assert {path: path.read_bytes() for path in before} == before
@@ -87,7 +93,9 @@ def test_a_folder_whose_making_was_cut_short_is_made_again(tmp_path):
 
 def test_a_second_training_is_refused_with_the_process_that_holds_the_folder(folder):
     for attempt in (lambda: create(folder.path), lambda: RunFolder.open(folder.path, lock=True)):
-        with pytest.raises(ConfigError, match=rf"{folder.path}: process {os.getpid()} on .* run_folder="):
+        with pytest.raises(
+            ConfigError, match=rf"{folder.path}: process {os.getpid()} on .* run_folder="
+        ):
             attempt()
 
 
@@ -117,7 +125,12 @@ def test_a_run_begun_or_resumed_later_has_a_higher_number_whatever_the_clock_say
 
 
 def test_what_is_no_record_beside_a_run_does_not_count(tmp_path):
-    for name, text in (("x", "[" * 100_000), ("y", "[]"), ("z", '{"sequence": "9"}'), ("u", '{"sequence": 7}')):
+    for name, text in (
+        ("x", "[" * 100_000),
+        ("y", "[]"),
+        ("z", '{"sequence": "9"}'),
+        ("u", '{"sequence": 7}'),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
     (tmp_path / "pipe").mkdir()
@@ -142,7 +155,9 @@ print("locked", flush=True)
 import time
 time.sleep(600)
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(ConfigError, match=f"process {process.pid}"):
             RunFolder.open(tmp_path / "a", lock=True)
@@ -177,7 +192,10 @@ def test_a_damaged_record_is_kept_aside_when_the_run_goes_on(folder, damage):
     for number in (1, 2):
         folder.record_path.write_bytes(damage)
         assert not folder.is_finished()
-        with pytest.warns(RuntimeWarning, match=rf"run\.json: damaged .*; it is kept as run\.damaged-{number}\.json"):
+        with pytest.warns(
+            RuntimeWarning,
+            match=rf"run\.json: damaged .*; it is kept as run\.damaged-{number}\.json",
+        ):
             folder.record_resume("navrl train resume=auto", 40)
         assert (folder.path / f"run.damaged-{number}.json").read_bytes() == damage
         assert folder.record()["command"] == "navrl train resume=auto"
@@ -199,7 +217,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, path):
 
 
 def test_an_evaluation_is_json_with_null_for_what_is_not_finite(folder):
-    path = folder.save_evaluation("iteration_000100", {"350 static": {"success": [0.9, math.nan], "n": 1024}})
+    path = folder.save_evaluation(
+        "iteration_000100", {"350 static": {"success": [0.9, math.nan], "n": 1024}}
+    )
     assert path == folder.evaluations / "iteration_000100.json"
     assert json.loads(path.read_text()) == {"350 static": {"success": [0.9, None], "n": 1024}}
 

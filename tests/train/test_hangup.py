@@ -1,4 +1,6 @@
-"""A terminal that is closed: the training saves at once and goes on without it, with all its processes."""
+"""A terminal that is closed: the training saves at once and goes on without it, with all its
+processes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from training_runs import learning, logged, steps
 
 pytestmark = pytest.mark.slow
 
-ENDLESS = ("max_frame_num=100_000_000", "eval_interval=0", "save_interval=100_000")  # each test stops its own
+# each test stops its own
+ENDLESS = ("max_frame_num=100_000_000", "eval_interval=0", "save_interval=100_000")
 
 
 class Terminal:
@@ -34,7 +37,9 @@ class Terminal:
             self.shown += os.read(self.master, 65536)
 
     def close(self) -> None:
-        """Close it as a terminal window is closed: the kernel sends SIGHUP, and every write to it fails."""
+        """Close it as a terminal window is closed: the kernel sends SIGHUP, and every write to it
+        fails.
+        """
         os.write(self._close, b".")
         self._reader.join()
         for descriptor in (self._slave, self.master, self._closing, self._close):
@@ -58,7 +63,9 @@ def assert_saved_and_went_on(run) -> None:
     run.wait_until(lambda: len(steps(run.folder)) > 1)
     wait_for_more(run)
     iterations = stop(run)
-    assert [record["iteration"] for record in learning(run.folder)] == list(range(1, iterations + 1))
+    assert [record["iteration"] for record in learning(run.folder)] == list(
+        range(1, iterations + 1)
+    )
     first, *between, last = steps(run.folder)
     assert (first, last) == (0, iterations)
     assert 1 <= len(between) <= 2  # written at the signal; the kernel may send a second one
@@ -66,7 +73,9 @@ def assert_saved_and_went_on(run) -> None:
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_training_outlives_its_terminal_and_saves_when_it_is_closed(server, tmp_path, processes, number, injected):
+def test_a_training_outlives_its_terminal_and_saves_when_it_is_closed(
+    server, tmp_path, processes, number, injected
+):
     terminal = Terminal()
     run = server.start(tmp_path / "run", *ENDLESS, f"processes={processes}", terminal=terminal.name)
     run.wait_for(random.Random(number).randint(1, 8))

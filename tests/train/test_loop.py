@@ -1,4 +1,6 @@
-"""The loop, led by this process: whatever fails after an iteration, its state is saved, and no signal is lost."""
+"""The loop, led by this process: whatever fails after an iteration, its state is saved, and no
+signal is lost.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def train(path, *overrides, display=PlainDisplay, policy=NOTHING_PUBLISHED):
         Publisher(policy, tracking) as publisher,
         assemble(config.processes, follow, order) as team,
     ):
-        return lead(team, order, folder, display(Console(file=io.StringIO()), ""), StopRequest(), publisher)
+        return lead(
+            team, order, folder, display(Console(file=io.StringIO()), ""), StopRequest(), publisher
+        )
 
 
 def test_after_an_error_between_iterations_a_last_checkpoint_is_written(tmp_path):
@@ -55,7 +59,9 @@ def test_after_an_error_between_iterations_a_last_checkpoint_is_written(tmp_path
     assert steps(tmp_path / "run") == [0, 3]
 
 
-def test_a_model_to_publish_that_can_be_neither_written_nor_removed_does_not_end_the_training(tmp_path):
+def test_a_model_to_publish_that_can_be_neither_written_nor_removed_does_not_end_the_training(
+    tmp_path,
+):
     folder = tmp_path / "run"
     (folder / "present.pt" / "in the way").mkdir(parents=True)
     assert train(folder, "eval_interval=0", policy=UploadPolicy(upload_frequency=1)).finished
@@ -72,7 +78,9 @@ def third_of_two(tmp_path_factory):
 
 
 def fail_in(part: str, monkeypatch) -> type[PlainDisplay]:
-    """Let a part of the leader fail after the third iteration, and return the display to train with."""
+    """Let a part of the leader fail after the third iteration, and return the display to train
+    with.
+    """
 
     def fail(*_):
         raise KeyError("a mistake of ours")
@@ -86,7 +94,9 @@ def fail_in(part: str, monkeypatch) -> type[PlainDisplay]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["display", "flight", "summary"])
-def test_an_error_of_the_leader_saves_the_state_of_the_whole_team(tmp_path, monkeypatch, third_of_two, part):
+def test_an_error_of_the_leader_saves_the_state_of_the_whole_team(
+    tmp_path, monkeypatch, third_of_two, part
+):
     display = fail_in(part, monkeypatch)
     interval = "eval_interval=0" if part == "display" else "eval_interval=3"
     with pytest.raises(KeyError, match="a mistake of ours"):
@@ -106,7 +116,9 @@ def test_if_another_process_has_died_too_the_leader_says_so_and_does_not_wait(tm
             super().update(status)
 
     with pytest.raises(TeamError, match="a training process is gone"):
-        train(tmp_path / "run", "processes=2", "save_interval=1000", "eval_interval=0", display=Deadly)
+        train(
+            tmp_path / "run", "processes=2", "save_interval=1000", "eval_interval=0", display=Deadly
+        )
     assert steps(tmp_path / "run") == [0]
 
 
@@ -120,7 +132,9 @@ def kill_workers() -> None:
 
 
 def signal_in(place: str, monkeypatch) -> None:
-    """Send SIGTERM to this process in the last iteration of SHORT, or in one of the evaluations after it."""
+    """Send SIGTERM to this process in the last iteration of SHORT, or in one of the evaluations
+    after it.
+    """
     owner, name = {
         "last iteration": (Trainer, "learn"),
         "last interim evaluation": (Trainer, "evaluate"),
@@ -151,12 +165,17 @@ def test_a_signal_at_the_end_ends_the_command_and_resuming_makes_the_evaluation(
     with monkeypatch.context() as patch:
         signal_in(place, patch)
         assert main(["train", *SHORT, f"run_folder={folder}"]) == 128 + signal.SIGTERM
-    assert f"`navrl train resume=auto run_folder={folder}`" in capsys.readouterr().out.replace("\n", "")
+    assert f"`navrl train resume=auto run_folder={folder}`" in capsys.readouterr().out.replace(
+        "\n", ""
+    )
     assert steps(folder)[-1] == 4
     assert "finished" not in json.loads((folder / "run.json").read_text())
     assert not (folder / "evaluation.json").exists()
     assert main(["train", *SHORT, f"run_folder={folder}", "resume=auto"]) == 0
     assert "finished" in json.loads((folder / "run.json").read_text())
     assert same(*(load_checkpoint(run / "model.pt") for run in (folder, undisturbed)))
-    found = [json.loads((run / "evaluation.json").read_text())["conditions"] for run in (folder, undisturbed)]
+    found = [
+        json.loads((run / "evaluation.json").read_text())["conditions"]
+        for run in (folder, undisturbed)
+    ]
     assert found[0] == found[1]

@@ -1,4 +1,6 @@
-"""Messages between training processes: the same values and bits on the other side, and no code from there."""
+"""Messages between training processes: the same values and bits on the other side, and no code from
+there.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,22 @@ def test_a_tensor_of_every_type_arrives_with_the_same_bits(name):
 
 
 def test_nested_plain_values_arrive_as_they_were():
-    value = {"a": [1, 2.5, None, True, "é"], "b": (1 << 70, {3: "three"}), "c": {}, "d": b"\x00\xff", "e": math.inf}
+    value = {
+        "a": [1, 2.5, None, True, "é"],
+        "b": (1 << 70, {3: "three"}),
+        "c": {},
+        "d": b"\x00\xff",
+        "e": math.inf,
+    }
     assert decode(encode(value)) == value
 
 
 def test_views_empty_tensors_and_arrays_arrive():
-    value = {"view": torch.arange(24).view(4, 6)[1:, ::2], "empty": torch.zeros(0, 3), "array": np.arange(3.0)}
+    value = {
+        "view": torch.arange(24).view(4, 6)[1:, ::2],
+        "empty": torch.zeros(0, 3),
+        "array": np.arange(3.0),
+    }
     arrived = decode(encode(value))
     assert torch.equal(arrived["view"], value["view"])
     assert arrived["empty"].shape == (0, 3)

@@ -15,20 +15,37 @@ from training_runs import ITERATIONS
 
 pytestmark = pytest.mark.slow
 NAMES = {
-    "train/step", "eval/mean_reward", "eval/success_rate", "eval/episode_length", "eval/mean_return", "best_model/step",
-    "best_model/mean_reward", "best_model/success_rate", "perf/frames_per_second", "perf/policy_training", "perf/evaluation",
-    "perf/data_collection", "model/total_parameters", "model/file_size_mb",
-}  # fmt: skip
+    "train/step",
+    "eval/mean_reward",
+    "eval/success_rate",
+    "eval/episode_length",
+    "eval/mean_return",
+    "best_model/step",
+    "best_model/mean_reward",
+    "best_model/success_rate",
+    "perf/frames_per_second",
+    "perf/policy_training",
+    "perf/evaluation",
+    "perf/data_collection",
+    "model/total_parameters",
+    "model/file_size_mb",
+}
 
 
 @pytest.fixture(scope="module")
 def run(server, tmp_path_factory):
-    """The folder of a training with a tracker, the best by mean_reward, every second checkpoint uploaded."""
+    """The folder of a training with a tracker, the best by mean_reward, every second checkpoint
+    uploaded.
+    """
     folder = tmp_path_factory.mktemp("named") / "run"
     told = server.train(
-        folder, "wandb.mode=offline", "registry.name=named", "registry.best_model_metric=mean_reward",
-        "registry.upload_frequency=2", "registry.keep_last_n=0",
-    )  # fmt: skip
+        folder,
+        "wandb.mode=offline",
+        "registry.name=named",
+        "registry.best_model_metric=mean_reward",
+        "registry.upload_frequency=2",
+        "registry.keep_last_n=0",
+    )
     (folder / "told.txt").write_text(told)
     return folder
 
@@ -56,7 +73,9 @@ def test_the_metrics_file_has_them_without_a_tracker(run):
     assert names >= NAMES - {"train/step"}  # its records have `iteration`
 
 
-def test_the_model_of_the_run_the_registry_the_trackers_and_the_display_agree_on_the_best(run, queued):
+def test_the_model_of_the_run_the_registry_the_trackers_and_the_display_agree_on_the_best(
+    run, queued
+):
     rewards = dict(queued["eval/mean_reward"])
     best = max(rewards, key=rewards.get)
     assert load_checkpoint(run / "model.pt")["card"]["iteration"] == best
@@ -82,7 +101,11 @@ def test_evaluations_and_checkpoints_store_the_names_beside_ours(run):
         assert row["mean_reward"] == row["mean_return"]
         assert row["success_rate"] == row["outcomes"]["success_100"]["share"]
         assert row["episode_length"] == row["mean_length"]
-    assert list_entries(run / "checkpoints")[-1].metrics.keys() >= {"mean_reward", "success_rate", "episode_length"}
+    assert list_entries(run / "checkpoints")[-1].metrics.keys() >= {
+        "mean_reward",
+        "success_rate",
+        "episode_length",
+    }
 
 
 def test_an_unknown_metric_is_refused_before_anything_is_made(server, tmp_path):

@@ -1,4 +1,6 @@
-"""`resume=auto` without a folder: the newest run that can go on, by a number that only grows, never by the clock."""
+"""`resume=auto` without a folder: the newest run that can go on, by a number that only grows, never
+by the clock.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def make(tmp_path):
     def make(name, checkpoints=1, finished=False):
         with RunFolder.create(tmp_path / name, "seed: 0\n", "navrl train") as folder:
             for step in range(checkpoints):
-                save_checkpoint({"iteration": step}, folder.checkpoints / format_checkpoint_name(step))
+                save_checkpoint(
+                    {"iteration": step}, folder.checkpoints / format_checkpoint_name(step)
+                )
             if finished:
                 folder.record_finish(checkpoints)
         return folder
@@ -43,7 +47,9 @@ def test_the_run_begun_last_is_the_newest_whatever_its_files_dates(tmp_path, mak
 
 
 @pytest.mark.parametrize("number", range(2 * ROUNDS))
-def test_whatever_the_clock_does_the_run_begun_or_resumed_last_is_the_newest(tmp_path, make, number, injected):
+def test_whatever_the_clock_does_the_run_begun_or_resumed_last_is_the_newest(
+    tmp_path, make, number, injected
+):
     chance = random.Random(number)
     for _ in range(6):
         path = tmp_path / chance.choice("abcd")
@@ -53,7 +59,9 @@ def test_whatever_the_clock_does_the_run_begun_or_resumed_last_is_the_newest(tmp
         else:
             make(path.name)
         started = f"{chance.randint(1971, 2100)}-01-01T00:00:00+00:00"
-        path.joinpath("run.json").write_text(json.dumps(RunFolder(path).record() | {"started": started}))
+        path.joinpath("run.json").write_text(
+            json.dumps(RunFolder(path).record() | {"started": started})
+        )
         os.utime(path / "run.json", (chance.randint(0, 1 << 32),) * 2)
         injected.add()
         assert chosen(tmp_path) == path.name
@@ -103,7 +111,10 @@ def test_where_all_are_finished_it_is_the_newest(tmp_path, make):
 
 def test_runs_of_older_versions_come_before_by_the_time_they_say(tmp_path, make):
     make("new")
-    for name, started in (("old", "2031-01-01T00:00:00+00:00"), ("older", "2030-01-01T00:00:00+00:00")):
+    for name, started in (
+        ("old", "2031-01-01T00:00:00+00:00"),
+        ("older", "2030-01-01T00:00:00+00:00"),
+    ):
         folder = make(name)
         record = {key: value for key, value in folder.record().items() if key != "sequence"}
         folder.record_path.write_text(json.dumps(record | {"started": started}))

@@ -1,4 +1,6 @@
-"""What a training hands to the registry: the best, the last, every so often, and what happens when that fails."""
+"""What a training hands to the registry: the best, the last, every so often, and what happens when
+that fails.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def registry(tmp_path, monkeypatch):
 @pytest.fixture
 def publisher(registry, tmp_path):
     with Tracking(load_config([]).tracking, {}, tmp_path) as tracking:
-        yield lambda **settings: Publisher(UploadPolicy(**{"name": "flyer", "max_retries": 0} | settings), tracking)
+        yield lambda **settings: Publisher(
+            UploadPolicy(**{"name": "flyer", "max_retries": 0} | settings), tracking
+        )
 
 
 HOLD = """
@@ -77,37 +81,51 @@ def waiting(folder):
 def test_only_a_better_model_becomes_the_best(publisher, registry, tmp_path):
     training = publisher()
     for number, success in enumerate([0.5, 0.4, 0.7]):
-        training.publish(model(tmp_path, number), number + 1, {"success_100": success}, condition=CONDITION)
+        training.publish(
+            model(tmp_path, number), number + 1, {"success_100": success}, condition=CONDITION
+        )
     assert {version.metrics["success_100"] for version in registry.versions("flyer")} == {0.5, 0.7}
     assert registry.resolve("flyer:best").metrics["success_100"] == 0.7
     assert registry.resolve("flyer:best-350-static-80-moving") == registry.resolve("flyer:best")
 
 
-def test_the_best_of_an_earlier_training_is_not_replaced_by_a_worse_one(publisher, registry, tmp_path):
+def test_the_best_of_an_earlier_training_is_not_replaced_by_a_worse_one(
+    publisher, registry, tmp_path
+):
     publisher().publish(model(tmp_path, 0), 1, {"success_100": 0.9}, condition=CONDITION)
     told = publisher().publish(model(tmp_path, 1), 1, {"success_100": 0.6}, condition=CONDITION)
     assert told == ""
     assert registry.resolve("flyer:best").metrics["success_100"] == 0.9
 
 
-def test_models_under_other_obstacles_have_a_best_of_their_own_and_take_nothing_away(publisher, registry, tmp_path):
+def test_models_under_other_obstacles_have_a_best_of_their_own_and_take_nothing_away(
+    publisher, registry, tmp_path
+):
     publisher().publish(model(tmp_path, 0), 1, {"success_100": 0.9}, condition=CONDITION)
     for number in range(1, 9):
-        publisher().publish(model(tmp_path, number), 1, {"success_100": number / 100}, condition="50 static")
+        publisher().publish(
+            model(tmp_path, number), 1, {"success_100": number / 100}, condition="50 static"
+        )
     assert registry.resolve("flyer:best").metrics["success_100"] == 0.9
     assert registry.resolve("flyer:best-350-static-80-moving").metrics["success_100"] == 0.9
     assert registry.resolve("flyer:best-50-static").metrics["success_100"] == 0.08
-    assert publisher().publish(model(tmp_path, 9), 1, {"success_100": 0.3}, condition=CONDITION) == ""
+    assert (
+        publisher().publish(model(tmp_path, 9), 1, {"success_100": 0.3}, condition=CONDITION) == ""
+    )
 
 
 def test_what_is_best_is_what_the_policy_says(publisher, registry, tmp_path):
     training = publisher(best_model_metric="static_collision", best_model_mode="min")
-    training.publish(model(tmp_path), 1, {"success_100": 0.9, "static_collision": 0.1}, condition=CONDITION)
+    training.publish(
+        model(tmp_path), 1, {"success_100": 0.9, "static_collision": 0.1}, condition=CONDITION
+    )
     assert training.wants({"success_100": 0.5, "static_collision": 0.05}, CONDITION)
     assert not training.wants({"success_100": 0.95, "static_collision": 0.2}, CONDITION)
 
 
-def test_old_versions_that_cannot_be_dropped_are_a_warning_and_no_second_version(publisher, registry, tmp_path, monkeypatch):
+def test_old_versions_that_cannot_be_dropped_are_a_warning_and_no_second_version(
+    publisher, registry, tmp_path, monkeypatch
+):
     def fail(*_):
         raise sqlite3.OperationalError("database is locked")
 
@@ -126,7 +144,9 @@ def test_the_final_model_is_the_best_one_under_one_more_name(publisher, registry
     assert registry.resolve("flyer:final").metrics["success_100"] == 0.5
 
 
-def test_a_model_that_does_not_meet_the_conditions_is_kept_only_at_the_end(publisher, registry, tmp_path):
+def test_a_model_that_does_not_meet_the_conditions_is_kept_only_at_the_end(
+    publisher, registry, tmp_path
+):
     training = publisher(upload_conditions=UploadConditions(min_success_rate=0.8))
     assert training.publish(model(tmp_path, 0), 1, {"success_100": 0.7}, condition=CONDITION) == ""
     assert training.publish(model(tmp_path, 0), 2, {}, final=True)
@@ -141,11 +161,18 @@ def test_old_versions_without_an_alias_go(publisher, registry, tmp_path):
 
 
 def test_every_nth_checkpoint_is_due_and_nothing_between_checkpoints(publisher):
-    assert [publisher(upload_frequency=3).due(save) for save in (0, 3, 4, 6)] == [False, True, False, True]
+    assert [publisher(upload_frequency=3).due(save) for save in (0, 3, 4, 6)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     assert not publisher().due(3)
 
 
-def test_a_model_names_the_version_that_its_training_began_with_as_long_as_that_is_there(publisher, registry, tmp_path):
+def test_a_model_names_the_version_that_its_training_began_with_as_long_as_that_is_there(
+    publisher, registry, tmp_path
+):
     registry.register("other", model(tmp_path, "first"))
     training = publisher(upload_frequency=1)
     training.parent = "other:latest"
@@ -156,7 +183,9 @@ def test_a_model_names_the_version_that_its_training_began_with_as_long_as_that_
     assert "parent" not in registry.resolve("flyer:v2").lineage
 
 
-def test_a_registry_that_fails_is_a_warning_and_training_goes_on(publisher, registry, tmp_path, monkeypatch):
+def test_a_registry_that_fails_is_a_warning_and_training_goes_on(
+    publisher, registry, tmp_path, monkeypatch
+):
     monkeypatch.setenv("NAVRL_REGISTRY", str(model(tmp_path)))  # a file where the folder should be
     with pytest.warns(RuntimeWarning, match="iteration 7 was not registered"):
         assert publisher().publish(model(tmp_path), 7, {"success_100": 0.5}) == ""
@@ -165,11 +194,15 @@ def test_a_registry_that_fails_is_a_warning_and_training_goes_on(publisher, regi
 def test_a_registry_that_fails_is_an_error_for_those_who_want_it(publisher, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVRL_REGISTRY", str(model(tmp_path)))
     with pytest.raises(RegistryError, match="iteration 7 was not registered"):
-        publisher(continue_on_upload_failure=False).publish(model(tmp_path), 7, {"success_100": 0.5})
+        publisher(continue_on_upload_failure=False).publish(
+            model(tmp_path), 7, {"success_100": 0.5}
+        )
 
 
 @pytest.mark.usefixtures("impatient")
-def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the_training(publisher, registry, lock, tmp_path):
+def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the_training(
+    publisher, registry, lock, tmp_path
+):
     path = tmp_path / "model.pt"
     training = publisher(max_retries=9)
 
@@ -191,7 +224,9 @@ def test_models_of_a_locked_registry_wait_and_are_registered_in_the_order_of_the
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_registry_that_stays_locked_is_told_with_the_command_that_registers_by_hand(publisher, registry, lock, tmp_path):
+def test_a_registry_that_stays_locked_is_told_with_the_command_that_registers_by_hand(
+    publisher, registry, lock, tmp_path
+):
     with pytest.warns(RuntimeWarning) as warned, publisher() as training:
         training.publish(model(tmp_path), 7, {"success_100": 0.5}, final=True)
     command = str(warned[-1].message).split("`")[1]
@@ -216,7 +251,9 @@ def publish_some(training, folder, numbers):
 
 @pytest.mark.filterwarnings("ignore:the model of iteration")
 @pytest.mark.usefixtures("impatient")
-def test_however_long_the_registry_was_locked_the_next_model_brings_all_the_others_along(publisher, registry, lock, tmp_path):
+def test_however_long_the_registry_was_locked_the_next_model_brings_all_the_others_along(
+    publisher, registry, lock, tmp_path
+):
     training = publisher(max_retries=1, keep_last_n=0)
     assert publish_some(training, tmp_path, range(1, 6)) == ""
     lock.communicate()
@@ -225,7 +262,9 @@ def test_however_long_the_registry_was_locked_the_next_model_brings_all_the_othe
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_model_that_cannot_be_registered_does_not_hold_up_the_others(publisher, registry, lock, tmp_path, recwarn):
+def test_a_model_that_cannot_be_registered_does_not_hold_up_the_others(
+    publisher, registry, lock, tmp_path, recwarn
+):
     with publisher(keep_last_n=0) as training:
         training.publish(model(tmp_path, 1), 1, {"success_100": 0.5}, condition="50 static")
         publish_some(training, tmp_path, [2])
@@ -241,18 +280,27 @@ def test_a_model_that_cannot_be_registered_does_not_hold_up_the_others(publisher
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_model_that_waited_and_is_not_the_best_any_more_is_told_and_dropped(publisher, registry, lock, tmp_path):
+def test_a_model_that_waited_and_is_not_the_best_any_more_is_told_and_dropped(
+    publisher, registry, lock, tmp_path
+):
     training = publisher()
     with pytest.warns(RuntimeWarning, match="iteration 1 was not registered"):
         publish_some(training, tmp_path, [1])
     lock.communicate()
-    registry.register("flyer", model(tmp_path, 9), metrics={"success_100": 0.9}, tags={"condition": CONDITION})
-    assert publish_some(training, tmp_path, [2]) == "the model of iteration 1, which waited, is not needed any more"
+    registry.register(
+        "flyer", model(tmp_path, 9), metrics={"success_100": 0.9}, tags={"condition": CONDITION}
+    )
+    assert (
+        publish_some(training, tmp_path, [2])
+        == "the model of iteration 1, which waited, is not needed any more"
+    )
     assert waiting(tmp_path) == []
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_failed_too_often_is_an_error_for_those_who_want_it_and_no_model_is_lost(publisher, registry, lock, tmp_path):
+def test_what_failed_too_often_is_an_error_for_those_who_want_it_and_no_model_is_lost(
+    publisher, registry, lock, tmp_path
+):
     training = publisher(max_retries=1, continue_on_upload_failure=False)
     with pytest.warns(RuntimeWarning, match="iteration 1 was not registered"):
         publish_some(training, tmp_path, [1])
@@ -262,7 +310,9 @@ def test_what_failed_too_often_is_an_error_for_those_who_want_it_and_no_model_is
 
 
 @pytest.mark.usefixtures("impatient")
-def test_asking_for_a_model_and_publishing_it_wait_one_deadline_together(publisher, registry, lock, tmp_path, monkeypatch):
+def test_asking_for_a_model_and_publishing_it_wait_one_deadline_together(
+    publisher, registry, lock, tmp_path, monkeypatch
+):
     deadlines = []
 
     class Noting(Registry):
@@ -297,7 +347,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_models_that_wait_when_the_training_is_killed_are_registered_when_it_is_resumed(publisher, registry, lock, tmp_path):
+def test_models_that_wait_when_the_training_is_killed_are_registered_when_it_is_resumed(
+    publisher, registry, lock, tmp_path
+):
     for number in (1, 2):
         model(tmp_path, number)
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), CONDITION])
@@ -310,12 +362,17 @@ def test_models_that_wait_when_the_training_is_killed_are_registered_when_it_is_
     assert successes(registry) == [0.01, 0.02]
     final = registry.resolve("flyer:final")
     assert final == registry.resolve("flyer:best")
-    assert (final.tags["condition"], final.lineage["file"]) == (CONDITION, str(tmp_path / "model_2.pt"))
+    assert (final.tags["condition"], final.lineage["file"]) == (
+        CONDITION,
+        str(tmp_path / "model_2.pt"),
+    )
     assert not (tmp_path / "unregistered").exists()
 
 
 @pytest.mark.usefixtures("impatient")
-def test_while_the_registry_is_locked_what_waits_is_what_a_model_must_beat(publisher, registry, lock, tmp_path):
+def test_while_the_registry_is_locked_what_waits_is_what_a_model_must_beat(
+    publisher, registry, lock, tmp_path
+):
     training = publisher()
     with pytest.warns(RuntimeWarning, match="registered as soon as"):
         training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
@@ -324,10 +381,26 @@ def test_while_the_registry_is_locked_what_waits_is_what_a_model_must_beat(publi
 
 
 @pytest.mark.slow
-def test_a_training_comes_to_its_end_while_another_process_holds_the_registry(registry, lock, tmp_path):
-    words = ["preset=smoke", "headless=True", "processes=1", "env.num_envs=64", "max_frame_num=2048", "flight.episodes=16"]
-    navrl = [str(Path(sys.executable).with_name("navrl")), "train", *words, f"run_folder={tmp_path / 'run'}"]
-    done = subprocess.run([*navrl, "registry.name=flyer"], capture_output=True, text=True, timeout=300)
+def test_a_training_comes_to_its_end_while_another_process_holds_the_registry(
+    registry, lock, tmp_path
+):
+    words = [
+        "preset=smoke",
+        "headless=True",
+        "processes=1",
+        "env.num_envs=64",
+        "max_frame_num=2048",
+        "flight.episodes=16",
+    ]
+    navrl = [
+        str(Path(sys.executable).with_name("navrl")),
+        "train",
+        *words,
+        f"run_folder={tmp_path / 'run'}",
+    ]
+    done = subprocess.run(
+        [*navrl, "registry.name=flyer"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert lock.poll() is None
     assert "navrl models register flyer" in done.stderr
@@ -336,7 +409,12 @@ def test_a_training_comes_to_its_end_while_another_process_holds_the_registry(re
 
 def test_without_a_name_nothing_is_registered(registry, tmp_path):
     with Tracking(load_config([]).tracking, {}, tmp_path) as tracking:
-        assert Publisher(UploadPolicy(name=""), tracking).publish(model(tmp_path), 1, {"success_100": 1.0}) == ""
+        assert (
+            Publisher(UploadPolicy(name=""), tracking).publish(
+                model(tmp_path), 1, {"success_100": 1.0}
+            )
+            == ""
+        )
     assert registry.models() == []
 
 
@@ -345,6 +423,8 @@ def test_what_the_last_evaluation_found_stands_beside_the_version(publisher, reg
     training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
     periodic = publisher(upload_frequency=1)
     assert periodic.judged(model(tmp_path), {}) == ""
-    label = training.judged(model(tmp_path), {CONDITION: {"outcomes": {"success_100": {"share": 0.8125}}}})
+    label = training.judged(
+        model(tmp_path), {CONDITION: {"outcomes": {"success_100": {"share": 0.8125}}}}
+    )
     assert label == registry.resolve("flyer:best").label
     assert registry.resolve("flyer:best").tags["judged"] == f"{CONDITION}: 81.2 %"

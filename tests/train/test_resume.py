@@ -1,4 +1,6 @@
-"""A run that was stopped, killed or damaged goes on and ends as if nothing had happened, to the last bit."""
+"""A run that was stopped, killed or damaged goes on and ends as if nothing had happened, to the
+last bit.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,19 @@ pytestmark = pytest.mark.slow
 
 def test_a_run_from_the_shell_ends_like_one_of_the_warm_server(whole, tmp_path):
     command = [sys.executable, "-m", "navrl.cli", "train", *TINY, f"run_folder={tmp_path / 'run'}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, env=os.environ | ONE_THREAD)
+    subprocess.run(
+        command, check=True, capture_output=True, timeout=PATIENCE, env=os.environ | ONE_THREAD
+    )
     assert_ends_alike(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("number", range(4 * ROUNDS))
-def test_a_run_killed_again_and_again_ends_as_if_never_stopped(server, whole, tmp_path, number, injected):
-    """Five kill -9 at random moments each: twenty in all. A kill too late for the run begins it anew."""
+def test_a_run_killed_again_and_again_ends_as_if_never_stopped(
+    server, whole, tmp_path, number, injected
+):
+    """Five kill -9 at random moments each: twenty in all. A kill too late for the run begins it
+    anew.
+    """
     moments, kills, attempt = random.Random(number), 0, 0
     run = server.start(tmp_path / "run0")
     while kills < 5:
@@ -73,7 +81,9 @@ def test_a_run_that_collects_ahead_and_is_killed_ends_as_if_never_stopped(server
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_stops_with_its_code_and_the_run_goes_on_from_there(server, whole, tmp_path, number):
+def test_a_signal_saves_and_stops_with_its_code_and_the_run_goes_on_from_there(
+    server, whole, tmp_path, number
+):
     folder = tmp_path / "run"
     run = server.start(folder)
     run.wait_for(7)
@@ -95,13 +105,23 @@ def test_a_signal_does_not_cost_the_evaluation_that_was_due(server, tmp_path):
     run.send(signal.SIGTERM)
     run.finish(128 + signal.SIGTERM)
     server.train(run.folder, *overrides, "resume=auto")
-    assert evaluated(run.folder) == evaluated(tmp_path / "whole") == [f"iteration_{number:06d}.json" for number in range(1, 7)]
-    assert same(*(load_checkpoint(folder / "model.pt") for folder in (run.folder, tmp_path / "whole")))
+    assert (
+        evaluated(run.folder)
+        == evaluated(tmp_path / "whole")
+        == [f"iteration_{number:06d}.json" for number in range(1, 7)]
+    )
+    assert same(
+        *(load_checkpoint(folder / "model.pt") for folder in (run.folder, tmp_path / "whole"))
+    )
 
 
 def test_a_second_interrupt_ends_it_at_once_and_leaves_whole_files(server, tmp_path):
     run = server.start(
-        tmp_path / "run", "env.num_envs=2048", "algo.training_frame_num=64", "save_interval=1", "max_frame_num=100_000_000"
+        tmp_path / "run",
+        "env.num_envs=2048",
+        "algo.training_frame_num=64",
+        "save_interval=1",
+        "max_frame_num=100_000_000",
     )
     run.wait_for(1)
     run.send(signal.SIGINT)
@@ -127,11 +147,16 @@ def stop_before_first_checkpoint(server, folder, number) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_run_stopped_before_its_first_checkpoint_starts_over_to_the_same_end(server, whole, tmp_path, number):
+def test_a_run_stopped_before_its_first_checkpoint_starts_over_to_the_same_end(
+    server, whole, tmp_path, number
+):
     folder = tmp_path / "run"
     assert "Traceback" not in stop_before_first_checkpoint(server, folder, number)
     told = server.train(folder, "resume=auto")
-    assert "stopped before its first checkpoint: it starts over with the same settings and seed" in told
+    assert (
+        "stopped before its first checkpoint: it starts over with the same settings and seed"
+        in told
+    )
     assert_ends_alike(folder, whole)
     assert [resumed["iteration"] for resumed in record_of(folder)["resumed"]] == [0]
 
@@ -155,7 +180,9 @@ def test_without_a_folder_the_good_run_goes_on_and_not_the_one_that_died_later(s
     good.kill()
     stop_before_first_checkpoint(server, tmp_path / "runs" / "dead", signal.SIGKILL)
     output = tmp_path / "told.txt"
-    answer = server.ask(arguments=["train", *TINY, "resume=auto"], output=str(output), folder=str(tmp_path))
+    answer = server.ask(
+        arguments=["train", *TINY, "resume=auto"], output=str(output), folder=str(tmp_path)
+    )
     told = Run(server, answer["pid"], good.folder, output).finish()
     assert "resumed after iteration" in told
     assert "finished" in record_of(good.folder)
@@ -164,7 +191,10 @@ def test_without_a_folder_the_good_run_goes_on_and_not_the_one_that_died_later(s
 def test_a_finished_run_is_left_as_it_is_and_says_how_to_go_on(server, whole):
     before = {path: path.read_bytes() for path in whole.glob("*.js*")}
     told = server.train(whole, "resume=auto")
-    assert f"{whole} is finished: iteration 16 of 16; to go on, resume with max_frame_num above 4096" in told
+    assert (
+        f"{whole} is finished: iteration 16 of 16; to go on, resume with max_frame_num above 4096"
+        in told
+    )
     assert {path: path.read_bytes() for path in whole.glob("*.js*")} == before
 
 
@@ -181,7 +211,9 @@ def test_a_run_killed_in_its_last_evaluation_is_finished_by_resuming(server, who
 
 
 @pytest.mark.parametrize("damage", [b"nonsense\n", b"[" * 100_000 + b"\n"], ids=["words", "nested"])
-def test_a_damaged_line_of_the_metrics_is_kept_aside_and_the_run_goes_on(server, whole, tmp_path, damage):
+def test_a_damaged_line_of_the_metrics_is_kept_aside_and_the_run_goes_on(
+    server, whole, tmp_path, damage
+):
     run = server.start(tmp_path / "run")
     run.wait_for(5)
     run.kill()
@@ -189,7 +221,9 @@ def test_a_damaged_line_of_the_metrics_is_kept_aside_and_the_run_goes_on(server,
     first, *others = metrics.read_bytes().splitlines(keepends=True)
     metrics.write_bytes(b"".join([first, damage, *others]))
     told = server.train(run.folder, "resume=auto")
-    assert "1 damaged lines, the first is line 2; the file is kept as metrics.damaged-1.jsonl" in told
+    assert (
+        "1 damaged lines, the first is line 2; the file is kept as metrics.damaged-1.jsonl" in told
+    )
     assert damage in (run.folder / "metrics.damaged-1.jsonl").read_bytes()
     assert_ends_alike(run.folder, whole)
 
@@ -229,12 +263,17 @@ def test_a_run_that_has_ended_can_be_made_longer(server, whole, tmp_path):
     assert len(learning(folder)) == -(-4600 // 256)
 
 
-def test_a_checkpoint_of_the_registry_goes_on_in_a_folder_of_its_own_to_the_same_end(server, whole, tmp_path):
+def test_a_checkpoint_of_the_registry_goes_on_in_a_folder_of_its_own_to_the_same_end(
+    server, whole, tmp_path
+):
     with Registry() as registry:
         registry.register("resumed", checkpoints(whole)[1], aliases=["stable"])
     folder = tmp_path / "run"
     server.train(folder, "resume_checkpoint=resumed:stable")
-    ends = [{key: value for key, value in ending(run).items() if key != "best"} for run in (folder, whole)]
+    ends = [
+        {key: value for key, value in ending(run).items() if key != "best"}
+        for run in (folder, whole)
+    ]
     assert same(*ends)  # but for the best model, which is that of the folder
     assert learning(folder) == learning(whole)[-len(learning(folder)) :]
 
@@ -259,7 +298,9 @@ def test_a_training_process_that_dies_ends_the_run_with_its_files_whole(server, 
     run = server.start(tmp_path / "run", "processes=2", "max_frame_num=10_000_000")
     run.wait_for(5)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    [worker] = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    [worker] = [
+        child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
     os.kill(int(worker), signal.SIGKILL)
     assert "a training process is gone" in run.finish(2)
     for path in checkpoints(run.folder):

@@ -17,11 +17,25 @@ from navrl.train.sac_trainer import SACTrainer
 from navrl.train.team import Team
 
 SMALL = (
-    "preset=smoke", "algo=sac", "env.num_envs=32", "env.num_worlds=2", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
-    "sac.training_frame_num=8", "sac.batch_size=64", "sac.warmup=512", "sac.capacity=4000", "sac.critic_width=32",
-    "max_frame_num=2048", "env.max_episode_length=96", "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2",
-    "flight.recorded=0", "flight.animation=false",
-)  # fmt: skip
+    "preset=smoke",
+    "algo=sac",
+    "env.num_envs=32",
+    "env.num_worlds=2",
+    "env.num_obstacles=10",
+    "env_dyn.num_obstacles=8",
+    "sac.training_frame_num=8",
+    "sac.batch_size=64",
+    "sac.warmup=512",
+    "sac.capacity=4000",
+    "sac.critic_width=32",
+    "max_frame_num=2048",
+    "env.max_episode_length=96",
+    "flight.episodes=8",
+    "flight.interim_episodes=8",
+    "flight.worlds=2",
+    "flight.recorded=0",
+    "flight.animation=false",
+)
 
 
 def trainer_of(*overrides):
@@ -30,7 +44,9 @@ def trainer_of(*overrides):
 
 def state_of(trainer):
     """What a checkpoint holds, as the loop puts it together."""
-    return copy.deepcopy(trainer.shared_state() | {"ranks": [trainer.own_state()], "config": as_dict(trainer.config)})
+    return copy.deepcopy(
+        trainer.shared_state() | {"ranks": [trainer.own_state()], "config": as_dict(trainer.config)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +63,9 @@ def trained():
 def test_it_flies_at_random_until_its_memory_is_warm_and_then_learns(trained):
     _, reports, _ = trained
     assert [report["updates"] for report in reports] == [0, 16, 16, 16, 16, 16, 16, 16]
-    assert [report["remembered"] for report in reports] == [256 * (number + 1) for number in range(8)]
+    assert [report["remembered"] for report in reports] == [
+        256 * (number + 1) for number in range(8)
+    ]
     assert all(report["value_loss"] == report["value_loss"] for report in reports[1:])
 
 
@@ -58,23 +76,38 @@ def test_its_memory_gives_back_what_the_drones_saw():
     held = trainer.replay.get(torch.arange(256))
     used = trainer.layout.used
     assert torch.equal(trainer._observe(held, ""), batch.rows[..., :used].reshape(256, used))
-    assert torch.equal(trainer._observe(held, "next/"), batch.next_rows[..., :used].reshape(256, used))
+    assert torch.equal(
+        trainer._observe(held, "next/"), batch.next_rows[..., :used].reshape(256, used)
+    )
     assert torch.equal(held["action"], batch.action.reshape(256, 3))
 
 
 def test_what_it_learns_from_is_what_the_same_drone_met_next():
-    """The memory holds 600 frames of 4000 and is full later: both are compared with a plain list of transitions."""
+    """The memory holds 600 frames of 4000 and is full later: both are compared with a plain list of
+    transitions.
+    """
     trainer = trainer_of("sac.capacity=640", "sac.n_step=3", "sac.batch_size=512", "sac.gamma=0.9")
     history = []
     for _ in range(4):
         batch = trainer.collect()
         trainer.replay.extend(trainer._frames(batch))
-        history += [(batch.rows[t].clone(), batch.next_rows[t].clone(), batch.reward[t].clone(), batch.terminated[t].clone(),
-                     batch.ended[t].clone()) for t in range(8)]  # fmt: skip
+        history += [
+            (
+                batch.rows[t].clone(),
+                batch.next_rows[t].clone(),
+                batch.reward[t].clone(),
+                batch.terminated[t].clone(),
+                batch.ended[t].clone(),
+            )
+            for t in range(8)
+        ]
         held = history[-20:]  # 640 frames are 20 steps of 32 drones
         found = trainer._sample()
-        seen = {step[0][drone, : trainer.layout.used].numpy().tobytes(): (number, drone)
-                for number, step in enumerate(held) for drone in range(32)}  # fmt: skip
+        seen = {
+            step[0][drone, : trainer.layout.used].numpy().tobytes(): (number, drone)
+            for number, step in enumerate(held)
+            for drone in range(32)
+        }
         for row in range(512):
             number, drone = seen[trainer._observe(found, "")[row].numpy().tobytes()]
             total, power = 0.0, 1.0
@@ -84,7 +117,9 @@ def test_what_it_learns_from_is_what_the_same_drone_met_next():
                     break
             assert found["reward"][row].item() == pytest.approx(total, rel=1e-4, abs=1e-5)
             assert found["discount"][row].item() == pytest.approx(0.0 if later[3][drone] else power)
-            assert torch.equal(trainer._observe(found, "next/")[row], later[1][drone, : trainer.layout.used])
+            assert torch.equal(
+                trainer._observe(found, "next/")[row], later[1][drone, : trainer.layout.used]
+            )
 
 
 def test_its_memory_takes_a_fraction_of_its_frames():
@@ -152,11 +187,15 @@ def test_a_setting_of_the_other_algorithm_is_refused(overrides):
 
 
 def test_a_training_that_would_never_learn_is_refused():
-    with pytest.raises(ConfigError, match=r"sac.warmup is 20000; expected less than max_frame_num, 1000"):
+    with pytest.raises(
+        ConfigError, match=r"sac.warmup is 20000; expected less than max_frame_num, 1000"
+    ):
         load_config(["algo=sac", "max_frame_num=1000"])
 
 
-@pytest.mark.parametrize("override", ["algorithm=sac", "network.distribution=gaussian", "algorithm=td3"])
+@pytest.mark.parametrize(
+    "override", ["algorithm=sac", "network.distribution=gaussian", "algorithm=td3"]
+)
 def test_an_algorithm_and_its_distribution_belong_together(override):
     with pytest.raises(ConfigError, match="algo"):
         load_config([override])
@@ -166,9 +205,15 @@ def test_an_algorithm_and_its_distribution_belong_together(override):
 def test_the_command_trains_stops_resumes_and_leaves_a_policy_that_flies(tmp_path, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(["train", *SMALL, f"run_folder={whole}", "headless=true"]) == 0
-    assert main(["train", *SMALL, f"run_folder={parts}", "headless=true", "max_frame_num=1024"]) == 0
-    # The schedules follow the length of a run, so the two differ; what counts is that it goes on and ends.
-    assert main(["train", "resume=auto", f"run_folder={parts}", "headless=true", "max_frame_num=2048"]) == 0
+    assert (
+        main(["train", *SMALL, f"run_folder={parts}", "headless=true", "max_frame_num=1024"]) == 0
+    )
+    # The schedules follow the length of a run, so the two differ; what counts is that it goes on
+    # and ends.
+    assert (
+        main(["train", "resume=auto", f"run_folder={parts}", "headless=true", "max_frame_num=2048"])
+        == 0
+    )
     frames = [record["frames"] for record in MetricsLog.read(parts / "metrics.jsonl", "train")]
     assert frames == [256 * (number + 1) for number in range(8)]
     policy = load_policy(whole)

@@ -1,4 +1,6 @@
-"""What `resume_checkpoint=` takes: a checkpoint goes on, a model gives its weights to a new training."""
+"""What `resume_checkpoint=` takes: a checkpoint goes on, a model gives its weights to a new
+training.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from navrl.evaluate import PRETRAINED, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.model import model_state, save_model
 from navrl.registry.store import Registry
-from navrl.rl.network import NavigationNetwork, NetworkSettings, RowLayout, build_network, to_upstream
+from navrl.rl.network import (
+    NavigationNetwork,
+    NetworkSettings,
+    RowLayout,
+    build_network,
+    to_upstream,
+)
 from navrl.sim.settings import NavigationSettings
 from navrl.train.loop import Order, restore
 from navrl.train.opening import open_run
@@ -43,22 +51,35 @@ def opened(reference: str | Path, *typed: str):
     return run
 
 
-def model_file(path: Path, settings: NetworkSettings | None = None, task: NavigationSettings | None = None) -> Path:
+def model_file(
+    path: Path, settings: NetworkSettings | None = None, task: NavigationSettings | None = None
+) -> Path:
     settings, task = settings or NetworkSettings(), task or NavigationSettings()
-    layout = RowLayout(round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed)
+    layout = RowLayout(
+        round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed
+    )
     save_model(path, model_state(build_network(settings, layout), settings, task, {}))
     return path
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 # ------------------------------------------------------------------ models
 
 
-@pytest.mark.parametrize("reference", ["flyer", "flyer:best", "flyer:v1", "ada/drones/flyer:best", "pretrained", "copy.pt"])
-def test_a_model_by_any_of_its_names_gives_its_weights_to_a_new_training(registry, tmp_path, reference):
+@pytest.mark.parametrize(
+    "reference",
+    ["flyer", "flyer:best", "flyer:v1", "ada/drones/flyer:best", "pretrained", "copy.pt"],
+)
+def test_a_model_by_any_of_its_names_gives_its_weights_to_a_new_training(
+    registry, tmp_path, reference
+):
     shutil.copy(PRETRAINED, tmp_path / "copy.pt")
     registry.register("flyer", PRETRAINED, aliases=["best"])
     run = opened(reference)
@@ -72,8 +93,12 @@ def test_a_model_by_any_of_its_names_gives_its_weights_to_a_new_training(registr
     assert len(origin["sha256"]) == 64
 
 
-def test_the_settings_of_the_network_come_from_the_model_and_all_others_are_those_typed(registry, tmp_path):
-    task = NavigationSettings.of(sensor__lidar_vbeams=6, sensor__lidar_range=7.0, env__num_obstacles=5)
+def test_the_settings_of_the_network_come_from_the_model_and_all_others_are_those_typed(
+    registry, tmp_path
+):
+    task = NavigationSettings.of(
+        sensor__lidar_vbeams=6, sensor__lidar_range=7.0, env__num_obstacles=5
+    )
     model_file(tmp_path / "m.pt", NetworkSettings(extractor="vit"), task)
     run = opened("m.pt", "seed=5", "sensor.lidar_range=3.0")
     config = run.config
@@ -81,7 +106,9 @@ def test_the_settings_of_the_network_come_from_the_model_and_all_others_are_thos
     assert (config.sensor.lidar_range, config.seed, config.env.num_obstacles) == (3.0, 5, 10)
     assert "network.extractor=vit" in run.told
     assert config.resume_checkpoint == ""
-    assert yaml.safe_load(Path("new/config.yaml").read_text())["resume_checkpoint"] == str(tmp_path / "m.pt")
+    assert yaml.safe_load(Path("new/config.yaml").read_text())["resume_checkpoint"] == str(
+        tmp_path / "m.pt"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +120,9 @@ def test_the_settings_of_the_network_come_from_the_model_and_all_others_are_thos
         ("algo=sac", "was trained with algo=ppo"),
     ],
 )
-def test_a_typed_setting_that_does_not_fit_the_model_is_refused_by_name(registry, tmp_path, typed, told):
+def test_a_typed_setting_that_does_not_fit_the_model_is_refused_by_name(
+    registry, tmp_path, typed, told
+):
     model_file(tmp_path / "m.pt")
     words = ["preset=smoke", "run_folder=new", "resume_checkpoint=m.pt", typed]
     with pytest.raises(ConfigError, match=r"m\.pt") as caught:
@@ -131,16 +160,22 @@ def test_weights_of_another_shape_are_refused_by_their_name(registry):
     with pytest.raises(ConfigError, match=r"'dynamic\.0\.weight' is \(64, 50\).*\(128, 50\)"):
         opened("other.pt")
     torch.save({"step": 3}, "nothing.pt")
-    with pytest.raises(ConfigError, match=r"nothing\.pt holds neither a training state nor the weights"):
+    with pytest.raises(
+        ConfigError, match=r"nothing\.pt holds neither a training state nor the weights"
+    ):
         opened("nothing.pt")
 
 
 # ------------------------------------------------------------------ what is not there
 
 
-@pytest.mark.parametrize("reference", ["policy:stable", "runs/x/checkpoints/latest", "nowhere", "runs/x/latest"])
+@pytest.mark.parametrize(
+    "reference", ["policy:stable", "runs/x/checkpoints/latest", "nowhere", "runs/x/latest"]
+)
 def test_what_is_nowhere_is_told_by_what_was_typed_and_what_is_expected(registry, reference):
-    with pytest.raises(ConfigError, match=f"{reference}.*expected a checkpoint, a model, the folder of a run"):
+    with pytest.raises(
+        ConfigError, match=f"{reference}.*expected a checkpoint, a model, the folder of a run"
+    ):
         opened(reference)
 
 
@@ -157,11 +192,18 @@ def test_a_folder_that_holds_another_run_is_not_trained_in(registry, tmp_path):
         opened("pretrained")
 
 
-def test_a_reference_to_a_tracker_is_fetched_and_offline_the_error_says_what_to_do(registry, monkeypatch):
+def test_a_reference_to_a_tracker_is_fetched_and_offline_the_error_says_what_to_do(
+    registry, monkeypatch
+):
     monkeypatch.setenv("WANDB_MODE", "offline")
     with pytest.raises(ConfigError) as caught:
         opened("ada/drones/flyer:best")
-    for word in ("WANDB_API_KEY", "WANDB_MODE", "`navrl models pull ada/drones/flyer:best`", "wandb is offline"):
+    for word in (
+        "WANDB_API_KEY",
+        "WANDB_MODE",
+        "`navrl models pull ada/drones/flyer:best`",
+        "wandb is offline",
+    ):
         assert word in str(caught.value)
 
 
@@ -179,7 +221,9 @@ def test_a_tracker_that_does_not_answer_is_given_up_on_after_the_deadline(regist
 
 
 @pytest.mark.slow
-def test_the_folder_of_a_run_goes_on_in_a_new_one_to_the_same_end_and_is_left_alone(server, whole, tmp_path):
+def test_the_folder_of_a_run_goes_on_in_a_new_one_to_the_same_end_and_is_left_alone(
+    server, whole, tmp_path
+):
     half = tmp_path / "half"
     server.train(half, "max_frame_num=2048")
     before = tree(half)
@@ -195,9 +239,17 @@ def test_the_folder_of_a_run_goes_on_in_a_new_one_to_the_same_end_and_is_left_al
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_training_from_a_model_begins_with_its_weights_and_nothing_else(server, whole, tmp_path, processes):
+def test_a_training_from_a_model_begins_with_its_weights_and_nothing_else(
+    server, whole, tmp_path, processes
+):
     folder, before = tmp_path / "run", tree(whole)
-    words = (f"resume_checkpoint={whole / 'model.pt'}", "save_interval=1", "keep_last_n=99", f"processes={processes}", "seed=3")
+    words = (
+        f"resume_checkpoint={whole / 'model.pt'}",
+        "save_interval=1",
+        "keep_last_n=99",
+        f"processes={processes}",
+        "seed=3",
+    )
     assert "a new training from the weights of" in server.train(folder, *words, "max_frame_num=768")
     state = load_checkpoint(checkpoints(folder)[0])
     assert state["iteration"] == 0
@@ -205,12 +257,18 @@ def test_a_training_from_a_model_begins_with_its_weights_and_nothing_else(server
     assert state["optimizer"]["state"] == {}
     assert tree(whole) == before
     with Registry() as registry:
-        [version] = [one for one in registry.versions("smoke") if one.lineage.get("run_folder") == str(folder)][-1:]
+        [version] = [
+            one
+            for one in registry.versions("smoke")
+            if one.lineage.get("run_folder") == str(folder)
+        ][-1:]
     assert version.lineage["origin"]["file"] == str(whole / "model.pt")
 
 
 @pytest.mark.slow
-def test_a_run_that_started_from_a_model_and_died_before_its_first_checkpoint_starts_from_it_again(server, whole, tmp_path):
+def test_a_run_that_started_from_a_model_and_died_before_its_first_checkpoint_starts_from_it_again(
+    server, whole, tmp_path
+):
     folder = tmp_path / "run"
     words = (f"resume_checkpoint={whole / 'model.pt'}", "max_frame_num=512")
     server.train(folder, *words)
@@ -220,7 +278,9 @@ def test_a_run_that_started_from_a_model_and_died_before_its_first_checkpoint_st
     (folder / "metrics.jsonl").unlink()
     told = server.train(folder, "resume=auto", "max_frame_num=512")
     assert f"from the weights of {whole / 'model.pt'}" in told
-    assert same(end["model_state_dict"], load_checkpoint(checkpoints(folder)[-1])["model_state_dict"])
+    assert same(
+        end["model_state_dict"], load_checkpoint(checkpoints(folder)[-1])["model_state_dict"]
+    )
 
 
 @pytest.mark.slow
@@ -234,7 +294,9 @@ def test_a_checkpoint_of_a_training_flies(whole):
 def test_a_checkpoint_of_an_older_navrl_flies_too(registry):
     model = load_checkpoint(PRETRAINED)
     config = model["task"] | {"network": model["network"], "seed": 4, "device": "cpu"}
-    save_checkpoint({"iteration": 7, "network": model["parameters"], "ranks": [{}], "config": config}, "old.pt")
+    save_checkpoint(
+        {"iteration": 7, "network": model["parameters"], "ranks": [{}], "config": config}, "old.pt"
+    )
     policy, expected = load_policy("old.pt"), load_policy("pretrained")
     assert policy.task == expected.task
     assert same(policy.act.network.network.state_dict(), expected.act.network.network.state_dict())

@@ -36,7 +36,9 @@ def test_in_the_training_a_signal_is_noted(number):
 
 def test_handlers_and_mask_are_put_back():
     def state():
-        return [signal.getsignal(number) for number in (*STOPS, signal.SIGHUP)], signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        return [
+            signal.getsignal(number) for number in (*STOPS, signal.SIGHUP)
+        ], signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
     before = state()
     with StopRequest():
@@ -55,7 +57,9 @@ def test_a_hangup_asks_for_one_checkpoint_and_children_outlive_it():
         assert requested
         assert not stop.take_save_request()
         assert stop.exit_code == 0
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
         assert done.stdout == "alive\n"
 
 
@@ -70,7 +74,9 @@ with StopRequest():
         os._exit(0)
 os.write(1, b"left")
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         timer = threading.Timer(PATIENCE, process.kill)  # which ends the read below
         timer.start()
         told = os.read(process.stdout.fileno(), 4)

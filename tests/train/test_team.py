@@ -1,4 +1,6 @@
-"""Team: the same bits in every process, and nobody left waiting or left behind when one of them goes."""
+"""Team: the same bits in every process, and nobody left waiting or left behind when one of them
+goes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PATIENCE = 120.0  # s, on a machine that has more to do
 
 def own_values(rank: int) -> torch.Tensor:
     """Return numbers whose sum depends on the order of addition."""
-    return torch.randn(10_001, generator=torch.Generator().manual_seed(rank)) * 10.0 ** torch.arange(10_001).remainder(7)
+    return torch.randn(
+        10_001, generator=torch.Generator().manual_seed(rank)
+    ) * 10.0 ** torch.arange(10_001).remainder(7)
 
 
 def talk(team: Team, greeting: str) -> list[dict[str, Any]]:
@@ -108,7 +112,9 @@ def test_everybody_is_told_what_the_leader_shares(conversation):
         assert seen["shared"] == {"plan": [1, 2], "from": os.getpid()}
 
 
-def test_the_others_get_the_argument_have_one_thread_and_leave_interrupts_to_the_leader(conversation):
+def test_the_others_get_the_argument_have_one_thread_and_leave_interrupts_to_the_leader(
+    conversation,
+):
     first, second = conversation[0]
     assert second["greeting"] == "good morning"
     assert (first["threads"], second["threads"]) == (1, 1)
@@ -159,7 +165,9 @@ def test_an_error_of_the_leader_ends_the_others():
 @pytest.mark.parametrize("how", ["busy", "waiting"])
 def test_no_worker_outlives_a_leader_that_was_killed(how):
     command = [sys.executable, "-c", f"import test_team; test_team.lead_for_ever({how!r})"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as leader:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+    ) as leader:
         worker = int(leader.stdout.readline())
         assert runs(worker)
         leader.kill()
@@ -171,14 +179,22 @@ def test_no_worker_outlives_a_leader_that_was_killed(how):
 
 def other_interface() -> str:
     """Return the interface of this machine's first route to other machines, or nothing."""
-    return next((row.split()[0] for row in Path("/proc/net/route").read_text().splitlines()[1:]), "")
+    return next(
+        (row.split()[0] for row in Path("/proc/net/route").read_text().splitlines()[1:]), ""
+    )
 
 
 def listening(process: int) -> list[str]:
     """Return the addresses, in hexadecimal, that a process listens on."""
-    links = (os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir() if entry.is_symlink())
+    links = (
+        os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir() if entry.is_symlink()
+    )
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
-    rows = [row.split() for kind in ("tcp", "tcp6") for row in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    rows = [
+        row.split()
+        for kind in ("tcp", "tcp6")
+        for row in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
     return [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes]
 
 
@@ -187,7 +203,9 @@ def test_a_team_listens_on_loopback_alone_and_leaves_no_rendezvous_behind(monkey
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", other_interface())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with assemble(2, tell_and_sleep, "waiting") as team:
-        addresses = [address for process in team.gather(os.getpid()) for address in listening(process)]
+        addresses = [
+            address for process in team.gather(os.getpid()) for address in listening(process)
+        ]
         assert [*tmp_path.glob("navrl-team-*")] == []
         team.share(None)
     assert addresses
@@ -216,5 +234,7 @@ def lead_a_worker_that_never_joins() -> None:
 
 def test_a_worker_that_dies_before_it_joins_is_an_error_of_the_leader():
     command = [sys.executable, "-c", "import test_team; test_team.lead_a_worker_that_never_joins()"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=Path(__file__).parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, cwd=Path(__file__).parent
+    )
     assert "TeamError: training process 1 ended with 3" in done.stderr

@@ -1,4 +1,6 @@
-"""Trainer: shares without overlap, evaluations that disturb nothing, the best model kept, models that fly as before."""
+"""Trainer: shares without overlap, evaluations that disturb nothing, the best model kept, models
+that fly as before.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,19 @@ from navrl.train.team import Team
 from navrl.train.trainer import Trainer
 
 SMALL = (
-    "preset=smoke", "env.num_envs=32", "env.num_worlds=4", "env.num_obstacles=10", "env_dyn.num_obstacles=8",
-    "algo.training_frame_num=8", "algo.num_minibatches=2", "max_frame_num=2048", "env.max_episode_length=96",
-    "flight.episodes=8", "flight.interim_episodes=8", "flight.worlds=2",
-)  # fmt: skip
+    "preset=smoke",
+    "env.num_envs=32",
+    "env.num_worlds=4",
+    "env.num_obstacles=10",
+    "env_dyn.num_obstacles=8",
+    "algo.training_frame_num=8",
+    "algo.num_minibatches=2",
+    "max_frame_num=2048",
+    "env.max_episode_length=96",
+    "flight.episodes=8",
+    "flight.interim_episodes=8",
+    "flight.worlds=2",
+)
 
 
 def configured(*overrides):
@@ -58,7 +69,10 @@ def shapes(env):
 def shared():
     """The environment of one process, and those of two that share its task."""
     config = configured(
-        "env.num_worlds=6", "env.obstacles_per_world=[3,5,7,9]", "env_dyn.obstacles_per_world=[0,8,16,24]", "env.map_seed=7"
+        "env.num_worlds=6",
+        "env.obstacles_per_world=[3,5,7,9]",
+        "env_dyn.obstacles_per_world=[0,8,16,24]",
+        "env.map_seed=7",
     )
     teams = [Team(), Team(0, 2), Team(1, 2)]
     return config.task, [NavigationEnv(share_of(config.task, team)) for team in teams]
@@ -78,7 +92,11 @@ def test_the_worlds_of_two_processes_are_those_of_one_without_overlap(shared):
 
 def test_every_world_keeps_its_number_of_obstacles(shared):
     _, (whole, first, second) = shared
-    assert [*first.pool.moving_counts, *second.pool.moving_counts] == [*whole.pool.moving_counts] == [0, 8, 16, 24, 0, 8]
+    assert (
+        [*first.pool.moving_counts, *second.pool.moving_counts]
+        == [*whole.pool.moving_counts]
+        == [0, 8, 16, 24, 0, 8]
+    )
 
 
 def test_a_share_leaves_the_task_as_it_was(shared):
@@ -169,18 +187,24 @@ def test_as_many_worlds_as_there_may_be_are_still_different_ones():
 
 
 def flown(success, clearance, reward=0.0):
-    """Return ten flights with so many successes in a hundred, and the same clearance and return in all."""
+    """Return ten flights with so many successes in a hundred, and the same clearance and return in
+    all.
+    """
     statistics = {name: torch.zeros(10) for name in STATISTICS}
     statistics["success_100"][: round(10 * success)] = 1.0
     statistics["min_clearance"][:] = clearance
     statistics["return"][:] = reward
     nothing = torch.zeros(1, 0, 3)
-    return Flights(statistics, torch.arange(10) % 2, nothing, torch.zeros(0), torch.zeros(0), nothing)
+    return Flights(
+        statistics, torch.arange(10) % 2, nothing, torch.zeros(0), torch.zeros(0), nothing
+    )
 
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Return a function that evaluates one model after another, and gives what was kept, and what the display said."""
+    """Return a function that evaluates one model after another, and gives what was kept, and what
+    the display said.
+    """
 
     def evaluate(scores, **policy):
         trainer, kept, told = trainer_of(), [], io.StringIO()
@@ -191,7 +215,9 @@ def recorded(tmp_path):
             Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
         ):
             publisher = Publisher(UploadPolicy(**{"name": ""} | policy), tracker)
-            record = Record(trainer, folder, PlainDisplay(Console(file=told), ""), metrics, publisher)
+            record = Record(
+                trainer, folder, PlainDisplay(Console(file=told), ""), metrics, publisher
+            )
             for trainer.iteration, score in enumerate(scores, 1):
                 record.evaluated({"static": flown(1.0, 1.0), "moving": flown(*score)})
                 kept.append(load_checkpoint(folder.model_path)["card"]["iteration"])
@@ -200,16 +226,22 @@ def recorded(tmp_path):
     return evaluate
 
 
-def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstacles(recorded, tmp_path):
+def test_the_best_model_is_kept_by_success_then_by_clearance_among_moving_obstacles(
+    recorded, tmp_path
+):
     scores = [(0.0, 0.9), (0.5, 0.3), (0.5, 0.2), (0.5, 0.4), (0.4, 0.9), (0.5, 0.4), (0.7, 0.1)]
     trainer, kept, _ = recorded(scores)
     assert kept == [1, 2, 2, 4, 4, 4, 7]
     assert (trainer.best["iteration"], trainer.best["success_rate"]) == (7.0, pytest.approx(0.7))
     moving = load_policy(tmp_path / "run").card["evaluation"]["moving"]
-    assert moving["outcomes"]["success_100"]["share"] == moving["success_rate"] == pytest.approx(0.7)
+    assert (
+        moving["outcomes"]["success_100"]["share"] == moving["success_rate"] == pytest.approx(0.7)
+    )
 
 
-def test_of_models_that_never_succeed_the_one_with_the_highest_return_is_kept_and_any_success_is_better(recorded):
+def test_of_models_that_never_succeed_the_one_with_the_highest_return_is_kept_and_any_success_is_better(
+    recorded,
+):
     _, kept, _ = recorded([(0.0, 0.5, 3.0), (0.0, 0.5, 4.0), (0.0, 0.5, 2.0), (0.1, 0.5, 1.0)])
     assert kept == [1, 2, 2, 4]
 
@@ -241,7 +273,9 @@ def test_the_model_of_a_run_and_the_best_of_the_registry_follow_the_metric_of_th
 # ------------------------------------------------------------------ curriculum
 
 
-@pytest.mark.parametrize(("iteration", "penalty"), [(0, 2.0), (1, 4.0), (2, 6.0), (4, 10.0), (7, 10.0)])
+@pytest.mark.parametrize(
+    ("iteration", "penalty"), [(0, 2.0), (1, 4.0), (2, 6.0), (4, 10.0), (7, 10.0)]
+)
 def test_the_penalty_of_a_collision_grows_in_a_straight_line_and_stays(ramped, iteration, penalty):
     ramped.iteration = iteration
     ramped.collect()
@@ -250,7 +284,9 @@ def test_the_penalty_of_a_collision_grows_in_a_straight_line_and_stays(ramped, i
 
 @pytest.fixture(scope="module")
 def ramped():
-    trainer = trainer_of("reward.collision=2", "curriculum.final_collision=10", "curriculum.collision_until=0.5")
+    trainer = trainer_of(
+        "reward.collision=2", "curriculum.final_collision=10", "curriculum.collision_until=0.5"
+    )
     assert trainer.iterations == 8
     return trainer
 
@@ -263,7 +299,10 @@ def test_a_saved_model_flies_the_same_actions(tmp_path, extractor):
     trainer = trainer_of(f"network.extractor={extractor}", "env.action_limit=1.5")
     trainer.learn(trainer.collect())
     card = {"seed": 4, "evaluation": {"success": 0.5}}
-    save_model(tmp_path / "model.pt", model_state(trainer.network, trainer.config.network, trainer.config.task, card))
+    save_model(
+        tmp_path / "model.pt",
+        model_state(trainer.network, trainer.config.network, trainer.config.task, card),
+    )
     network, task, read = load_model(tmp_path / "model.pt")
     observation = trainer.env.observe()
     action = NetworkPilot(trainer.applied, 1.5)(observation)
@@ -282,7 +321,10 @@ def test_a_checkpoint_of_something_else_is_no_model(tmp_path):
 
 def test_a_model_cut_short_is_refused(tmp_path):
     trainer = trainer_of()
-    save_model(tmp_path / "model.pt", model_state(trainer.network, trainer.config.network, trainer.config.task, {}))
+    save_model(
+        tmp_path / "model.pt",
+        model_state(trainer.network, trainer.config.network, trainer.config.task, {}),
+    )
     content = (tmp_path / "model.pt").read_bytes()
     (tmp_path / "model.pt").write_bytes(content[: len(content) // 2])
     with pytest.raises(ContainerError, match=r"model\.pt"):
@@ -298,7 +340,9 @@ def test_a_trainer_goes_on_from_a_saved_state_bit_for_bit():
     state = copy.deepcopy(first.shared_state() | {"ranks": [first.own_state()]})
     second.load(state)
     for _ in range(2):
-        assert first.learn(first.collect()) == pytest.approx(second.learn(second.collect()), abs=0, rel=0, nan_ok=True)
+        assert first.learn(first.collect()) == pytest.approx(
+            second.learn(second.collect()), abs=0, rel=0, nan_ok=True
+        )
     for name, value in first.network.state_dict().items():
         assert torch.equal(value, second.network.state_dict()[name])
 
@@ -310,7 +354,10 @@ def test_a_state_that_is_none_of_a_training_is_refused():
 
 def test_a_state_of_an_older_navrl_is_read_under_the_names_of_today():
     trainer, old = trainer_of(), trainer_of("seed=1")
-    state = old.shared_state() | {"ranks": [old.own_state()], "best": {"success": 0.5, "clearance": 0.2, "iteration": 4.0}}
+    state = old.shared_state() | {
+        "ranks": [old.own_state()],
+        "best": {"success": 0.5, "clearance": 0.2, "iteration": 4.0},
+    }
     state["network"] = state.pop("model_state_dict")
     trainer.load(state)
     for name, value in trainer.network.state_dict().items():
@@ -330,7 +377,9 @@ def test_a_state_of_two_processes_is_refused_by_one_with_what_to_do():
 
 def test_numbers_next_to_zero_are_zero_in_a_training_and_only_there():
     def smallest():
-        return float(np.float64(5e-324) * np.float64(1)), float(torch.tensor(1e-310, dtype=torch.float64) * 1)
+        return float(np.float64(5e-324) * np.float64(1)), float(
+            torch.tensor(1e-310, dtype=torch.float64) * 1
+        )
 
     assert all(smallest())
     with flushed_denormals():
@@ -347,10 +396,16 @@ def test_a_short_training_in_a_light_world_improves_its_return():
     gains = []
     for seed in range(3):
         trainer = trainer_of(
-            f"seed={seed}", "env.num_envs=256", "env.num_obstacles=20", "env_dyn.num_obstacles=0",
-            "env.max_episode_length=1200", "algo.training_frame_num=32", "algo.num_minibatches=16",
-            "max_frame_num=245_760", "flight.interim_episodes=64",
-        )  # fmt: skip
+            f"seed={seed}",
+            "env.num_envs=256",
+            "env.num_obstacles=20",
+            "env_dyn.num_obstacles=0",
+            "env.max_episode_length=1200",
+            "algo.training_frame_num=32",
+            "algo.num_minibatches=16",
+            "max_frame_num=245_760",
+            "flight.interim_episodes=64",
+        )
         [before] = trainer.evaluate().values()
         while trainer.iteration < trainer.iterations:
             trainer.learn(trainer.collect())

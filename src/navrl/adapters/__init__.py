@@ -1,1 +1,3 @@
-"""The simulator as other libraries know environments; each module needs its own optional package."""
+"""The simulator as other libraries know environments; each module needs its own optional
+package.
+"""

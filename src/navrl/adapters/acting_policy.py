@@ -13,12 +13,15 @@ from navrl.errors import ConfigError
 __all__ = ["acting_policy", "acts_with_a_copy"]
 
 _WHAT_TO_PASS = (
-    "Pass policy=MODULE, the torch.nn.Module that it calls, to have its weights frozen for each batch, or policy=None "
+    "Pass policy=MODULE, the torch.nn.Module that it calls, to have its weights frozen for each "
+    "batch, or policy=None "
     "if no weights change while it collects"
 )
 
 
-def acting_policy(base: Any, policy: nn.Module | Literal["auto"] | None, push_weights: bool) -> nn.Module | None:
+def acting_policy(
+    base: Any, policy: nn.Module | Literal["auto"] | None, push_weights: bool
+) -> nn.Module | None:
     """Return the policy to freeze for each batch of a collector; None if there is none.
 
     Raises:
@@ -32,7 +35,10 @@ def acting_policy(base: Any, policy: nn.Module | Literal["auto"] | None, push_we
     if found is None:
         return None
     if not isinstance(found, nn.Module):
-        raise ConfigError(f"policy is a {type(found).__name__}; expected a torch.nn.Module, whose weights can be copied")
+        raise ConfigError(
+            f"policy is a {type(found).__name__}; expected a torch.nn.Module, whose weights can "
+            "be copied"
+        )
     if not push_weights:
         _refuse_what_cannot_be_frozen(base, found)
     return found
@@ -49,51 +55,77 @@ def acts_with_a_copy(base: Any) -> bool:
 def _policy_of(base: Any) -> nn.Module | None:
     """Return the module that a collector acts with; None for random actions."""
     policy = getattr(base, "policy", None)
-    if isinstance(policy, nn.Module) and next(itertools.chain(policy.parameters(), policy.buffers()), None) is not None:
+    if (
+        isinstance(policy, nn.Module)
+        and next(itertools.chain(policy.parameters(), policy.buffers()), None) is not None
+    ):
         return policy
     if _is_random(policy):
         return None
     if policy is None:
         found = "it has no attribute `policy`"
     elif isinstance(policy, nn.Module):
-        found = f"its policy is a {type(policy).__name__} that has no weights of its own, but may call what has"
+        found = (
+            f"its policy is a {type(policy).__name__} that has no weights of its own, but "
+            "may call what has"
+        )
     else:
         found = f"its policy is a {type(policy).__name__}, not a torch.nn.Module"
     name = type(base).__name__
-    raise ConfigError(f"PipelinedDataCollector: cannot find the weights that the {name} acts with: {found}. {_WHAT_TO_PASS}")
+    raise ConfigError(
+        f"PipelinedDataCollector: cannot find the weights that the {name} acts with: {found}. "
+        f"{_WHAT_TO_PASS}"
+    )
 
 
 def _is_random(policy: Any) -> bool:
     """Return whether this is TorchRL's policy of random actions."""
-    collectors = sys.modules.get("torchrl.collectors")  # nobody has a RandomPolicy without having loaded it
+    # nobody has a RandomPolicy without having loaded it
+    collectors = sys.modules.get("torchrl.collectors")
     return collectors is not None and isinstance(policy, collectors.RandomPolicy)
 
 
 def _check_pushing(base: Any, policy: Any) -> None:
     if not isinstance(policy, nn.Module):
-        raise ConfigError("push_weights needs the policy whose weights are pushed: pass policy=MODULE as well")
+        raise ConfigError(
+            "push_weights needs the policy whose weights are pushed: pass policy=MODULE as well"
+        )
     if not hasattr(base, "update_policy_weights_"):
-        raise ConfigError(f"push_weights: a {type(base).__name__} has no update_policy_weights_ to push weights with")
+        raise ConfigError(
+            f"push_weights: a {type(base).__name__} has no update_policy_weights_ to push "
+            "weights with"
+        )
 
 
 def _refuse_what_cannot_be_frozen(base: Any, policy: nn.Module) -> None:
     name = type(base).__name__
-    if hasattr(base, "num_workers"):  # TorchRL's collectors in other processes, which read shared memory
+    if hasattr(
+        base, "num_workers"
+    ):  # TorchRL's collectors in other processes, which read shared memory
         raise ConfigError(
-            f"PipelinedDataCollector: the workers of a {name} read the weights while they are trained. Give the {name} a "
-            "copy, copy.deepcopy(policy), and pass policy=policy and push_weights=True here; or pass policy=None if no "
+            f"PipelinedDataCollector: the workers of a {name} read the weights while they are "
+            f"trained. Give the {name} a "
+            "copy, copy.deepcopy(policy), and pass policy=policy and push_weights=True here; or "
+            "pass policy=None if no "
             "weights change while it collects"
         )
     if getattr(base, "cudagraphed_policy", False):
         raise ConfigError(
-            f"PipelinedDataCollector: the {name} replays its policy from a CUDA graph, which reads the weights while they "
+            f"PipelinedDataCollector: the {name} replays its policy from a CUDA graph, which "
+            "reads the weights while they "
             "are trained; make it without cudagraph_policy"
         )
     theirs = getattr(base, "policy", None)
-    if isinstance(theirs, nn.Module) and next(policy.parameters(), None) is not None and not _share_memory(policy, theirs):
+    if (
+        isinstance(theirs, nn.Module)
+        and next(policy.parameters(), None) is not None
+        and not _share_memory(policy, theirs)
+    ):
         raise ConfigError(
-            "the base collector acts with another policy than the one given: their weights are not the same memory. Give "
-            "both the same policy, or pass push_weights=True to have its copy updated before each batch"
+            "the base collector acts with another policy than the one given: their weights are "
+            "not the same memory. Give "
+            "both the same policy, or pass push_weights=True to have its copy updated before "
+            "each batch"
         )
 
 

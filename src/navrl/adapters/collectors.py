@@ -1,4 +1,6 @@
-"""NavigationCollector: the simulator's batches as TorchRL's own collector would give them, without its cost per step."""
+"""NavigationCollector: the simulator's batches as TorchRL's own collector would give them, without
+its cost per step.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ _FLAGS = ("done", "terminated", "truncated")
 
 
 class NavigationCollector(BaseCollector):  # type: ignore[misc]
-    """Flies all drones of a simulator with a policy and yields batches of `frames_per_batch` frames, (N, T).
+    """Flies all drones of a simulator with a policy and yields batches of `frames_per_batch`
+    frames, (N, T).
 
     A batch has the keys, shapes and contents that TorchRL's `Collector` gives around
     `TorchRLNavigationEnv`: observations, what the policy wrote, `"next"`, `("collector",
@@ -75,31 +78,49 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
     total_frames: float
 
     def __init__(
-        self, env: NavigationEnv | NavigationSettings, policy: Callable[[Any], Any] | None = None, *, frames_per_batch: int,
-        total_frames: int = -1, seed: int = 0, device: torch.device | str | None = None,
-        storing_device: torch.device | str | None = None, exploration_type: ExplorationType | None = None,
-        return_same_td: bool = False, split_trajs: bool = False, postproc: Callable[[Any], Any] | None = None,
-        reset_at_each_iter: bool = False, init_random_frames: int | None = None, replay_buffer: Any = None, **other: Any,
-    ) -> None:  # fmt: skip
+        self,
+        env: NavigationEnv | NavigationSettings,
+        policy: Callable[[Any], Any] | None = None,
+        *,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        storing_device: torch.device | str | None = None,
+        exploration_type: ExplorationType | None = None,
+        return_same_td: bool = False,
+        split_trajs: bool = False,
+        postproc: Callable[[Any], Any] | None = None,
+        reset_at_each_iter: bool = False,
+        init_random_frames: int | None = None,
+        replay_buffer: Any = None,
+        **other: Any,
+    ) -> None:
         super().__init__()
         refuse_options(other, inspect.signature(NavigationCollector.__init__).parameters)
         self.env = env if isinstance(env, NavigationEnv) else NavigationEnv(env, seed=seed)
         if not self.env.auto_reset:
-            raise ConfigError("the simulator was made with auto_reset=False; a collector needs one with auto_reset=True")
+            raise ConfigError(
+                "the simulator was made with auto_reset=False; a collector needs one with "
+                "auto_reset=True"
+            )
         if frames_per_batch < 1:
             raise ConfigError(f"frames_per_batch is {frames_per_batch}; expected at least 1")
         number = self.env.num_envs
-        self.frames_per_batch = -(-frames_per_batch // number)  # steps of all drones, as TorchRL means it
+        # steps of all drones, as TorchRL means it
+        self.frames_per_batch = -(-frames_per_batch // number)
         self.requested_frames_per_batch = self.frames_per_batch * number
         if self.requested_frames_per_batch != frames_per_batch:
             warnings.warn(
-                f"frames_per_batch is {frames_per_batch}, no multiple of the {number} drones: batches will have "
+                f"frames_per_batch is {frames_per_batch}, no multiple of the {number} drones: "
+                "batches will have "
                 f"{self.requested_frames_per_batch} frames",
                 stacklevel=2,
             )
         self.total_frames = float("inf") if total_frames < 0 else total_frames
         self.device = usable_device("cpu" if device is None else device)
-        self._batch_device = None if device is None else self.device  # as TorchRL's, which has none unless it is given one
+        # as TorchRL's, which has none unless it is given one
+        self._batch_device = None if device is None else self.device
         self.storing_device = storing_device and usable_device(storing_device, "storing_device")
         limit = self.env.settings.env.action_limit
         self._random_policy = RandomPolicy(Bounded(-limit, limit, (number, 3), device=self.device))
@@ -121,24 +142,34 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         number, steps, layout = self.env.num_envs, self.frames_per_batch, self.env.layout
         self._step = self.env.make_step()
         self._rows = torch.zeros(number, steps, layout.width, device=self.device)  # what was seen
-        self._next_rows = torch.zeros(number, steps, layout.width, device=self.device)  # and after the step
+        # and after the step
+        self._next_rows = torch.zeros(number, steps, layout.width, device=self.device)
         self._ids = torch.zeros(number, steps, dtype=torch.int64, device=self.device)
-        flags = {name: torch.zeros(number, steps, 1, dtype=torch.bool, device=self.device) for name in _FLAGS}
+        flags = {
+            name: torch.zeros(number, steps, 1, dtype=torch.bool, device=self.device)
+            for name in _FLAGS
+        }
         self._after = {name: torch.zeros_like(flag) for name, flag in flags.items()}
         self._after["reward"] = torch.zeros(number, steps, 1, device=self.device)
         self._after["stats"] = torch.zeros(number, steps, len(STATISTICS), device=self.device)
-        # No episode is over when a policy acts. They are written for each batch, as somebody may have written into them.
+        # No episode is over when a policy acts. They are written for each batch, as somebody may
+        # have written into them.
         self._always_zero = {**flags, "stats": torch.zeros_like(self._after["stats"])}
         seen = {**layout.split(self._rows), **self._always_zero}
         after = {**layout.split(self._next_rows), **self._after}
         shape = (number, steps)
-        whole = {**seen, "collector": TensorDict({"traj_ids": self._ids}, shape, self._batch_device)}
+        whole = {
+            **seen,
+            "collector": TensorDict({"traj_ids": self._ids}, shape, self._batch_device),
+        }
         self._batch = TensorDict(whole, shape, self._batch_device)
         # What the policy is shown at each step: views of the batch, made once.
         self._shown = [self._batch[:, t] for t in range(steps)]
         self._batch.set("next", TensorDict(after, shape, self._batch_device))
         self._batch.refine_names(..., "time")
-        self._written: dict[Any, Tensor] | None = None  # what the policy writes; known after its first call
+        self._written: dict[Any, Tensor] | None = (
+            None  # what the policy writes; known after its first call
+        )
         self._written_by: Any = None
         self._same: TensorDictBase | None = None  # what is handed out again and again
 
@@ -186,7 +217,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         return bool(collected < self.init_random_frames)
 
     def _buffers_for(self, shown: TensorDictBase, answer: TensorDictBase) -> dict[Any, Tensor]:
-        """Return buffers for the keys that a policy writes, new in the batch or instead of what is there."""
+        """Return buffers for the keys that a policy writes, new in the batch or instead of what is
+        there.
+        """
         buffers = {}
         for key, value in answer.items(include_nested=True, leaves_only=True):
             names = (key,) if isinstance(key, str) else key
@@ -196,11 +229,16 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             buffers[key] = torch.zeros(shape, dtype=value.dtype, device=self.device)
             self._batch.set(key, buffers[key])
         if "action" not in buffers:
-            raise CollectorError(f"the policy wrote {sorted(map(str, buffers))}; expected it to write 'action', (N, 3)")
+            raise CollectorError(
+                f"the policy wrote {sorted(map(str, buffers))}; expected it to write 'action', "
+                "(N, 3)"
+            )
         return buffers
 
     def _store(self, t: int) -> None:
-        """Store what came of a step. Where an episode ended, what comes next is its last observation, not the new one's."""
+        """Store what came of a step. Where an episode ended, what comes next is its last
+        observation, not the new one's.
+        """
         step, after = self._step, self._after
         done = step.terminated | step.truncated
         self._next_rows[:, t] = step.packed.to(self.device)
@@ -253,7 +291,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
                 yield None
 
     def _handed_out(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the one TensorDict that is handed out again and again, with our tensors in it, whatever was put there."""
+        """Return the one TensorDict that is handed out again and again, with our tensors in it,
+        whatever was put there.
+        """
         if self._same is None:
             self._same = batch.copy()
         elif self._same.is_locked:
@@ -267,7 +307,8 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
 
     _fps = fps  # as the collector of the original training script calls it
 
-    # ------------------------------------------------------------------ the rest of TorchRL's contract
+    # ------------------------------------------------------------------ the rest of TorchRL's
+    # contract
 
     def reset(self, index: Tensor | None = None) -> None:
         """Begin new episodes and trajectories, everywhere or where `index` says."""
@@ -303,14 +344,19 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         return seed if static_seed else int(seed_generator(seed))
 
     def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Copy weights into the policy: those of a module, a state_dict, or a TensorDict of parameters.
+        """Copy weights into the policy: those of a module, a state_dict, or a TensorDict of
+        parameters.
 
-        Without an argument nothing is done: the collector acts with the policy that it was given, not with a copy.
+        Without an argument nothing is done: the collector acts with the policy that it was given,
+        not with a copy.
         """
         if policy_or_weights is None:
             return
         if not isinstance(self.policy, nn.Module):
-            raise CollectorError(f"the policy is a {type(self.policy).__name__}; only a torch.nn.Module has weights to update")
+            raise CollectorError(
+                f"the policy is a {type(self.policy).__name__}; only a torch.nn.Module has "
+                "weights to update"
+            )
         if isinstance(policy_or_weights, nn.Module):
             policy_or_weights = policy_or_weights.state_dict()
         if isinstance(policy_or_weights, TensorDictBase):
@@ -321,9 +367,14 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
     def state_dict(self) -> OrderedDict[str, Any]:
         """Return all that is needed to continue bit for bit, the flying drones included.
 
-        All but the generator of a policy that draws its actions, which is torch's, not the collector's.
+        All but the generator of a policy that draws its actions, which is torch's, not the
+        collector's.
         """
-        policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+        policy = (
+            {"policy_state_dict": self.policy.state_dict()}
+            if isinstance(self.policy, nn.Module)
+            else {}
+        )
         return OrderedDict(
             **policy,
             env_state_dict=self.env.state_dict(),
@@ -345,31 +396,54 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         expected = {"env_state_dict", "observation", "traj_ids", "traj_pool", "frames", "iter"}
         missing = sorted(expected - set(state_dict))
         if missing:
-            raise StateError(f"the state lacks {', '.join(missing)}; expected what a NavigationCollector's state_dict() gave")
+            raise StateError(
+                f"the state lacks {', '.join(missing)}; expected what a NavigationCollector's "
+                "state_dict() gave"
+            )
         for name, own in (("observation", self._step.packed), ("traj_ids", self._trajectories)):
             saved = state_dict[name]
-            if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (own.shape, own.dtype):
-                found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
-                raise StateError(f"{name} of the state is {found}; expected {own.dtype} {tuple(own.shape)}")
+            if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (
+                own.shape,
+                own.dtype,
+            ):
+                found = (
+                    f"{saved.dtype} {tuple(saved.shape)}"
+                    if isinstance(saved, Tensor)
+                    else type(saved).__name__
+                )
+                raise StateError(
+                    f"{name} of the state is {found}; expected {own.dtype} {tuple(own.shape)}"
+                )
         try:
             trajectory = int(state_dict["traj_pool"]["traj_id"])
             frames, iteration = int(state_dict["frames"]), int(state_dict["iter"])
-            seed = None if state_dict.get("next_seed") is None else checked_seed(state_dict["next_seed"])
+            seed = (
+                None
+                if state_dict.get("next_seed") is None
+                else checked_seed(state_dict["next_seed"])
+            )
         except (TypeError, ValueError, KeyError) as error:
             raise StateError(
-                f"traj_pool, frames, iter or next_seed of the state is no number ({error!r}); expected whole numbers"
+                f"traj_pool, frames, iter or next_seed of the state is no number ({error!r}); "
+                "expected whole numbers"
             ) from error
         policy, weights = self.policy, state_dict.get("policy_state_dict")
         if isinstance(policy, nn.Module) and weights is not None:
             _refuse_weights_that_do_not_fit(policy, weights)
-        self.env.load_state_dict(state_dict["env_state_dict"])  # refuses before it changes anything, too
+        # refuses before it changes anything, too
+        self.env.load_state_dict(state_dict["env_state_dict"])
         if isinstance(policy, nn.Module) and weights is not None:
             policy.load_state_dict(weights)
         self._step.packed.copy_(state_dict["observation"])
         self._trajectories.copy_(state_dict["traj_ids"])
-        self._next_trajectory, self._frames, self._iter, self._next_seed = trajectory, frames, iteration, seed
+        self._next_trajectory = trajectory
+        self._frames = frames
+        self._iter = iteration
+        self._next_seed = seed
 
-    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+    def shutdown(
+        self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True
+    ) -> None:
         """Refuse to collect from now on; a simulator that was given stays usable."""
         self.closed = True
 
@@ -378,11 +452,17 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             raise CollectorError("the collector was shut down; make a new one")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} steps, policy={self.policy})"
+        return (
+            f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} "
+            f"steps, policy={self.policy})"
+        )
 
 
 def _refuse_weights_that_do_not_fit(policy: nn.Module, weights: Mapping[str, Any]) -> None:
     try:
-        copy.deepcopy(policy).load_state_dict(weights)  # torch loads what fits before it complains of the rest
+        # torch loads what fits before it complains of the rest
+        copy.deepcopy(policy).load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise StateError(f"the weights of the state do not fit the collector's policy: {error}") from error
+        raise StateError(
+            f"the weights of the state do not fit the collector's policy: {error}"
+        ) from error

@@ -1,4 +1,6 @@
-"""CompressedTensorDict and CompressedDataCollector: rollouts kept compressed, decompressed where they are read."""
+"""CompressedTensorDict and CompressedDataCollector: rollouts kept compressed, decompressed where
+they are read.
+"""
 
 from __future__ import annotations
 
@@ -33,35 +35,47 @@ _WORTH_BYTES = 64  # of a frame: smaller entries are not compressed unless they 
 class CompressedTensorDict:
     """A TensorDict some of whose entries are held compressed, and decompressed when they are read.
 
-    `data[key]` gives an entry, whole; `data["next"]` of a nested one gives a CompressedTensorDict; `data[index]` gives a
-    plain TensorDict, for which only the chunks that the index touches are decompressed. Keys nest as in TensorDict.
+    `data[key]` gives an entry, whole; `data["next"]` of a nested one gives a CompressedTensorDict;
+    `data[index]` gives a plain TensorDict, for which only the chunks that the index touches are
+    decompressed. Keys nest as in TensorDict.
 
-    What is read of a compressed entry is a new tensor: writing into it changes nothing here. Writing is by whole entries,
-    `data[key] = tensor`, which are compressed if they are among `compress_keys`; writing through an index is refused.
-    Everything is copied at the beginning, so the TensorDict may be written again afterwards.
+    What is read of a compressed entry is a new tensor: writing into it changes nothing here.
+    Writing is by whole entries, `data[key] = tensor`, which are compressed if they are among
+    `compress_keys`; writing through an index is refused. Everything is copied at the beginning, so
+    the TensorDict may be written again afterwards.
 
     Args:
         data: what to compress.
-        compress_keys: the entries to compress, by name; a nested TensorDict's name means all below it. By default every
-            entry with at least 64 bytes a frame.
+        compress_keys: the entries to compress, by name; a nested TensorDict's name means all below
+            it. By default every entry with at least 64 bytes a frame.
         level: of the codec.
-        codec: the name of a codec of `navrl.io.container.codecs`, or an object with the methods of `ChunkCodec`.
+        codec: the name of a codec of `navrl.io.container.codecs`, or an object with the methods of
+            `ChunkCodec`.
         chunk_rows: frames that are compressed together, in the order of the flattened batch.
-        shuffle: draws the order in which frames are put into chunks. Then `minibatches` decompresses every frame once.
+        shuffle: draws the order in which frames are put into chunks. Then `minibatches`
+            decompresses every frame once.
     """
 
     def __init__(
-        self, data: TensorDictBase, compress_keys: Sequence[Key] | None = None, *, level: int | None = 1,
-        codec: ChunkCodec | str = DEFAULT_CODEC, chunk_rows: int = 64, shuffle: torch.Generator | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        data: TensorDictBase,
+        compress_keys: Sequence[Key] | None = None,
+        *,
+        level: int | None = 1,
+        codec: ChunkCodec | str = DEFAULT_CODEC,
+        chunk_rows: int = 64,
+        shuffle: torch.Generator | None = None,
+    ) -> None:
         if not isinstance(data, TensorDictBase):
             raise ConfigError(f"data is a {type(data).__name__}; expected a TensorDict")
         self._level, self._codec, self._chunk_rows = level, codec, chunk_rows
         self.batch_size = torch.Size(data.batch_size)
         number = self.batch_size.numel()
         self._shuffled = shuffle is not None
-        self._order = None if shuffle is None else torch.randperm(number, generator=shuffle)  # frames by place
-        self._places = None if self._order is None else torch.argsort(self._order)  # places by frame
+        # frames by place
+        self._order = None if shuffle is None else torch.randperm(number, generator=shuffle)
+        # places by frame
+        self._places = None if self._order is None else torch.argsort(self._order)
         paths = _chosen(data, compress_keys)
         self._compressed_paths = set(paths)
         self._device: dict[Path, torch.device] = {}
@@ -73,7 +87,11 @@ class CompressedTensorDict:
     def _compress(self, path: Path, value: Tensor) -> None:
         rows = value.reshape(self.batch_size.numel(), *value.shape[len(self.batch_size) :])
         self._packed[path] = CompressedRows.compress(
-            rows, codec=self._codec, level=self._level, chunk_rows=self._chunk_rows, order=self._order
+            rows,
+            codec=self._codec,
+            level=self._level,
+            chunk_rows=self._chunk_rows,
+            order=self._order,
         )
         self._device[path] = value.device
 
@@ -99,7 +117,11 @@ class CompressedTensorDict:
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[Any]:
         """Return the keys, as TensorDict does; nested ones as tuples."""
         leaves = [_path(key) for key in self._plain.keys(True, True)] + list(self._packed)
-        nested = {path[:end]: None for path in leaves for end in range(1, len(path) + (0 if leaves_only else 1))}
+        nested = {
+            path[:end]: None
+            for path in leaves
+            for end in range(1, len(path) + (0 if leaves_only else 1))
+        }
         if leaves_only:
             nested = dict.fromkeys(leaves)
         paths = [path for path in nested if include_nested or len(path) == 1]
@@ -116,16 +138,27 @@ class CompressedTensorDict:
     @property
     def stored_nbytes(self) -> int:
         """Bytes that are really kept."""
-        places = 0 if self._places is None or self._order is None else self._places.nbytes + self._order.nbytes
-        return self._plain.bytes() + places + sum(packed.stored_nbytes for packed in self._packed.values())
+        places = (
+            0
+            if self._places is None or self._order is None
+            else self._places.nbytes + self._order.nbytes
+        )
+        return (
+            self._plain.bytes()
+            + places
+            + sum(packed.stored_nbytes for packed in self._packed.values())
+        )
 
     def sizes(self) -> dict[Path, tuple[int, int]]:
         """Return (bytes, bytes kept) of each compressed entry."""
-        return {path: (packed.nbytes, packed.stored_nbytes) for path, packed in self._packed.items()}
+        return {
+            path: (packed.nbytes, packed.stored_nbytes) for path, packed in self._packed.items()
+        }
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({tuple(self.batch_size)}, {len(self._packed)} entries compressed, "
+            f"{type(self).__name__}({tuple(self.batch_size)}, {len(self._packed)} entries "
+            "compressed, "
             f"{self.nbytes / 1e6:.1f} MB in {self.stored_nbytes / 1e6:.1f} MB)"
         )
 
@@ -148,17 +181,25 @@ class CompressedTensorDict:
         wanted = [_path(key) for key in keys]
         for path in wanted:
             self._refuse_unknown(path)
-        kept = {path: path for path in self._packed if any(path[: len(key)] == key for key in wanted)}
+        kept = {
+            path: path for path in self._packed if any(path[: len(key)] == key for key in wanted)
+        }
         return self._part(kept, self._plain.select(*wanted, strict=False))
 
     def exclude(self, *keys: Key) -> CompressedTensorDict:
         """Return all but the named entries; they are shared, not copied."""
         unwanted = [_path(key) for key in keys]
-        kept = {path: path for path in self._packed if not any(path[: len(key)] == key for key in unwanted)}
+        kept = {
+            path: path
+            for path in self._packed
+            if not any(path[: len(key)] == key for key in unwanted)
+        }
         return self._part(kept, self._plain.exclude(*unwanted))
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(part, str) for part in index)):
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and index and all(isinstance(part, str) for part in index)
+        ):
             self._refuse_unknown(_path(index))
             return self.get(index)
         frames = torch.arange(self.numel()).reshape(self.batch_size)[_on_cpu(index)]
@@ -172,14 +213,20 @@ class CompressedTensorDict:
         return result
 
     def minibatches(
-        self, size: int, generator: torch.Generator | None = None, *, keys: Sequence[Key] | None = None,
+        self,
+        size: int,
+        generator: torch.Generator | None = None,
+        *,
+        keys: Sequence[Key] | None = None,
         drop_last: bool = False,
-    ) -> Iterator[TensorDict]:  # fmt: skip
-        """Yield every frame once, in random order, as plain TensorDicts of `size` frames; only `keys`, if given.
+    ) -> Iterator[TensorDict]:
+        """Yield every frame once, in random order, as plain TensorDicts of `size` frames; only
+        `keys`, if given.
 
-        With `shuffle` it is the chunks whose order is drawn: as they hold random frames, each minibatch is a random one,
-        and decompresses nothing but itself when `size` is a multiple of `chunk_rows`. Without it any frame may
-        be in any chunk, and each minibatch decompresses all chunks that it touches, which may be most of them.
+        With `shuffle` it is the chunks whose order is drawn: as they hold random frames, each
+        minibatch is a random one, and decompresses nothing but itself when `size` is a multiple of
+        `chunk_rows`. Without it any frame may be in any chunk, and each minibatch decompresses all
+        chunks that it touches, which may be most of them.
         """
         if size < 1:
             raise ConfigError(f"minibatches of {size} frames; expected at least 1")
@@ -192,15 +239,22 @@ class CompressedTensorDict:
             yield source._read(flat[chosen], chosen)
 
     def _random_frames(self, generator: torch.Generator | None) -> Tensor:
-        if self._order is None or not self._shuffled:  # joined rollouts have an order, shuffled or not
+        if (
+            self._order is None or not self._shuffled
+        ):  # joined rollouts have an order, shuffled or not
             return torch.randperm(self.numel(), generator=generator)
-        starts = torch.randperm(-(-len(self._order) // self._chunk_rows), generator=generator) * self._chunk_rows
+        starts = (
+            torch.randperm(-(-len(self._order) // self._chunk_rows), generator=generator)
+            * self._chunk_rows
+        )
         places = (starts[:, None] + torch.arange(self._chunk_rows)).flatten()
         frames = self._order[places[places < len(self._order)]]
         return frames[frames >= 0]  # a chunk of joined rollouts may have empty places
 
     def _read(self, plain: TensorDictBase, frames: Tensor) -> TensorDict:
-        """Return a TensorDict of the plain entries and the compressed ones at given frames, of any shape."""
+        """Return a TensorDict of the plain entries and the compressed ones at given frames, of any
+        shape.
+        """
         flat = frames.reshape(-1)
         places = flat if self._places is None else self._places[flat]
         result = plain.copy()
@@ -212,11 +266,16 @@ class CompressedTensorDict:
     # ------------------------------------------------------------------ writing
 
     def set(self, key: Key, value: Tensor) -> Self:
-        """Set an entry, new or instead of the one there; compressed if it is among `compress_keys`."""
+        """Set an entry, new or instead of the one there; compressed if it is among
+        `compress_keys`.
+        """
         path = _path(key)
         shape = tuple(getattr(value, "shape", ()))
         if shape[: len(self.batch_size)] != tuple(self.batch_size):
-            raise ConfigError(f"{key!r} has the shape {shape}; expected one that begins with {tuple(self.batch_size)}")
+            raise ConfigError(
+                f"{key!r} has the shape {shape}; expected one that begins with "
+                f"{tuple(self.batch_size)}"
+            )
         if path in self._compressed_paths:
             self._compress(path, value)
         else:
@@ -224,12 +283,19 @@ class CompressedTensorDict:
         return self
 
     def __setitem__(self, key: Any, value: Tensor) -> None:
-        if not isinstance(key, str) and not (isinstance(key, tuple) and all(isinstance(part, str) for part in key)):
-            raise TypeError("a CompressedTensorDict is written by whole entries, data[key] = tensor; not through an index")
+        if not isinstance(key, str) and not (
+            isinstance(key, tuple) and all(isinstance(part, str) for part in key)
+        ):
+            raise TypeError(
+                "a CompressedTensorDict is written by whole entries, data[key] = tensor; not "
+                "through an index"
+            )
         self.set(key, value)
 
     def to(self, device: torch.device | str) -> CompressedTensorDict:
-        """Return one whose entries are on a device when they are read; what is compressed is shared."""
+        """Return one whose entries are on a device when they are read; what is compressed is
+        shared.
+        """
         place = usable_device(device)
         result = self._part({path: path for path in self._packed}, self._plain.to(place))
         result._device = dict.fromkeys(result._device, place)
@@ -239,15 +305,21 @@ class CompressedTensorDict:
 
     @classmethod
     def joined(cls, parts: Sequence[CompressedTensorDict]) -> CompressedTensorDict:
-        """Return several as one, along the last dimension of the batch (time), without decompressing or copying them."""
+        """Return several as one, along the last dimension of the batch (time), without
+        decompressing or copying them.
+        """
         first = parts[0]
-        result = first._part({path: path for path in first._packed}, torch.cat([part._plain for part in parts], -1))
+        result = first._part(
+            {path: path for path in first._packed}, torch.cat([part._plain for part in parts], -1)
+        )
         result.batch_size = torch.Size(result._plain.batch_size)
         for path in first._packed:
             result._packed[path] = CompressedRows.joined([part._packed[path] for part in parts])
         frames = torch.arange(result.numel()).reshape(result.batch_size)
         orders = []
-        for part, its in zip(parts, frames.split([part.batch_size[-1] for part in parts], -1), strict=True):
+        for part, its in zip(
+            parts, frames.split([part.batch_size[-1] for part in parts], -1), strict=True
+        ):
             its = its.reshape(-1) if part._order is None else its.reshape(-1)[part._order]
             orders.append(torch.cat([its, its.new_full((-len(its) % first._chunk_rows,), -1)]))
         result._order = torch.cat(orders)
@@ -258,7 +330,9 @@ class CompressedTensorDict:
         return result
 
     def _part(self, paths: Mapping[Path, Path], plain: TensorDictBase) -> CompressedTensorDict:
-        """Return one that shares compressed entries with this one, under other names: new path -> path here."""
+        """Return one that shares compressed entries with this one, under other names: new path ->
+        path here.
+        """
         result = object.__new__(type(self))
         result.__dict__.update(self.__dict__)
         result._plain = plain
@@ -269,7 +343,10 @@ class CompressedTensorDict:
 
     def _refuse_unknown(self, path: Path) -> None:
         if path not in self:
-            raise KeyError(f"no entry {path if len(path) > 1 else path[0]!r}; there are {self.keys(True, True)}")
+            raise KeyError(
+                f"no entry {path if len(path) > 1 else path[0]!r}; there are "
+                f"{self.keys(True, True)}"
+            )
 
 
 def _path(key: Key) -> Path:
@@ -285,24 +362,35 @@ def _on_cpu(index: Any) -> Any:
 def _chosen(data: TensorDictBase, keys: Sequence[Key] | None) -> list[Path]:
     """Return the paths of the tensors to compress."""
     frames = max(1, data.numel())
-    leaves = {_path(key): value for key, value in data.items(True, True) if isinstance(value, Tensor)}
+    leaves = {
+        _path(key): value for key, value in data.items(True, True) if isinstance(value, Tensor)
+    }
     if keys is None:
         return [path for path, value in leaves.items() if value.nbytes // frames >= _WORTH_BYTES]
     chosen = {}
     for key in keys:
         below = [path for path in leaves if path[: len(_path(key))] == _path(key)]
         if not below:
-            raise ConfigError(f"compress_keys names {key!r}, which is no tensor of the data; there are {sorted(leaves)}")
+            raise ConfigError(
+                f"compress_keys names {key!r}, which is no tensor of the data; there are "
+                f"{sorted(leaves)}"
+            )
         chosen.update(dict.fromkeys(below))
     return list(chosen)
 
 
 def _taken(parts: list[Any]) -> CompressedTensorDict | TensorDictBase:
-    """Return parts as one, and empty the list, or what is not shared would live twice while the rollout is used."""
+    """Return parts as one, and empty the list, or what is not shared would live twice while the
+    rollout is used.
+    """
     if len(parts) == 1:
         whole = parts[0]
     else:
-        whole = CompressedTensorDict.joined(parts) if isinstance(parts[0], CompressedTensorDict) else torch.cat(parts, -1)
+        whole = (
+            CompressedTensorDict.joined(parts)
+            if isinstance(parts[0], CompressedTensorDict)
+            else torch.cat(parts, -1)
+        )
     parts.clear()
     return whole
 
@@ -310,9 +398,10 @@ def _taken(parts: list[Any]) -> CompressedTensorDict | TensorDictBase:
 class CompressedDataCollector(ForwardsToBase):
     """The rollouts of a collector as CompressedTensorDicts, for machines short of memory.
 
-    With `batches_per_rollout` several batches of the collector make one rollout, each compressed as soon as it is there:
-    a collector of 4 steps and 8 batches a rollout never has more than 4 of 32 steps uncompressed. Frames are shuffled
-    within a batch, so that `minibatches` of the rollout decompresses every frame once an epoch.
+    With `batches_per_rollout` several batches of the collector make one rollout, each compressed as
+    soon as it is there: a collector of 4 steps and 8 batches a rollout never has more than 4 of 32
+    steps uncompressed. Frames are shuffled within a batch, so that `minibatches` of the rollout
+    decompresses every frame once an epoch.
 
     Attributes that this class lacks are those of the base collector.
 
@@ -325,24 +414,42 @@ class CompressedDataCollector(ForwardsToBase):
         batches_per_rollout: batches that are joined along time.
         codec: as in CompressedTensorDict.
         chunk_rows: as in CompressedTensorDict.
-        seed: of the order of the frames; None to keep frames in order, so that a part of a rollout is read quickly.
+        seed: of the order of the frames; None to keep frames in order, so that a part of a rollout
+            is read quickly.
     """
 
     return_same_td = False
 
     def __init__(
-        self, base_collector: Iterable[Any], compression_level: int | None = 1, *, compress: bool = True,
-        compress_keys: Sequence[Key] | None = None, postproc: Callable[[Any], Any] | None = None,
-        batches_per_rollout: int = 1, codec: ChunkCodec | str = DEFAULT_CODEC, chunk_rows: int = 64, seed: int | None = 0,
-    ) -> None:  # fmt: skip
+        self,
+        base_collector: Iterable[Any],
+        compression_level: int | None = 1,
+        *,
+        compress: bool = True,
+        compress_keys: Sequence[Key] | None = None,
+        postproc: Callable[[Any], Any] | None = None,
+        batches_per_rollout: int = 1,
+        codec: ChunkCodec | str = DEFAULT_CODEC,
+        chunk_rows: int = 64,
+        seed: int | None = 0,
+    ) -> None:
         if not isinstance(compress, bool):
-            raise ConfigError(f"compress is {compress!r}; expected True or False (the level is compression_level)")
+            raise ConfigError(
+                f"compress is {compress!r}; expected True or False (the level is compression_level)"
+            )
         if not isinstance(base_collector, Iterable):
-            raise ConfigError(f"base_collector is a {type(base_collector).__name__}; expected a collector")
+            raise ConfigError(
+                f"base_collector is a {type(base_collector).__name__}; expected a collector"
+            )
         batches_per_rollout = whole_number("batches_per_rollout", batches_per_rollout, 1)
-        self.base_collector, self.postproc, self.batches_per_rollout = base_collector, postproc, batches_per_rollout
+        self.base_collector = base_collector
+        self.postproc = postproc
+        self.batches_per_rollout = batches_per_rollout
         self.compress = compress
-        self._keys, self._level, self._codec, self._chunk_rows = compress_keys, compression_level, codec, chunk_rows
+        self._keys = compress_keys
+        self._level = compression_level
+        self._codec = codec
+        self._chunk_rows = chunk_rows
         self._shuffle = None if seed is None else torch.Generator().manual_seed(seed)
         self._rate = FrameRate()
 
@@ -366,7 +473,12 @@ class CompressedDataCollector(ForwardsToBase):
         if not self.compress:
             return batch.clone() if getattr(self.base_collector, "return_same_td", True) else batch
         return CompressedTensorDict(
-            batch, self._keys, level=self._level, codec=self._codec, chunk_rows=self._chunk_rows, shuffle=self._shuffle
+            batch,
+            self._keys,
+            level=self._level,
+            codec=self._codec,
+            chunk_rows=self._chunk_rows,
+            shuffle=self._shuffle,
         )
 
     def __bool__(self) -> bool:
@@ -377,12 +489,19 @@ class CompressedDataCollector(ForwardsToBase):
 
     def shutdown(self, **options: Any) -> None:
         """Shut the base collector down, if it can be."""
-        close = getattr(self.base_collector, "shutdown", None) or getattr(self.base_collector, "close", None)
+        close = getattr(self.base_collector, "shutdown", None) or getattr(
+            self.base_collector, "close", None
+        )
         if close is not None:
             close(**options)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.shutdown()

@@ -18,11 +18,12 @@ __all__ = ["FrozenPolicy"]
 class FrozenPolicy:
     """A policy's frozen copy, used instead of it wherever the acting thread calls it.
 
-    `publish()` belongs to the thread that trains: it copies the weights as they are now and numbers them. `install()`
-    belongs to the acting thread: it loads the latest that was published into the frozen copy. Between two installs the
-    copy does not change, whatever training does meanwhile. In the acting thread a call of the policy, or of any module
-    within it, runs the copy's `forward`; in every other thread it runs the policy itself. Other methods are the policy's
-    own in every thread. Buffers that acting itself changes are not carried back.
+    `publish()` belongs to the thread that trains: it copies the weights as they are now and numbers
+    them. `install()` belongs to the acting thread: it loads the latest that was published into the
+    frozen copy. Between two installs the copy does not change, whatever training does meanwhile. In
+    the acting thread a call of the policy, or of any module within it, runs the copy's `forward`;
+    in every other thread it runs the policy itself. Other methods are the policy's own in every
+    thread. Buffers that acting itself changes are not carried back.
     """
 
     def __init__(self, policy: nn.Module) -> None:
@@ -40,12 +41,15 @@ class FrozenPolicy:
 
     @torch.no_grad()
     def install(self) -> int:
-        """Act with the latest published weights from now on, in this thread; return their version."""
+        """Act with the latest published weights from now on, in this thread; return their
+        version.
+        """
         version, weights = self._published
         for frozen, published in zip(_tensors(self.copy), weights, strict=True):
             frozen.copy_(published)
         if not self._redirected:
-            # Every module, as what acts may be a part of the policy: the actor of an actor and a critic.
+            # Every module, as what acts may be a part of the policy: the actor of an actor and a
+            # critic.
             for module, twin in zip(self.policy.modules(), self.copy.modules(), strict=True):
                 _redirect(module, twin)
                 self._redirected.append(module)
@@ -55,7 +59,9 @@ class FrozenPolicy:
     def acted(self) -> bool:
         """Whether the copy has been called in this thread; for the thread that installed."""
         forwards = (module.__dict__.get("forward") for module in self._redirected)
-        return any(forward.acting.called for forward in forwards if isinstance(forward, _ForwardByThread))
+        return any(
+            forward.acting.called for forward in forwards if isinstance(forward, _ForwardByThread)
+        )
 
     def release(self) -> None:
         """Let the policy be itself in this thread again; for the thread that installed."""
@@ -68,16 +74,20 @@ def _tensors(policy: nn.Module) -> itertools.chain[Tensor]:
 
 
 class _ForwardByThread:
-    """The `forward` of a module: that of a frozen twin in the threads that have one, else the module's own.
+    """The `forward` of a module: that of a frozen twin in the threads that have one, else the
+    module's own.
 
-    The twin's `forward` is called, not the twin: hooks are the module's own, and run once. A copy of the module, deep or
-    pickled, has the module's own `forward`, as no thread has a twin of the copy.
+    The twin's `forward` is called, not the twin: hooks are the module's own, and run once. A copy
+    of the module, deep or pickled, has the module's own `forward`, as no thread has a twin of the
+    copy.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.own: Callable[..., Any] | None = module.__dict__.get("forward")  # such as that of a compiled module
-        self.acting = threading.local()  # which torch.compile, unlike a thread's number, can look into
+        # such as that of a compiled module
+        self.own: Callable[..., Any] | None = module.__dict__.get("forward")
+        # which torch.compile, unlike a thread's number, can look into
+        self.acting = threading.local()
         self.threads = 0
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

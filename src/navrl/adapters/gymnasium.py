@@ -1,4 +1,6 @@
-"""The simulator as Gymnasium environments: one for the whole batch of drones, and one for a single drone."""
+"""The simulator as Gymnasium environments: one for the whole batch of drones, and one for a single
+drone.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ except ImportError as error:
     raise missing_extra(f"{__name__} needs gymnasium ({error})", "gymnasium") from error
 
 STATISTICS_KEY = "flight"  # not `episode`, which Gymnasium's RecordEpisodeStatistics writes
-PACKED_ORDER = ("lidar", "dynamic_obstacle", "state", "direction")  # of the parts in a flat observation
+# of the parts in a flat observation
+PACKED_ORDER = ("lidar", "dynamic_obstacle", "state", "direction")
 SHORT_NAMES = {"r": "return", "l": "length"}  # what other libraries call two of the statistics
 ROUNDING = 1e-5  # share by which 32-bit arithmetic may leave a bound
 
@@ -69,7 +72,9 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
     ) -> None:
         self.autoreset_mode = _checked_mode(autoreset_mode)
         at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self.simulator = NavigationEnv(with_num_envs(settings, num_envs), seed=seed, auto_reset=at_once)
+        self.simulator = NavigationEnv(
+            with_num_envs(settings, num_envs), seed=seed, auto_reset=at_once
+        )
         self.num_envs = self.simulator.num_envs
         self.flat = flat
         self.statistics_key = statistics_key
@@ -80,8 +85,11 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._ended = np.zeros(self.num_envs, np.bool_)  # drones that wait for a reset
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Return the observations after new episodes have begun, everywhere or where `options["reset_mask"]` holds.
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Return the observations after new episodes have begun, everywhere or where
+        `options["reset_mask"]` holds.
 
         With a seed, everything random begins anew, so it cannot be combined with a mask.
         """
@@ -93,19 +101,24 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
 
     def step(
         self, actions: Any
-    ) -> tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Return observations, rewards, terminations, truncations and infos after one decision of every drone.
+    ) -> tuple[
+        Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
+        """Return observations, rewards, terminations, truncations and infos after one decision of
+        every drone.
 
         Raises:
-            ActionError: the actions have the wrong shape or are not finite, or, in the mode DISABLED, an ended drone
-                has not been reset; nothing has moved.
+            ActionError: the actions have the wrong shape or are not finite, or, in the mode
+                DISABLED, an ended drone has not been reset; nothing has moved.
         """
         waiting = self._ended
         if waiting.any():
             if self.autoreset_mode is AutoresetMode.DISABLED:
                 raise ActionError(
-                    f"the episodes of drones {np.flatnonzero(waiting)[:10].tolist()} have ended; expected a reset "
-                    "before the next step: call reset(options={'reset_mask': terminated | truncated})"
+                    f"the episodes of drones {np.flatnonzero(waiting)[:10].tolist()} have "
+                    "ended; expected a reset "
+                    "before the next step: call reset(options={'reset_mask': terminated | "
+                    "truncated})"
                 )
             result = self.simulator.step(_without_rows(actions, waiting))
             self._begin_next_episodes(result, waiting)
@@ -123,7 +136,9 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         )
 
     def _begin_next_episodes(self, result: Step, waiting: NDArray[np.bool_]) -> None:
-        """Begin the next episode of waiting drones, and make their rows of the result those of a reset."""
+        """Begin the next episode of waiting drones, and make their rows of the result those of a
+        reset.
+        """
         first = self.simulator.reset(mask=waiting)
         rows = torch.from_numpy(np.flatnonzero(waiting))
         for name, part in result.observation.items():
@@ -133,7 +148,9 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         result.truncated[rows] = False
 
     def _info(self, result: Step, done: NDArray[np.bool_]) -> dict[str, Any]:
-        """Return the infos of a step in which episodes ended, in the form of Gymnasium's SyncVectorEnv."""
+        """Return the infos of a step in which episodes ended, in the form of Gymnasium's
+        SyncVectorEnv.
+        """
         info = {
             self.statistics_key: _masked_statistics(result.statistics.numpy(), done),
             f"_{self.statistics_key}": done.copy(),
@@ -153,7 +170,8 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
 
 
 class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
-    """One drone as a Gymnasium environment: for checkers, demonstrations and code that knows nothing else.
+    """One drone as a Gymnasium environment: for checkers, demonstrations and code that knows
+    nothing else.
 
     Training is much faster with all drones in one `NavigationVectorEnv`. Without a seed, every copy
     flies differently until `reset(seed=...)`. The statistics of an ended episode are in
@@ -171,13 +189,17 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
         statistics_key: str = STATISTICS_KEY,
     ) -> None:
         first_seed = int(self.np_random.integers(2**63)) if seed is None else seed
-        self.simulator = NavigationEnv(with_num_envs(settings, 1), seed=first_seed, auto_reset=False)
+        self.simulator = NavigationEnv(
+            with_num_envs(settings, 1), seed=first_seed, auto_reset=False
+        )
         self.flat = flat
         self.statistics_key = statistics_key
         self.observation_space = observation_space_of(self.simulator, flat=flat)
         self.action_space = action_space_of(self.simulator)
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         """Return the first observation of a new episode."""
         _refuse_unknown(options, known=())
         observation = self.simulator.reset(seed=seed)
@@ -210,7 +232,10 @@ def make_recorded(settings: Mapping[str, Any], **options: Any) -> gymnasium.Env:
     """
     known = gymnasium.spec(ENVIRONMENT_ID)
     return gymnasium.make(
-        known, settings={name: dict(group) for name, group in settings.items()}, disable_env_checker=True, **options
+        known,
+        settings={name: dict(group) for name, group in settings.items()},
+        disable_env_checker=True,
+        **options,
     )
 
 
@@ -234,7 +259,9 @@ def observation_space_of(simulator: NavigationEnv, *, flat: bool) -> Box | Dict:
 
 
 def _observation_boxes(simulator: NavigationEnv) -> dict[str, Box]:
-    """Return the box of each part of an observation; what has no bound in the task has none here."""
+    """Return the box of each part of an observation; what has no bound in the task has none
+    here.
+    """
     layout, settings = simulator.layout, simulator.settings
     reach, infinity, unit = settings.sensor.lidar_range, np.inf, 1 + ROUNDING
     fastest = max(settings.env_dyn.vel_range) * (1 + ROUNDING)
@@ -243,8 +270,12 @@ def _observation_boxes(simulator: NavigationEnv) -> dict[str, Box]:
     return {
         "state": _box([-unit] * 3 + [0] + [-infinity] * 4, [unit] * 3 + [infinity] * 5, (8,)),
         "lidar": _box([0], [reach], (1, layout.azimuths, layout.beams)),
-        "direction": _box([-infinity, -infinity, -1], [infinity, infinity, 1], (1, 3)),  # z is 0, but equal bounds warn
-        "dynamic_obstacle": _box(obstacle_low, obstacle_high, (1, layout.observed, len(obstacle_low))),
+        "direction": _box(
+            [-infinity, -infinity, -1], [infinity, infinity, 1], (1, 3)
+        ),  # z is 0, but equal bounds warn
+        "dynamic_obstacle": _box(
+            obstacle_low, obstacle_high, (1, layout.observed, len(obstacle_low))
+        ),
     }
 
 
@@ -269,7 +300,9 @@ def with_num_envs(settings: TaskSettings, num_envs: int | None) -> NavigationSet
 
 
 def to_numpy(observation: Mapping[str, Tensor], *, flat: bool) -> Observation:
-    """Return an observation of all drones as arrays, or joined to one array; views wherever possible."""
+    """Return an observation of all drones as arrays, or joined to one array; views wherever
+    possible.
+    """
     if flat:
         return torch.cat([observation[name].flatten(1) for name in PACKED_ORDER], dim=1).numpy()
     return {name: part.numpy() for name, part in observation.items()}
@@ -288,15 +321,23 @@ def statistics_of(result: Step, drone: int) -> dict[str, float]:
     return {**values, **{short: values[name] for short, name in SHORT_NAMES.items()}}
 
 
-def _masked_statistics(statistics: NDArray[np.float32], done: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """Return the statistics of ended episodes by name, (N,) each and 0 elsewhere, with a mask for each."""
-    columns = {name: np.where(done, statistics[:, column], 0) for column, name in enumerate(STATISTICS)}
+def _masked_statistics(
+    statistics: NDArray[np.float32], done: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Return the statistics of ended episodes by name, (N,) each and 0 elsewhere, with a mask for
+    each.
+    """
+    columns = {
+        name: np.where(done, statistics[:, column], 0) for column, name in enumerate(STATISTICS)
+    }
     columns |= {short: columns[name].copy() for short, name in SHORT_NAMES.items()}
     return {**columns, **{f"_{name}": done.copy() for name in columns}}
 
 
 def _without_rows(actions: Any, ignored: NDArray[np.bool_]) -> Any:
-    """Return a copy of the actions with zeros in ignored rows; what is no batch of actions stays for the simulator."""
+    """Return a copy of the actions with zeros in ignored rows; what is no batch of actions stays
+    for the simulator.
+    """
     try:
         array = np.array(actions, np.float32)
     except (TypeError, ValueError):
@@ -325,7 +366,9 @@ def _refuse_unknown(options: Mapping[str, Any] | None, known: tuple[str, ...]) -
     for name in options or {}:
         if name not in known:
             expected = " or ".join(repr(choice) for choice in known) or "none"
-            raise ConfigError(f"unknown option {name!r} of reset; expected {expected}.{nearest_name(name, known)}")
+            raise ConfigError(
+                f"unknown option {name!r} of reset; expected {expected}.{nearest_name(name, known)}"
+            )
 
 
 register()

@@ -42,7 +42,9 @@ def register_when_loaded() -> None:
 class _Watch:
     """Waits for the import of Gymnasium's module of registrations; finds nothing else."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != _REGISTRATION:
             return None
         sys.meta_path.remove(self)

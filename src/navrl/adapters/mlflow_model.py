@@ -1,4 +1,6 @@
-"""Loads a model file of navrl for MLflow: `mlflow.pyfunc.load_model("models:/navigation@best").predict(observations)`."""
+"""Loads a model file of navrl for MLflow:
+`mlflow.pyfunc.load_model("models:/navigation@best").predict(observations)`.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,23 @@ class NavigationModel:
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """Return velocity commands in the goal frame, (N, 3), in m/s, for N observations.
 
-        `model_input` has `lidar`, `dynamic_obstacle` and `state`: arrays by name, or columns of a DataFrame whose
-        cells are the parts of one observation.
+        `model_input` has `lidar`, `dynamic_obstacle` and `state`: arrays by name, or columns of a
+        DataFrame whose cells are the parts of one observation.
 
         Raises:
-            ActionError: a part is missing, or its shape is not the one that the policy was trained on.
+            ActionError: a part is missing, or its shape is not the one that the policy was trained
+                on.
         """
         missing = [name for name in PARTS if name not in model_input]
         if missing:
-            raise ActionError(f"the input has no {missing[0]!r}; expected {', '.join(PARTS)}, each with a row for a drone")
+            raise ActionError(
+                f"the input has no {missing[0]!r}; expected {', '.join(PARTS)}, each with a row "
+                "for a drone"
+            )
         arrays = (np.asarray(list(model_input[name]), dtype=np.float32) for name in PARTS)
-        observation = {name: torch.from_numpy(array) for name, array in zip(PARTS, arrays, strict=True)}
+        observation = {
+            name: torch.from_numpy(array) for name, array in zip(PARTS, arrays, strict=True)
+        }
         with torch.no_grad():
             return self._pilot(observation).numpy()
 

@@ -18,35 +18,52 @@ __all__ = ["CompressedLidarTransform", "ObservationCompression"]
 
 
 class ObservationCompression(Transform):  # type: ignore[misc]
-    """Replaces named entries of a rollout by compressed messages, and `inv` puts the entries back, exact.
+    """Replaces named entries of a rollout by compressed messages, and `inv` puts the entries back,
+    exact.
 
-    A message is a uint8 tensor, (length,), whose header says what it holds; a damaged one is refused. Its length has
-    nothing to do with the batch, so a compressed rollout has an empty batch size; `inv` gives it back as well. Use it as
-    the `postproc` of the collector on one side, and call `inv` on the other. It does not fit into an environment,
-    whose observations must have a shape that is known beforehand.
+    A message is a uint8 tensor, (length,), whose header says what it holds; a damaged one is
+    refused. Its length has nothing to do with the batch, so a compressed rollout has an empty batch
+    size; `inv` gives it back as well. Use it as the `postproc` of the collector on one side, and
+    call `inv` on the other. It does not fit into an environment, whose observations must have a
+    shape that is known beforehand.
 
     Args:
         in_keys: the entries to compress, such as `["lidar", ("next", "lidar")]`.
         level: of the codec.
-        codec: the name of a codec of `navrl.io.container.codecs`, or an object with the methods of `ChunkCodec`.
+        codec: the name of a codec of `navrl.io.container.codecs`, or an object with the methods of
+            `ChunkCodec`.
     """
 
     invertible = True
 
-    def __init__(self, in_keys: Sequence[Any], *, level: int | None = 1, codec: ChunkCodec | str = "zstd") -> None:
+    def __init__(
+        self, in_keys: Sequence[Any], *, level: int | None = 1, codec: ChunkCodec | str = "zstd"
+    ) -> None:
         if not in_keys:
-            raise ConfigError("in_keys is empty; name the entries to compress, such as ['lidar', ('next', 'lidar')]")
-        super().__init__(in_keys=in_keys, out_keys=in_keys, in_keys_inv=in_keys, out_keys_inv=in_keys)
+            raise ConfigError(
+                "in_keys is empty; name the entries to compress, such as ['lidar', ('next', "
+                "'lidar')]"
+            )
+        super().__init__(
+            in_keys=in_keys, out_keys=in_keys, in_keys_inv=in_keys, out_keys_inv=in_keys
+        )
         self.level, self.codec = level, codec
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the rollout with messages instead of the named entries; what is given stays as it is."""
-        note = {"batch": list(tensordict.batch_size), "names": tensordict.names if tensordict.batch_dims else []}
+        """Return the rollout with messages instead of the named entries; what is given stays as it
+        is.
+        """
+        note = {
+            "batch": list(tensordict.batch_size),
+            "names": tensordict.names if tensordict.batch_dims else [],
+        }
         chosen = self._chosen(tensordict)
         result = TensorDict({}, [], tensordict.device)
         for key, value in tensordict.items(True, True):
             if key in chosen:
-                value = write_message(value, codec=self.codec, level=self.level, note=note).to(value.device)
+                value = write_message(value, codec=self.codec, level=self.level, note=note).to(
+                    value.device
+                )
             result.set(key, value)
         return result
 
@@ -57,7 +74,9 @@ class ObservationCompression(Transform):  # type: ignore[misc]
             ContainerError: a message was damaged on its way.
         """
         codec = None if isinstance(self.codec, str) else self.codec
-        read = {key: read_message(tensordict.get(key), codec=codec) for key in self._chosen(tensordict)}
+        read = {
+            key: read_message(tensordict.get(key), codec=codec) for key in self._chosen(tensordict)
+        }
         note = next(iter(read.values()))[1]
         result = TensorDict({}, note["batch"], tensordict.device)
         for key, value in tensordict.items(True, True):
@@ -71,13 +90,17 @@ class ObservationCompression(Transform):  # type: ignore[misc]
         known = set(tensordict.keys(True, True))
         missing = [key for key in self.in_keys if key not in known]
         if missing:
-            raise ConfigError(f"the rollout has no {missing[0]!r} to compress; it has {', '.join(sorted(map(str, known)))}")
+            raise ConfigError(
+                f"the rollout has no {missing[0]!r} to compress; it has "
+                f"{', '.join(sorted(map(str, known)))}"
+            )
         return list(self.in_keys)
 
     def set_container(self, container: Any) -> None:
         """Refuse to be part of an environment."""
         raise ConfigError(
-            f"{type(self).__name__} compresses whole rollouts: pass it to a collector as postproc=; in an environment "
+            f"{type(self).__name__} compresses whole rollouts: pass it to a collector as "
+            "postproc=; in an environment "
             "its output would have another shape at each step"
         )
 
@@ -92,7 +115,13 @@ class CompressedLidarTransform(ObservationCompression):
         codec: as in ObservationCompression.
     """
 
-    def __init__(self, compression_level: int | None = 1, *, name: str = "lidar", codec: ChunkCodec | str = "zstd") -> None:
+    def __init__(
+        self,
+        compression_level: int | None = 1,
+        *,
+        name: str = "lidar",
+        codec: ChunkCodec | str = "zstd",
+    ) -> None:
         super().__init__([name], level=compression_level, codec=codec)
         self.name = name
 
@@ -101,6 +130,7 @@ class CompressedLidarTransform(ObservationCompression):
         chosen = [key for key in known if (key if isinstance(key, str) else key[-1]) == self.name]
         if not chosen:
             raise ConfigError(
-                f"the rollout has no entry {self.name!r} to compress; it has {', '.join(sorted(map(str, known)))}"
+                f"the rollout has no entry {self.name!r} to compress; it has "
+                f"{', '.join(sorted(map(str, known)))}"
             )
         return chosen

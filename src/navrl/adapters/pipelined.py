@@ -1,4 +1,6 @@
-"""PipelinedDataCollector: the next batch is collected in the background while training uses this one."""
+"""PipelinedDataCollector: the next batch is collected in the background while training uses this
+one.
+"""
 
 from __future__ import annotations
 
@@ -70,22 +72,35 @@ class PipelinedDataCollector(ForwardsToBase):
     return_same_td = False
 
     def __init__(
-        self, base_collector: Iterable[Any], device: torch.device | str | None = None, prefetch_count: int = 2, *,
-        policy: nn.Module | Literal["auto"] | None = "auto", push_weights: bool = False, copy: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        base_collector: Iterable[Any],
+        device: torch.device | str | None = None,
+        prefetch_count: int = 2,
+        *,
+        policy: nn.Module | Literal["auto"] | None = "auto",
+        push_weights: bool = False,
+        copy: bool | None = None,
+    ) -> None:
         prefetch_count = whole_number("prefetch_count", prefetch_count, 1)
         if not isinstance(base_collector, Iterable):
-            raise ConfigError(f"base_collector is a {type(base_collector).__name__}; expected something that can be iterated")
+            raise ConfigError(
+                f"base_collector is a {type(base_collector).__name__}; expected something that "
+                "can be iterated"
+            )
         acting = acting_policy(base_collector, policy, push_weights)
         self.base_collector, self.prefetch_count = base_collector, prefetch_count
         self.policy_version: int | None = None  # of the batch that was handed out last
-        self._takes_weights = not isinstance(policy, nn.Module)  # or the weights are those of `policy`
+        # or the weights are those of `policy`
+        self._takes_weights = not isinstance(policy, nn.Module)
         copies = getattr(base_collector, "return_same_td", True) if copy is None else copy
         # as tensors name it: cuda:0, not cuda
         target = None if device is None else torch.empty(0, device=usable_device(device)).device
-        self._pipeline = _Pipeline(base_collector, target, prefetch_count, copies, acting, push_weights)
+        self._pipeline = _Pipeline(
+            base_collector, target, prefetch_count, copies, acting, push_weights
+        )
         self._rate = self._pipeline.rate
-        # The thread knows the pipeline, not this object, so that this one can be collected as garbage, which ends it.
+        # The thread knows the pipeline, not this object, so that this one can be collected as
+        # garbage, which ends it.
         self._abandoned = weakref.finalize(self, self._pipeline.stop)
         self._abandoned.atexit = False
 
@@ -120,7 +135,8 @@ class PipelinedDataCollector(ForwardsToBase):
         return len(self._pipeline.ready)
 
     def shutdown(self, timeout: float | None = None, **_: Any) -> bool:
-        """End the thread after the batch it is collecting, drop what waits, and shut the base collector down.
+        """End the thread after the batch it is collecting, drop what waits, and shut the base
+        collector down.
 
         Returns:
             False if the thread was still collecting after `timeout` seconds; call again to wait on.
@@ -129,18 +145,24 @@ class PipelinedDataCollector(ForwardsToBase):
         if not self._pipeline.join(timeout):
             return False
         if self._abandoned.detach() is not None:  # only once
-            close = getattr(self.base_collector, "shutdown", None) or getattr(self.base_collector, "close", None)
+            close = getattr(self.base_collector, "shutdown", None) or getattr(
+                self.base_collector, "close", None
+            )
             if close is not None:
                 close()
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the base collector's state between two batches; batches that wait are not part of it."""
+        """Return the base collector's state between two batches; batches that wait are not part of
+        it.
+        """
         with self._pipeline.collecting:
             return dict(self.base_collector.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the base collector from a saved state, also after its end or an error; batches that wait are dropped."""
+        """Continue the base collector from a saved state, also after its end or an error; batches
+        that wait are dropped.
+        """
         with self._pipeline.collecting:
             self.base_collector.load_state_dict(state)
             self._pipeline.begin_anew()
@@ -163,14 +185,16 @@ class PipelinedDataCollector(ForwardsToBase):
         given = any(value is not None for value in (*arguments, *options.values()))
         if given and not self._takes_weights:
             raise ConfigError(
-                "update_policy_weights_ was given weights, but the collector was made with policy= and acts with its weights; "
+                "update_policy_weights_ was given weights, but the collector was made with "
+                "policy= and acts with its weights; "
                 "load them into the policy instead, and call this without an argument or not at all"
             )
         if self._pipeline.frozen is None:
             with self._pipeline.collecting:
                 self.base_collector.update_policy_weights_(*arguments, **options)
         elif given or (self._takes_weights and acts_with_a_copy(self.base_collector)):
-            self.base_collector.update_policy_weights_(*arguments, **options)  # the thread acts with the frozen twin
+            # the thread acts with the frozen twin
+            self.base_collector.update_policy_weights_(*arguments, **options)
 
     def start(self) -> None:
         """Start the base collector's own thread, which fills its replay buffer.
@@ -179,13 +203,21 @@ class PipelinedDataCollector(ForwardsToBase):
             CollectorError: this one collects already.
         """
         if self._pipeline.thread is not None:
-            raise CollectorError("start: batches are being collected already; iterate over the collector or start it, not both")
+            raise CollectorError(
+                "start: batches are being collected already; iterate over the collector or "
+                "start it, not both"
+            )
         self.base_collector.start()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.shutdown()
 
 
@@ -193,10 +225,19 @@ class _Pipeline:
     """What the thread and the consumer share."""
 
     def __init__(
-        self, base: Iterable[Any], device: torch.device | None, prefetch: int, copies: bool, policy: nn.Module | None,
+        self,
+        base: Iterable[Any],
+        device: torch.device | None,
+        prefetch: int,
+        copies: bool,
+        policy: nn.Module | None,
         push_weights: bool,
-    ) -> None:  # fmt: skip
-        self.base, self.device, self.prefetch, self.copies, self.push_weights = base, device, prefetch, copies, push_weights
+    ) -> None:
+        self.base = base
+        self.device = device
+        self.prefetch = prefetch
+        self.copies = copies
+        self.push_weights = push_weights
         self.frozen = None if policy is None else FrozenPolicy(policy)
         self.rate = FrameRate()
         self.changed = threading.Condition()  # guards the next four
@@ -205,7 +246,9 @@ class _Pipeline:
         self.ended = False
         self.error: BaseException | None = None
         self.collecting = threading.Lock()  # held by the thread while the base collector works
-        self.finished = False  # guarded by `collecting`: the thread came to the end of the base, or to an error
+        self.finished = (
+            False  # guarded by `collecting`: the thread came to the end of the base, or to an error
+        )
         self.thread: threading.Thread | None = None
 
     # Of the consumer.
@@ -214,7 +257,9 @@ class _Pipeline:
         """Start the thread, once."""
         with self.changed:
             if self.thread is None and not self.stopping:
-                self.thread = threading.Thread(target=self._run, name="navrl-collector", daemon=True)
+                self.thread = threading.Thread(
+                    target=self._run, name="navrl-collector", daemon=True
+                )
                 atexit.register(self._finish_at_exit)
                 self.thread.start()
 
@@ -227,18 +272,24 @@ class _Pipeline:
                 return self.ready.popleft()
             error = None if self.stopping else self.error
         if error is not None:
-            raise CollectorError(f"collecting in the background failed: {type(error).__name__}: {error}") from error
+            raise CollectorError(
+                f"collecting in the background failed: {type(error).__name__}: {error}"
+            ) from error
         raise StopIteration
 
     def stop(self) -> None:
-        """Ask the thread to end. Called by the garbage collector too, in any thread: it must not wait for anything."""
+        """Ask the thread to end. Called by the garbage collector too, in any thread: it must not
+        wait for anything.
+        """
         with self.changed:
             self.stopping = True
             self.ready.clear()
             self.changed.notify_all()
 
     def begin_anew(self) -> None:
-        """Forget the batches that wait, and the end if the thread came to it: the next request starts another thread."""
+        """Forget the batches that wait, and the end if the thread came to it: the next request
+        starts another thread.
+        """
         if self.finished:
             self.join(None)
         with self.changed:
@@ -307,11 +358,18 @@ class _Pipeline:
 
     def _refuse_other_weights(self) -> None:
         """Raise a CollectorError if a batch was made without calling the frozen policy."""
-        if self.frozen is None or self.push_weights or self.frozen.acted or getattr(self.base, "init_random_frames", None):
+        if (
+            self.frozen is None
+            or self.push_weights
+            or self.frozen.acted
+            or getattr(self.base, "init_random_frames", None)
+        ):
             return
         raise CollectorError(
-            f"the {type(self.base).__name__} made a batch without calling the policy in the thread that collects, so its "
-            "weights cannot be frozen: it acts in threads of its own, or calls other methods than forward. Pass policy=MODULE, "
+            f"the {type(self.base).__name__} made a batch without calling the policy in the "
+            "thread that collects, so its "
+            "weights cannot be frozen: it acts in threads of its own, or calls other methods "
+            "than forward. Pass policy=MODULE, "
             "the module that it calls, or policy=None if no weights change while it collects"
         )
 
@@ -328,7 +386,9 @@ class _Pipeline:
 
 
 def _weights(policy: nn.Module) -> Any:
-    """Return weights as TorchRL's collectors take them; where there is no TensorDict, as a state_dict."""
+    """Return weights as TorchRL's collectors take them; where there is no TensorDict, as a
+    state_dict.
+    """
     if "tensordict" not in sys.modules:
         return policy.state_dict()
     from tensordict import TensorDict
@@ -337,10 +397,16 @@ def _weights(policy: nn.Module) -> Any:
 
 
 def _owned(value: Any, device: torch.device | None, copies: bool) -> Any:
-    """Return a batch on a device, in memory of its own if asked for: tensors, TensorDicts, and nests of them."""
+    """Return a batch on a device, in memory of its own if asked for: tensors, TensorDicts, and
+    nests of them.
+    """
     if isinstance(value, Tensor) or (hasattr(value, "clone") and hasattr(value, "to")):
         moved = value if device is None else value.to(device)
-        return moved.clone() if copies and (moved is value or value.device in (None, device)) else moved
+        return (
+            moved.clone()
+            if copies and (moved is value or value.device in (None, device))
+            else moved
+        )
     if isinstance(value, Mapping):
         return {key: _owned(inner, device, copies) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -348,7 +414,9 @@ def _owned(value: Any, device: torch.device | None, copies: bool) -> Any:
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _owned(getattr(value, name), device, copies) for name in names})
+        return dataclasses.replace(
+            value, **{name: _owned(getattr(value, name), device, copies) for name in names}
+        )
     if copies and hasattr(value, "copy") and hasattr(value, "dtype"):  # a NumPy array
         return value.copy()
     return value

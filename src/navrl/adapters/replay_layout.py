@@ -59,11 +59,7 @@ class Layout:
         return self._tensordict("", nested, shape, device)
 
     def _tensordict(
-        self,
-        name: str,
-        parts: Mapping[str, Any],
-        shape: Shape,
-        device: torch.device,
+        self, name: str, parts: Mapping[str, Any], shape: Shape, device: torch.device
     ) -> TensorDict:
         """Return nested parts as nested TensorDicts."""
         made = dict(parts)

@@ -1,4 +1,6 @@
-"""The simulator as a VecEnv of Stable-Baselines3: all drones in one process, which is what makes it fast."""
+"""The simulator as a VecEnv of Stable-Baselines3: all drones in one process, which is what makes it
+fast.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,13 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
     """All drones of a simulator as one environment for the algorithms of Stable-Baselines3.
 
     Use `MultiInputPolicy`, or with `flat` `MlpPolicy`. The info of a drone whose episode ended has
-    `terminal_observation`, `TimeLimit.truncated`, `is_success` (it came within 0.5 m of the goal), and `episode`: every
-    name of `navrl.sim.layout.STATISTICS`, and `r` and `l`, so that no Monitor is needed.
+    `terminal_observation`, `TimeLimit.truncated`, `is_success` (it came within 0.5 m of the goal),
+    and `episode`: every name of `navrl.sim.layout.STATISTICS`, and `r` and `l`, so that no Monitor
+    is needed.
 
-    Methods and attributes for "each environment" (`env_method`, `get_attr`, `set_attr`) are those of the one
-    `simulator`, which all drones share: `env_method("set_world_probabilities", chances)` calls it once.
+    Methods and attributes for "each environment" (`env_method`, `get_attr`, `set_attr`) are those
+    of the one `simulator`, which all drones share: `env_method("set_world_probabilities", chances)`
+    calls it once.
     """
 
     def __init__(
@@ -64,7 +68,9 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
         unknown = next((name for options in self._options for name in options), None)
         if unknown is not None:
             self._reset_options()
-            raise ConfigError(f"unknown option {unknown!r} of reset; expected none: all drones begin anew")
+            raise ConfigError(
+                f"unknown option {unknown!r} of reset; expected none: all drones begin anew"
+            )
         observation = self.simulator.reset(seed=self._seeds[0])
         self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         self._reset_seeds()
@@ -78,14 +84,20 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
     def step_wait(
         self,
     ) -> tuple[Observation, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
-        """Return observations, rewards, dones and infos; where an episode ended, the observation is the next one's.
+        """Return observations, rewards, dones and infos; where an episode ended, the observation is
+        the next one's.
 
         Raises:
             ActionError: the actions have the wrong shape or are not finite; nothing has moved.
         """
         result = self.simulator.step(self._actions)
         done = result.done.numpy()
-        return to_numpy(result.observation, flat=self.flat), result.reward.numpy(), done, self._infos(result, done)
+        return (
+            to_numpy(result.observation, flat=self.flat),
+            result.reward.numpy(),
+            done,
+            self._infos(result, done),
+        )
 
     def close(self) -> None:
         """Do nothing: the simulator holds no resources but memory."""
@@ -100,7 +112,13 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
         self._refuse_indices(f"set_attr({attr_name!r})", indices)
         setattr(self.simulator, attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,
+    ) -> list[Any]:
         """Call a method of the simulator once; return its result, once for each drone."""
         self._refuse_indices(f"env_method({method_name!r})", indices)
         value = getattr(self.simulator, method_name)(*method_args, **method_kwargs)
@@ -127,5 +145,6 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
     def _refuse_indices(self, subject: str, indices: VecEnvIndices) -> None:
         if indices is not None and list(self._get_indices(indices)) != list(range(self.num_envs)):
             raise ConfigError(
-                f"{subject} is asked for some drones, indices {indices}; expected None: all drones share one simulator"
+                f"{subject} is asked for some drones, indices {indices}; expected None: all "
+                "drones share one simulator"
             )

@@ -1,4 +1,6 @@
-"""Modes of TensorDict that a thread has for itself: the exploration type and others, which belong to the whole process."""
+"""Modes of TensorDict that a thread has for itself: the exploration type and others, which belong
+to the whole process.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import Any
 
 __all__ = ["own_modes"]
 
-# Where TensorDict keeps what `set_exploration_type`, `set_skip_existing` (of GAE) and `_set_dispatch_td_nn_modules` set.
+# Where TensorDict keeps what `set_exploration_type`, `set_skip_existing` (of GAE) and
+# `_set_dispatch_td_nn_modules` set.
 _PLACES = (
     ("tensordict.nn.probabilistic", "_interaction_type"),
     ("tensordict.nn.utils", "_skip_existing"),
@@ -20,10 +23,11 @@ _PLACES = (
 
 @contextmanager
 def own_modes() -> Iterator[None]:
-    """Let this thread set TensorDict's modes for itself alone: it begins with those of the process, and changes none.
+    """Let this thread set TensorDict's modes for itself alone: it begins with those of the process,
+    and changes none.
 
-    One thread may then act at random while another evaluates deterministically. Does nothing where TensorDict is not
-    loaded.
+    One thread may then act at random while another evaluates deterministically. Does nothing where
+    TensorDict is not loaded.
     """
     with ExitStack() as stack:
         for module, name in _PLACES:
@@ -34,7 +38,9 @@ def own_modes() -> Iterator[None]:
 
 
 class _ModeByThread:
-    """The `get_mode` and `set_mode` of one of TensorDict's holders of a mode, while some threads have one of their own."""
+    """The `get_mode` and `set_mode` of one of TensorDict's holders of a mode, while some threads
+    have one of their own.
+    """
 
     def __init__(self, holder: Any) -> None:
         self.holder = holder
@@ -42,7 +48,9 @@ class _ModeByThread:
         self.threads = 0
 
     def get_mode(self) -> Any:
-        return self.own.mode if hasattr(self.own, "mode") else type(self.holder).get_mode(self.holder)
+        return (
+            self.own.mode if hasattr(self.own, "mode") else type(self.holder).get_mode(self.holder)
+        )
 
     def set_mode(self, mode: Any) -> None:
         if hasattr(self.own, "mode"):

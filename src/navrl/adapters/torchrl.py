@@ -1,4 +1,6 @@
-"""The simulator as a TorchRL environment: a batch of drones for TorchRL's rollouts and collectors."""
+"""The simulator as a TorchRL environment: a batch of drones for TorchRL's rollouts and
+collectors.
+"""
 
 from __future__ import annotations
 
@@ -39,27 +41,39 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
     """
 
     def __init__(
-        self, settings: NavigationSettings | None = None, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        settings: NavigationSettings | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
         simulator = NavigationEnv(settings, seed=seed, auto_reset=False)
         super().__init__(device=usable_device(device), batch_size=[simulator.num_envs])
         self.simulator = simulator
         self._next_seed: int | None = None
-        self._terminated = torch.zeros(simulator.num_envs, dtype=torch.bool)  # drones that wait for a reset, and why
+        # drones that wait for a reset, and why
+        self._terminated = torch.zeros(simulator.num_envs, dtype=torch.bool)
         self._truncated = torch.zeros(simulator.num_envs, dtype=torch.bool)
         self._make_specs()
 
     def _make_specs(self) -> None:
-        number, layout, settings = self.simulator.num_envs, self.simulator.layout, self.simulator.settings
+        number = self.simulator.num_envs
+        layout = self.simulator.layout
+        settings = self.simulator.settings
         limit, reach = settings.env.action_limit, settings.sensor.lidar_range
-        shapes = {name: part.shape for name, part in layout.split(torch.zeros(number, layout.width)).items()}
+        shapes = {
+            name: part.shape
+            for name, part in layout.split(torch.zeros(number, layout.width)).items()
+        }
         parts = {name: Unbounded(shape, device=self.device) for name, shape in shapes.items()}
         parts["lidar"] = Bounded(0.0, reach, shapes["lidar"], device=self.device)
-        # One tensor for all statistics: 23 named ones would make TorchRL's collector a third slower.
+        # One tensor for all statistics: 23 named ones would make TorchRL's collector a third
+        # slower.
         parts["stats"] = Unbounded((number, len(STATISTICS)), device=self.device)
         column = (number, 1)
         flags = {
-            name: Categorical(2, column, device=self.device, dtype=torch.bool) for name in ("done", "terminated", "truncated")
+            name: Categorical(2, column, device=self.device, dtype=torch.bool)
+            for name in ("done", "terminated", "truncated")
         }
         self.observation_spec = Composite(parts, shape=(number,), device=self.device)
         self.action_spec = Bounded(-limit, limit, (number, 3), device=self.device)
@@ -76,7 +90,10 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
 
     def _reset(self, tensordict: TensorDictBase | None, **options: Any) -> TensorDictBase:
         if options:
-            raise ConfigError(f"unknown option {next(iter(options))!r} of reset; expected none: call set_seed() for a seed")
+            raise ConfigError(
+                f"unknown option {next(iter(options))!r} of reset; expected none: call "
+                "set_seed() for a seed"
+            )
         asked = None if tensordict is None else tensordict.get("_reset", None)
         if asked is None or asked.all():
             observation = self.simulator.reset(seed=self._next_seed)
@@ -91,7 +108,9 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
     def _set_seed(self, seed: int | None) -> None:
         self._next_seed = None if seed is None else checked_seed(seed)
 
-    def _tensordict(self, observation: Mapping[str, Tensor], statistics: Tensor, **columns: Tensor) -> TensorDictBase:
+    def _tensordict(
+        self, observation: Mapping[str, Tensor], statistics: Tensor, **columns: Tensor
+    ) -> TensorDictBase:
         """Return what a step or a reset gives, on the device, with new tensors for the flags."""
         columns |= {
             "done": self._terminated | self._truncated,
@@ -104,14 +123,20 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
         return TensorDict(entries, self.batch_size, self.device)
 
     def _refuse_partial_step(self, stepped: Tensor | None) -> None:
-        """Raise an ActionError if a drone that still flies is left out of a step: the simulator steps all together."""
+        """Raise an ActionError if a drone that still flies is left out of a step: the simulator
+        steps all together.
+        """
         if stepped is None:
             return
-        left_out = ~(stepped.reshape(self.simulator.num_envs).cpu() | self._terminated | self._truncated)
+        left_out = ~(
+            stepped.reshape(self.simulator.num_envs).cpu() | self._terminated | self._truncated
+        )
         if left_out.any():
             raise ActionError(
-                f"'_step' leaves out drones {left_out.nonzero().flatten()[:10].tolist()}, which still fly; expected "
-                "only drones whose episode has ended to be left out: all drones share one simulator and step together"
+                f"'_step' leaves out drones {left_out.nonzero().flatten()[:10].tolist()}, which "
+                "still fly; expected "
+                "only drones whose episode has ended to be left out: all drones share one "
+                "simulator and step together"
             )
 
 

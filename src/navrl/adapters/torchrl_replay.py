@@ -1,8 +1,10 @@
-"""`CompressedStorage`: a TorchRL storage on `navrl.FrameStore`, for any of TorchRL's replay buffers and samplers.
+"""`CompressedStorage`: a TorchRL storage on `navrl.FrameStore`, for any of TorchRL's replay buffers
+and samplers.
 
     buffer = TensorDictReplayBuffer(storage=CompressedStorage(1_000_000), batch_size=256)
 
-Keys of a few bytes (rewards, flags, `index`, `_weight`) are kept as they are and can be rewritten at no cost.
+Keys of a few bytes (rewards, flags, `index`, `_weight`) are kept as they are and can be rewritten
+at no cost.
 """
 
 from __future__ import annotations
@@ -84,17 +86,13 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
                 "Flatten what you add with data.reshape(-1), or use a LazyTensorStorage"
             )
         max_size = whole_number("max_size", max_size, 1, 1 << 40)
-        # TorchRL knows how to batch its own storages only; one of lazy stacks gives batches as they are, and so do we.
+        # TorchRL knows how to batch its own storages only; one of lazy stacks gives batches as they
+        # are, and so do we.
         Storage.__init__(self, max_size, compilable=compilable)
         self.device = usable_device(device)
         named = {joined(key): codec for key, codec in (codecs or {}).items()}
         self._new_store = partial(
-            FrameStore,
-            max_size,
-            chunk=chunk,
-            codecs=named,
-            streams=streams,
-            threads=threads,
+            FrameStore, max_size, chunk=chunk, codecs=named, streams=streams, threads=threads
         )
         self.store = self._new_store()
         self.layout = Layout()
@@ -278,4 +276,7 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         size = self.nbytes() / max(1, len(self))
-        return f"CompressedStorage({len(self)} of {self.max_size} frames, {size:.0f} bytes each, {self.store.chosen})"
+        return (
+            f"CompressedStorage({len(self)} of {self.max_size} frames, {size:.0f} bytes "
+            f"each, {self.store.chosen})"
+        )

@@ -1,5 +1,31 @@
-"""The commands of `navrl`, one file each: `register(subparsers)` adds a command, `run(arguments)` carries it out."""
+"""The commands of `navrl`, one file each: `register(subparsers)` adds a command, `run(arguments)`
+carries it out.
+"""
 
-from navrl.commands import bench, checkpoints, convert, curves, evaluate, inspect, models, rollouts, sync, train, world
+from navrl.commands import (
+    bench,
+    checkpoints,
+    convert,
+    curves,
+    evaluate,
+    inspect,
+    models,
+    rollouts,
+    sync,
+    train,
+    world,
+)
 
-COMMANDS = (train, evaluate, curves, world, inspect, checkpoints, models, rollouts, convert, sync, bench)
+COMMANDS = (
+    train,
+    evaluate,
+    curves,
+    world,
+    inspect,
+    checkpoints,
+    models,
+    rollouts,
+    convert,
+    sync,
+    bench,
+)

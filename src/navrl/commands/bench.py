@@ -23,15 +23,22 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
         help="measure a part beside its peers",
-        description="Run benchmarks/NAME.py: cases interleaved, medians over rounds, peers in the same run.",
+        description="Run benchmarks/NAME.py: cases interleaved, medians over rounds, peers in "
+        "the same run.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", help="the benchmark: a file of the folder benchmarks/, without .py")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes and one round; writes no JSON unless --out")
-    parser.add_argument("--check", action="store_true", help="exit 1 and name every gate that was missed")
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes and one round; writes no JSON unless --out"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 and name every gate that was missed"
+    )
     parser.add_argument("--repeats", type=int, help="rounds (default: the benchmark's own)")
-    parser.add_argument("--out", type=Path, help="where the JSON goes (default: benchmarks/results/NAME.json)")
+    parser.add_argument(
+        "--out", type=Path, help="where the JSON goes (default: benchmarks/results/NAME.json)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -44,7 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(width=None if Console().is_terminal else 150)
     suite = bench.find_suite(arguments.name, smoke=arguments.smoke)
     with console.status("starting") as status:
-        report = bench.run(suite, repeats=arguments.repeats, smoke=arguments.smoke, progress=status.update)
+        report = bench.run(
+            suite, repeats=arguments.repeats, smoke=arguments.smoke, progress=status.update
+        )
     _print(console, report)
     out = arguments.out
     if out is None and not arguments.smoke:
@@ -63,8 +72,13 @@ def _print(console: Any, report: Report) -> None:
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     console.print(f"[bold]{report.suite.title}[/bold]")
-    console.print(f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}")
-    console.print(f"Python {machine['python']}, {versions}, commit {machine['commit']}, {machine['date']}")
+    console.print(
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['system']}"
+    )
+    console.print(
+        f"Python {machine['python']}, {versions}, commit {machine['commit']}, {machine['date']}"
+    )
     console.print(_cases(report))
     if report.gates:
         console.print(_gates(report))
@@ -96,5 +110,7 @@ def _gates(report: Report) -> Table:
         table.add_column(heading, justify="right" if heading in ("limit", "measured") else "left")
     for gate, value in report.gates:
         held = "[green]holds[/green]" if gate.holds(value) else "[red]missed[/red]"
-        table.add_row(f"{gate.name}{' (stretch)' if gate.stretch else ''}", gate.limit, f"{value:.4g}", held)
+        table.add_row(
+            f"{gate.name}{' (stretch)' if gate.stretch else ''}", gate.limit, f"{value:.4g}", held
+        )
     return table

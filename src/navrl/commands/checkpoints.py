@@ -1,4 +1,6 @@
-"""`navrl checkpoints prune FOLDER`: remove old checkpoints by the rules that a training run uses."""
+"""`navrl checkpoints prune FOLDER`: remove old checkpoints by the rules that a training run
+uses.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,29 @@ def register(subparsers: Any) -> None:
     prune = actions.add_parser(
         "prune",
         help="remove the checkpoints that no rule keeps",
-        description="Remove the checkpoints that no rule keeps. What has a name (an alias) is always kept.",
+        description="Remove the checkpoints that no rule keeps. What has a name (an alias) is "
+        "always kept.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     prune.add_argument("folder", type=Path, help="a run, or a folder of checkpoints")
-    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the N that were written last")
-    prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="keep the best K by --metric")
+    prune.add_argument(
+        "--keep-last",
+        type=int,
+        required=True,
+        metavar="N",
+        help="keep the N that were written last",
+    )
+    prune.add_argument(
+        "--keep-best", type=int, default=0, metavar="K", help="keep the best K by --metric"
+    )
     prune.add_argument("--metric", help="the metric that says which is best")
-    prune.add_argument("--mode", choices=("max", "min"), default="max", help="which end of the metric is best")
-    prune.add_argument("--keep-every", type=int, default=0, metavar="K", help="keep steps that are a multiple of K")
+    prune.add_argument(
+        "--mode", choices=("max", "min"), default="max", help="which end of the metric is best"
+    )
+    prune.add_argument(
+        "--keep-every", type=int, default=0, metavar="K", help="keep steps that are a multiple of K"
+    )
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
     prune.set_defaults(run=run)
 
@@ -42,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = checkpoint_folder(arguments.folder)
     check_is_folder(folder)
-    rules = Retention(arguments.keep_last, arguments.keep_best, arguments.metric, arguments.mode, arguments.keep_every)
+    rules = Retention(
+        arguments.keep_last,
+        arguments.keep_best,
+        arguments.metric,
+        arguments.mode,
+        arguments.keep_every,
+    )
     removed = prune(folder, rules, dry_run=arguments.dry_run)
     verb = "would remove" if arguments.dry_run else "removed"
     for entry in removed:

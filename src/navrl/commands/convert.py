@@ -1,4 +1,6 @@
-"""`navrl convert SOURCE TARGET`: a checkpoint in another format, to and from safetensors and torch.save."""
+"""`navrl convert SOURCE TARGET`: a checkpoint in another format, to and from safetensors and
+torch.save.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,18 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument(
         "source",
-        help="a checkpoint of navrl or torch.save, a safetensors file, RUN for the model of a run, RUN/latest, or NAME:ALIAS",
+        help="a checkpoint of navrl or torch.save, a safetensors file, RUN for the model of a "
+        "run, RUN/latest, or NAME:ALIAS",
     )
     parser.add_argument("target", type=Path, help="the file to write")
     formats = "the format (default: by the suffix; .pth is torch)"
     parser.add_argument("--to", choices=("navrl", "safetensors", "torch"), help=formats)
-    parser.add_argument("--codec", default="planes-zstd", help="how a navrl file is stored (default: planes-zstd)")
-    parser.add_argument("--trusted", action="store_true", help="let a pickle in SOURCE run the code that it names")
+    parser.add_argument(
+        "--codec", default="planes-zstd", help="how a navrl file is stored (default: planes-zstd)"
+    )
+    parser.add_argument(
+        "--trusted", action="store_true", help="let a pickle in SOURCE run the code that it names"
+    )
     parser.set_defaults(run=run)
 
 
@@ -41,6 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.io.checkpoint.conversion import convert_checkpoint
 
     source = named_file(arguments.source)
-    target = convert_checkpoint(source, arguments.target, to=arguments.to, codec=arguments.codec, trusted=arguments.trusted)
-    print(f"{source} ({source.stat().st_size / 1e6:.1f} MB) -> {target} ({target.stat().st_size / 1e6:.1f} MB)")
+    target = convert_checkpoint(
+        source, arguments.target, to=arguments.to, codec=arguments.codec, trusted=arguments.trusted
+    )
+    print(
+        f"{source} ({source.stat().st_size / 1e6:.1f} MB) -> {target} "
+        f"({target.stat().st_size / 1e6:.1f} MB)"
+    )
     return 0

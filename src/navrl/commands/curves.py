@@ -17,12 +17,17 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "curves",
         help="draw success on unseen worlds against decisions and minutes",
-        description="Draw what the evaluations during training saw, of one run or of several in one picture.",
+        description="Draw what the evaluations during training saw, of one run or of several in "
+        "one picture.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or its metrics.jsonl")
-    parser.add_argument("--png", type=Path, default=Path("curves.png"), help="the picture (default: %(default)s)")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or its metrics.jsonl"
+    )
+    parser.add_argument(
+        "--png", type=Path, default=Path("curves.png"), help="the picture (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -32,7 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.view.curves import save_curves
 
     try:
-        save_curves([run / "metrics.jsonl" if run.is_dir() else run for run in arguments.runs], arguments.png)
+        save_curves(
+            [run / "metrics.jsonl" if run.is_dir() else run for run in arguments.runs],
+            arguments.png,
+        )
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.filename != str(arguments.png):
             raise

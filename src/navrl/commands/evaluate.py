@@ -1,4 +1,6 @@
-"""`navrl eval MODEL`: fly a policy over unseen worlds, without and with moving obstacles; a table, JSON, pictures."""
+"""`navrl eval MODEL`: fly a policy over unseen worlds, without and with moving obstacles; a table,
+JSON, pictures.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ EPILOG = """examples:
   navrl eval policy:best                             a model of the registry, by its name (navrl models)
   navrl eval pretrained env.num_obstacles=500        the policy in the package, among more obstacles
   navrl eval scripted --episodes 64 --worlds 4 --no-animation --json
-"""
+"""  # noqa: E501
 
 
 def register(subparsers: Any) -> None:
@@ -32,22 +34,36 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "eval",
         help="fly a policy over unseen worlds and print how its episodes ended",
-        description="Fly a policy, deterministic, one episode a drone, in worlds that it has not seen: among static obstacles, "
-        "then among moving ones too. A success comes within 1.0 m of its goal before any collision and in time.",
+        description="Fly a policy, deterministic, one episode a drone, in worlds that it has "
+        "not seen: among static obstacles, "
+        "then among moving ones too. A success comes within 1.0 m of its goal before any "
+        "collision and in time.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a model file, a run's folder, NAME:ALIAS, `pretrained`, `scripted`, or a checkpoint of the original",
+        help="a model file, a run's folder, NAME:ALIAS, `pretrained`, `scripted`, or a "
+        "checkpoint of the original",
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
-    parser.add_argument("--out", type=Path, default=Path("runs/eval"), help="folder for the results (default: %(default)s)")
-    parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each condition (flight.episodes)")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/eval"),
+        help="folder for the results (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="episodes of each condition (flight.episodes)"
+    )
     parser.add_argument("--worlds", type=int, metavar="N", help="unseen worlds (flight.worlds)")
     parser.add_argument("--no-animation", action="store_true", help="leave flights.gif out")
-    parser.add_argument("--json", action="store_true", help="print what goes into evaluation.json, and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
+    )
     parser.set_defaults(run=run)
 
 
@@ -61,7 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
     config, typed = _configuration(arguments)
     policy = load_policy(arguments.model, config.task)
     make_folder(arguments.out, "--out")
-    fly_and_report(policy, arguments.model, config, typed, arguments.out, Console(stderr=arguments.json), arguments.json)
+    fly_and_report(
+        policy,
+        arguments.model,
+        config,
+        typed,
+        arguments.out,
+        Console(stderr=arguments.json),
+        arguments.json,
+    )
     return 0
 
 
@@ -75,10 +99,12 @@ def fly_and_report(
     print_json: bool = False,
     problems: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Fly all conditions; print the table or the JSON, leave the numbers and the pictures in a folder, return the numbers.
+    """Fly all conditions; print the table or the JSON, leave the numbers and the pictures in a
+    folder, return the numbers.
 
     Raises:
-        ConfigError: a file could not be written, and there is no list of `problems` to put that into.
+        ConfigError: a file could not be written, and there is no list of `problems` to put that
+            into.
     """
     from navrl.errors import ConfigError, MissingExtraError
     from navrl.evaluate import conditions
@@ -88,7 +114,10 @@ def fly_and_report(
     settings = conditions(config.task, config.flight, policy, typed)
     known = config.env.same_map or config.env.world_files
     where = "the worlds of its training" if known else "unseen worlds"
-    console.print(f"[bold]Flying {policy.name} over {where}[/bold] (the first run compiles the simulator)", highlight=False)
+    console.print(
+        f"[bold]Flying {policy.name} over {where}[/bold] (the first run compiles the simulator)",
+        highlight=False,
+    )
     start = time.perf_counter()
     flown = {
         label: (env, _fly(console, label, env, policy, config.flight.recorded))
@@ -107,7 +136,9 @@ def fly_and_report(
         paths.append(folder / "evaluation.json")
     try:
         with console.status("drawing"), _noted(folder / "flights.png", failed):
-            paths += draw_flights(folder, *list(flown.values())[-1], animation=config.flight.animation)
+            paths += draw_flights(
+                folder, *list(flown.values())[-1], animation=config.flight.animation
+            )
     except MissingExtraError as error:
         console.print(f"no pictures: {error}", markup=False)
     told = ", ".join(str(path) for path in paths)
@@ -119,7 +150,9 @@ def fly_and_report(
 
 @contextmanager
 def _noted(path: Path, problems: list[str]) -> Iterator[None]:
-    """Note a result that cannot be written: the flights were flown, and the table is on the screen."""
+    """Note a result that cannot be written: the flights were flown, and the table is on the
+    screen.
+    """
     try:
         yield
     except OSError as error:
@@ -131,7 +164,10 @@ def _configuration(arguments: argparse.Namespace) -> tuple[Config, set[str]]:
     from navrl.config import load_config, our_overrides
 
     options = {"episodes": arguments.episodes, "worlds": arguments.worlds}
-    typed = [*arguments.overrides, *(f"flight.{name}={value}" for name, value in options.items() if value is not None)]
+    typed = [
+        *arguments.overrides,
+        *(f"flight.{name}={value}" for name, value in options.items() if value is not None),
+    ]
     overrides = our_overrides(typed)
     if arguments.no_animation:
         overrides.append("flight.animation=false")
@@ -148,19 +184,35 @@ def _environments(console: Console, settings: dict[str, Any], seed: int) -> Any:
         yield label, env
 
 
-def _fly(console: Console, label: str, env: NavigationEnv, policy: Policy, recorded: int) -> Flights:
+def _fly(
+    console: Console, label: str, env: NavigationEnv, policy: Policy, recorded: int
+) -> Flights:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from navrl.evaluate import evaluate
 
-    columns = (TextColumn(f"{label}: episodes ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn(f"{label}: episodes ended"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=env.num_envs)
-        return evaluate(env, policy, recorded=recorded, progress=lambda done, of: progress.update(bar, completed=done))
+        return evaluate(
+            env,
+            policy,
+            recorded=recorded,
+            progress=lambda done, of: progress.update(bar, completed=done),
+        )
 
 
 def _report(
-    model: str, policy: Policy, config: Config, flown: dict[str, tuple[NavigationEnv, Flights]], seconds: float
+    model: str,
+    policy: Policy,
+    config: Config,
+    flown: dict[str, tuple[NavigationEnv, Flights]],
+    seconds: float,
 ) -> dict[str, Any]:
     from navrl import __version__
     from navrl.train.report import summary
@@ -173,6 +225,7 @@ def _report(
         "seconds": round(seconds, 2),
         "seed": config.flight.seed,
         "conditions": {
-            label: {**summary(flights), "settings": env.settings.as_dict()} for label, (env, flights) in flown.items()
+            label: {**summary(flights), "settings": env.settings.as_dict()}
+            for label, (env, flights) in flown.items()
         },
     }

@@ -15,7 +15,7 @@ EPILOG = """examples:
   navrl inspect runs/a/latest --verify    read every byte and compare the checksums; exit 1 if one is wrong
   navrl inspect policy:best               a model of the registry
   navrl inspect theirs.pth                a torch.save file: loaded to look at, no code in it is run
-"""
+"""  # noqa: E501
 
 
 def register(subparsers: Any) -> None:
@@ -23,13 +23,19 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "inspect",
         help="look into checkpoints and models",
-        description="Show what a checkpoint, a model, or the checkpoints of a run hold. Of navrl's own "
-        "files only the index is read, unless --verify. Files of torch.save and safetensors are loaded.",
+        description="Show what a checkpoint, a model, or the checkpoints of a run hold. Of "
+        "navrl's own "
+        "files only the index is read, unless --verify. Files of torch.save and safetensors are "
+        "loaded.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", help="a checkpoint, a model, a run, a folder of checkpoints, or NAME:ALIAS")
-    parser.add_argument("--verify", action="store_true", help="check every byte; exit 1 if anything is damaged")
+    parser.add_argument(
+        "path", help="a checkpoint, a model, a run, a folder of checkpoints, or NAME:ALIAS"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="check every byte; exit 1 if anything is damaged"
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,7 +69,9 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     index = read_index(path)
     document = index.document
     kind = escape(f"{document.get('kind')!s:.60}")
-    console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}")
+    console.print(
+        f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}"
+    )
     if isinstance(document.get("created"), float):
         console.print(f"created {format_date(document['created'])}")
     if isinstance(document.get("base"), dict):
@@ -118,16 +126,27 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     from navrl.io.checkpoint.directory import list_aliases, list_entries, list_unreadable
 
     aliases = list_aliases(folder)
-    table = Table(*_right("step"), "names", "metrics", *_right("bytes", "stored", "ratio"), "created")
+    table = Table(
+        *_right("step"), "names", "metrics", *_right("bytes", "stored", "ratio"), "created"
+    )
     entries = list_entries(folder)
     for entry in entries:
-        names = ", ".join(sorted(name for name, target in aliases.items() if target == entry.path.name))
-        metrics = ", ".join(_metric(name, value) for name, value in entry.metrics.items() if value is not None)
+        names = ", ".join(
+            sorted(name for name, target in aliases.items() if target == entry.path.name)
+        )
+        metrics = ", ".join(
+            _metric(name, value) for name, value in entry.metrics.items() if value is not None
+        )
         ratio = entry.stored_bytes / entry.raw_bytes if entry.raw_bytes else 1.0
         table.add_row(
-            str(entry.step), escape(names), escape(metrics), _bytes(entry.raw_bytes), _bytes(entry.stored_bytes),
-            f"{ratio:.3f}", format_date(entry.created),
-        )  # fmt: skip
+            str(entry.step),
+            escape(names),
+            escape(metrics),
+            _bytes(entry.raw_bytes),
+            _bytes(entry.stored_bytes),
+            f"{ratio:.3f}",
+            format_date(entry.created),
+        )
     console.print(f"[bold]{escape(str(folder))}[/bold]: {len(entries)} checkpoints")
     console.print(table)
     for reason in [] if verify else list_unreadable(folder).values():
@@ -157,7 +176,9 @@ def _right(*headings: str) -> list[Any]:
 
 
 def _size(index: Any) -> str:
-    return f"{_bytes(index.file_size)}, ratio {index.file_size / index.size if index.size else 1:.3f}"
+    return (
+        f"{_bytes(index.file_size)}, ratio {index.file_size / index.size if index.size else 1:.3f}"
+    )
 
 
 def _bytes(count: float) -> str:

@@ -1,4 +1,6 @@
-"""How `navrl models` shows what it found: tables on a terminal, plain lines without one, JSON for programs."""
+"""How `navrl models` shows what it found: tables on a terminal, plain lines without one, JSON for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table: with lines on a terminal; elsewhere one row a line, columns at least two blanks apart, nothing cut off."""
+    """Print a table: with lines on a terminal; elsewhere one row a line, columns at least two
+    blanks apart, nothing cut off.
+    """
     cells = [[_printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
@@ -33,7 +37,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: s
         return
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     for line in (headings, *cells):
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
 
 
 def print_models(models: Sequence[ModelSummary]) -> None:
@@ -41,11 +47,15 @@ def print_models(models: Sequence[ModelSummary]) -> None:
     headings = ("model", "versions", "newest", "aliases", "size", "updated")
     rows = [
         (
-            model.name, str(model.versions), f"v{model.last_version}",
-            ", ".join(f"{alias}=v{version}" for alias, version in model.aliases.items()), size(model.size), date(model.updated),
+            model.name,
+            str(model.versions),
+            f"v{model.last_version}",
+            ", ".join(f"{alias}=v{version}" for alias, version in model.aliases.items()),
+            size(model.size),
+            date(model.updated),
         )
         for model in models
-    ]  # fmt: skip
+    ]
     print_table(headings, rows)
 
 
@@ -54,12 +64,18 @@ def print_versions(versions: Sequence[ModelVersion]) -> None:
     headings = ("version", "aliases", "stage", "kind", "metrics", "size", "created")
     rows = [
         (
-            version.label, ", ".join(version.aliases), version.stage, version.kind,
-            ", ".join(f"{name} {number(value)}" for name, value in list(version.metrics.items())[:3]), size(version.size),
+            version.label,
+            ", ".join(version.aliases),
+            version.stage,
+            version.kind,
+            ", ".join(
+                f"{name} {number(value)}" for name, value in list(version.metrics.items())[:3]
+            ),
+            size(version.size),
             date(version.created),
         )
         for version in versions
-    ]  # fmt: skip
+    ]
     print_table(headings, rows)
 
 
@@ -67,24 +83,42 @@ def print_version(version: ModelVersion, moves: Sequence[AliasMove]) -> None:
     """Print all that is known of a version, and the history of its aliases."""
     lineage = {key: value for key, value in version.lineage.items() if key != "config"}
     facts = {
-        "version": version.label, "path": str(version.path), "kind": version.kind, "aliases": ", ".join(version.aliases),
-        "stage": version.stage, "tags": ", ".join(f"{key}={text}" if text else key for key, text in version.tags.items()),
-        "size": size(version.size), "SHA-256": version.digest, "created": date(version.created), "notes": version.notes,
+        "version": version.label,
+        "path": str(version.path),
+        "kind": version.kind,
+        "aliases": ", ".join(version.aliases),
+        "stage": version.stage,
+        "tags": ", ".join(f"{key}={text}" if text else key for key, text in version.tags.items()),
+        "size": size(version.size),
+        "SHA-256": version.digest,
+        "created": date(version.created),
+        "notes": version.notes,
         **{name: number(value) for name, value in version.metrics.items()},
-        **{name: value if isinstance(value, str) else json.dumps(value, default=str) for name, value in lineage.items()},
-    }  # fmt: skip
+        **{
+            name: value if isinstance(value, str) else json.dumps(value, default=str)
+            for name, value in lineage.items()
+        },
+    }
     print_table(("what", "value"), [(name, value) for name, value in facts.items() if value])
     if moves:
         print_table(
             ("alias", "from", "to", "why", "when"),
-            [(move.alias, label(move.old), label(move.new), move.reason, date(move.moved)) for move in moves],
+            [
+                (move.alias, label(move.old), label(move.new), move.reason, date(move.moved))
+                for move in moves
+            ],
         )
 
 
 def print_comparison(labels: Sequence[str], rows: Sequence[Row]) -> None:
     """Print versions side by side; what differs is marked."""
     shown = [
-        (row.group, row.key, "*" if row.differs else "", *(number(value) if value is not None else "-" for value in row.values))
+        (
+            row.group,
+            row.key,
+            "*" if row.differs else "",
+            *(number(value) if value is not None else "-" for value in row.values),
+        )
         for row in rows
     ]
     print_table(("", "", "", *labels), shown)

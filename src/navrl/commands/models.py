@@ -29,7 +29,7 @@ EPILOG = """examples:
   navrl models verify && navrl models gc              read every file; remove those of deleted versions
   navrl models repair                                 after a loss: database and journal, each from the other
   navrl eval policy:best                              a name is as good as a path
-"""
+"""  # noqa: E501
 
 REFERENCE = "NAME, NAME:ALIAS or NAME:v3"
 
@@ -39,7 +39,8 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "models",
         help="versions, aliases and stages of the models on this machine",
-        description="The registry of models on this machine: $NAVRL_REGISTRY, or the folder navrl/registry of your data.",
+        description="The registry of models on this machine: $NAVRL_REGISTRY, or the folder "
+        "navrl/registry of your data.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,9 +50,13 @@ def register(subparsers: Any) -> None:
     _add_files(actions)
 
 
-def _action(actions: Any, name: str, run: Callable[[Registry, argparse.Namespace], int], text: str) -> Any:
+def _action(
+    actions: Any, name: str, run: Callable[[Registry, argparse.Namespace], int], text: str
+) -> Any:
     parser = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.add_argument("--registry", type=Path, metavar="FOLDER", help="another registry than $NAVRL_REGISTRY")
+    parser.add_argument(
+        "--registry", type=Path, metavar="FOLDER", help="another registry than $NAVRL_REGISTRY"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     parser.set_defaults(run=lambda arguments: _run(run, arguments))
     return parser
@@ -62,23 +67,39 @@ def _add_looking(actions: Any) -> None:
     ls.add_argument("name", nargs="?", help="a model")
     show = _action(actions, "show", _show, "show all that is known of a version")
     show.add_argument("reference", help=REFERENCE)
-    compare = _action(actions, "compare", _compare, "show versions side by side: metrics, and the settings that differ")
+    compare = _action(
+        actions,
+        "compare",
+        _compare,
+        "show versions side by side: metrics, and the settings that differ",
+    )
     compare.add_argument("references", nargs="+", metavar="reference", help=REFERENCE)
     card = _action(actions, "card", _card, "print the model card of a version, as Markdown")
     card.add_argument("reference", help=REFERENCE)
     card.add_argument("--out", type=Path, metavar="FILE", help="write it there instead")
-    _action(actions, "verify", _verify, "read every file, compare it with its digest, exit 1 and name what is damaged")
+    _action(
+        actions,
+        "verify",
+        _verify,
+        "read every file, compare it with its digest, exit 1 and name what is damaged",
+    )
 
 
 def _add_moving(actions: Any) -> None:
-    promote = _action(actions, "promote", _promote, "put a version into a stage, or give it an alias")
+    promote = _action(
+        actions, "promote", _promote, "put a version into a stage, or give it an alias"
+    )
     promote.add_argument("reference", help=REFERENCE)
-    promote.add_argument("to", metavar="STAGE|ALIAS", help="none, staging, production or archived; or an alias")
+    promote.add_argument(
+        "to", metavar="STAGE|ALIAS", help="none, staging, production or archived; or an alias"
+    )
     alias = _action(actions, "alias", _alias, "point an alias at a version, or remove it")
     alias.add_argument("reference", help=f"{REFERENCE}; with --remove the NAME")
     alias.add_argument("alias", help="such as best, stable or v1.0")
     alias.add_argument("--remove", action="store_true", help="take the alias away")
-    rollback = _action(actions, "rollback", _rollback, "point an alias at what it pointed at before")
+    rollback = _action(
+        actions, "rollback", _rollback, "point an alias at what it pointed at before"
+    )
     rollback.add_argument("reference", metavar="NAME:ALIAS", help="such as policy:prod")
     tag = _action(actions, "tag", _tag, "add tags to a version, or remove them")
     tag.add_argument("reference", help=REFERENCE)
@@ -87,39 +108,75 @@ def _add_moving(actions: Any) -> None:
 
 
 def _add_files(actions: Any) -> None:
-    add = _action(actions, "register", _register, "copy a model, or a checkpoint, into the registry as a new version")
+    add = _action(
+        actions,
+        "register",
+        _register,
+        "copy a model, or a checkpoint, into the registry as a new version",
+    )
     add.add_argument("name", help="of the model")
     add.add_argument("file", type=Path, help="a model, a checkpoint, or the folder of a run")
-    add.add_argument("--alias", action="append", default=[], help="beside latest; may be given again")
-    add.add_argument("--metric", action="append", default=[], metavar="key=number", help="default: those in the model file")
-    add.add_argument("--tag", action="append", default=[], metavar="key[=value]", help="may be given again")
+    add.add_argument(
+        "--alias", action="append", default=[], help="beside latest; may be given again"
+    )
+    add.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="key=number",
+        help="default: those in the model file",
+    )
+    add.add_argument(
+        "--tag", action="append", default=[], metavar="key[=value]", help="may be given again"
+    )
     add.add_argument("--notes", default="", help="a text for the model card")
     add.add_argument("--stage", help="none, staging, production or archived")
     add.add_argument("--parent", metavar="REFERENCE", help="the version that it was made from")
-    prune = _action(actions, "prune", _prune, "remove old versions that have no alias and are in no stage")
+    prune = _action(
+        actions, "prune", _prune, "remove old versions that have no alias and are in no stage"
+    )
     prune.add_argument("name", help="of the model")
-    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N")
+    prune.add_argument(
+        "--keep-last", type=int, required=True, metavar="N", help="keep the newest N"
+    )
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
     delete = _action(actions, "delete", _delete, "remove a version")
     delete.add_argument("reference", metavar="NAME:v3", help="the version, by its number")
     delete.add_argument("--force", action="store_true", help="also if an alias points at it")
-    gc = _action(actions, "gc", _gc, "remove the files of deleted versions; put unknown files into quarantine")
+    gc = _action(
+        actions,
+        "gc",
+        _gc,
+        "remove the files of deleted versions; put unknown files into quarantine",
+    )
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
-    gc.add_argument("--purge-quarantine", action="store_true", help="also delete every file in quarantine")
-    text = "make a damaged or lost database, or journal, whole again, and adopt files without a record"
+    gc.add_argument(
+        "--purge-quarantine", action="store_true", help="also delete every file in quarantine"
+    )
+    text = (
+        "make a damaged or lost database, or journal, whole again, and adopt files without a record"
+    )
     _action(actions, "repair", _repair, text)
     push = _action(actions, "push", _push, "upload a version to a tracker")
     pull = _action(actions, "pull", _pull, "fetch a model from a tracker into the registry")
     for parser in (push, pull):
         parser.add_argument("reference", help="NAME:ALIAS or USER/PROJECT/NAME:ALIAS")
-        parser.add_argument("--mirror", default="wandb", help="wandb, mlflow or trackio (default: %(default)s)")
         parser.add_argument(
-            "--option", action="append", default=[], metavar="key=value", help="of the tracker, such as project=NavRL"
+            "--mirror", default="wandb", help="wandb, mlflow or trackio (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--option",
+            action="append",
+            default=[],
+            metavar="key=value",
+            help="of the tracker, such as project=NavRL",
         )
     pull.add_argument("--name", help="what to call it here (default: its name there)")
 
 
-def _run(action: Callable[[Registry, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _run(
+    action: Callable[[Registry, argparse.Namespace], int], arguments: argparse.Namespace
+) -> int:
     """Carry out an action; what the system refuses is told in one line too."""
     from navrl.errors import RegistryError
     from navrl.registry import Registry
@@ -178,7 +235,9 @@ def _compare(registry: Registry, arguments: argparse.Namespace) -> int:
     rows = registry.compare(arguments.references)
     labels = [registry.resolve(reference).label for reference in arguments.references]
     if arguments.json:
-        print_json([row._asdict() | {"values": dict(zip(labels, row.values, strict=True))} for row in rows])
+        print_json(
+            [row._asdict() | {"values": dict(zip(labels, row.values, strict=True))} for row in rows]
+        )
     else:
         print_comparison(labels, rows)
     return 0
@@ -222,7 +281,9 @@ def _alias(registry: Registry, arguments: argparse.Namespace) -> int:
     from navrl.registry import parse_reference
 
     if not arguments.remove:
-        version = registry.set_alias((asked := registry.resolve(arguments.reference)).name, arguments.alias, asked.version)
+        version = registry.set_alias(
+            (asked := registry.resolve(arguments.reference)).name, arguments.alias, asked.version
+        )
         return _told(version, arguments, _named(version))
     name = parse_reference(arguments.reference).name
     version = registry.resolve(f"{name}:{arguments.alias}")
@@ -237,7 +298,9 @@ def _rollback(registry: Registry, arguments: argparse.Namespace) -> int:
 
     asked = parse_reference(arguments.reference)
     if asked.label is None or asked.alias is None:
-        raise RegistryError(f"{asked} names no alias; expected NAME:ALIAS, such as {asked.name}:prod")
+        raise RegistryError(
+            f"{asked} names no alias; expected NAME:ALIAS, such as {asked.name}:prod"
+        )
     version = registry.rollback(asked.name, asked.alias)
     return _told(version, arguments, _named(version))
 
@@ -250,10 +313,15 @@ def _tag(registry: Registry, arguments: argparse.Namespace) -> int:
 def _register(registry: Registry, arguments: argparse.Namespace) -> int:
     file = arguments.file / "model.pt" if arguments.file.is_dir() else arguments.file
     version = registry.register(
-        arguments.name, file, aliases=arguments.alias, tags=_pairs(arguments.tag), notes=arguments.notes, stage=arguments.stage,
+        arguments.name,
+        file,
+        aliases=arguments.alias,
+        tags=_pairs(arguments.tag),
+        notes=arguments.notes,
+        stage=arguments.stage,
         metrics=_numbers(arguments.metric) if arguments.metric else None,
         lineage={"parent": arguments.parent} if arguments.parent else None,
-    )  # fmt: skip
+    )
     return _told(version, arguments, _named(version))
 
 
@@ -267,7 +335,10 @@ def _prune(registry: Registry, arguments: argparse.Namespace) -> int:
     verb = "would remove" if arguments.dry_run else "removed"
     for version in gone:
         print(f"{verb} {version.label} ({size(version.size)})")
-    print(f"{len(registry.versions(arguments.name)) - (len(gone) if arguments.dry_run else 0)} versions kept")
+    print(
+        f"{len(registry.versions(arguments.name)) - (len(gone) if arguments.dry_run else 0)} "
+        "versions kept"
+    )
     return 0
 
 
@@ -285,17 +356,23 @@ def _delete(registry: Registry, arguments: argparse.Namespace) -> int:
 def _gc(registry: Registry, arguments: argparse.Namespace) -> int:
     from navrl.commands.model_tables import print_json, size
 
-    garbage = registry.collect_garbage(dry_run=arguments.dry_run, purge_quarantine=arguments.purge_quarantine)
+    garbage = registry.collect_garbage(
+        dry_run=arguments.dry_run, purge_quarantine=arguments.purge_quarantine
+    )
     quarantined = [str(path) for path in garbage.quarantined]
     if arguments.json:
         files = [str(path) for path in garbage.files]
         print_json({"files": files, "bytes": garbage.bytes, "quarantined": quarantined})
         return 0
-    print(f"{'would remove' if arguments.dry_run else 'removed'} {len(garbage.files)} files ({size(garbage.bytes)})")
+    print(
+        f"{'would remove' if arguments.dry_run else 'removed'} {len(garbage.files)} files "
+        f"({size(garbage.bytes)})"
+    )
     if quarantined:
         verb = "would move" if arguments.dry_run else "moved"
         print(
-            f"{verb} {len(quarantined)} files that the registry knows nothing about to {registry.root / 'quarantine'}; "
+            f"{verb} {len(quarantined)} files that the registry knows nothing about to "
+            f"{registry.root / 'quarantine'}; "
             "`navrl models gc --purge-quarantine` deletes them"
         )
     return 0
@@ -320,8 +397,12 @@ def _push(registry: Registry, arguments: argparse.Namespace) -> int:
 def _pull(registry: Registry, arguments: argparse.Namespace) -> int:
     from navrl.registry.mirroring import pull
 
-    version = pull(registry, arguments.reference, _mirror(arguments), arguments.mirror, arguments.name)
-    return _told(version, arguments, f"{arguments.reference} of {arguments.mirror} is {_named(version)}")
+    version = pull(
+        registry, arguments.reference, _mirror(arguments), arguments.mirror, arguments.name
+    )
+    return _told(
+        version, arguments, f"{arguments.reference} of {arguments.mirror} is {_named(version)}"
+    )
 
 
 def _mirror(arguments: argparse.Namespace) -> Any:
@@ -330,14 +411,24 @@ def _mirror(arguments: argparse.Namespace) -> Any:
     from navrl.registry import parse_reference
 
     asked = parse_reference(arguments.reference)
-    place = {"project": asked.project, "entity": asked.entity} if arguments.mirror in ("wandb", "trackio") else {}
-    options = {key: value for key, value in place.items() if value is not None} | _pairs(arguments.option)
+    place = (
+        {"project": asked.project, "entity": asked.entity}
+        if arguments.mirror in ("wandb", "trackio")
+        else {}
+    )
+    options = {key: value for key, value in place.items() if value is not None} | _pairs(
+        arguments.option
+    )
     try:
-        return importlib.import_module("navrl.tracking.mirrors").open_mirror(arguments.mirror, **options)
+        return importlib.import_module("navrl.tracking.mirrors").open_mirror(
+            arguments.mirror, **options
+        )
     except NavrlError:
         raise
     except Exception as error:
-        raise RegistryError(f"the tracker {arguments.mirror} cannot be used: {type(error).__name__}: {error}") from error
+        raise RegistryError(
+            f"the tracker {arguments.mirror} cannot be used: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
@@ -350,4 +441,6 @@ def _numbers(words: list[str]) -> dict[str, float]:
     try:
         return {key: float(value) for key, value in _pairs(words).items()}
     except ValueError:
-        raise RegistryError(f"--metric is {', '.join(words)}; expected key=number, such as success=0.9") from None
+        raise RegistryError(
+            f"--metric is {', '.join(words)}; expected key=number, such as success=0.9"
+        ) from None

@@ -1,4 +1,6 @@
-"""The file that a command is about: by its path, by the run that it is of, or by its name in the registry."""
+"""The file that a command is about: by its path, by the run that it is of, or by its name in the
+registry.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,8 @@ def named_file(reference: str) -> Path:
 
 
 def checkpoint_folder(folder: Path) -> Path:
-    """Return the folder with the checkpoints of a run, or the folder itself if it is not a run's."""
+    """Return the folder with the checkpoints of a run, or the folder itself if it is not a
+    run's.
+    """
     own = folder / "checkpoints"
     return own if own.is_dir() else folder

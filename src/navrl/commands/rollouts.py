@@ -14,7 +14,7 @@ EPILOG = """examples:
   navrl rollouts show runs/a --env 7 --png flight.png      what is in the newest, and what drone 7 did
   navrl rollouts export runs/a --minari datasets           episodes for minari.load_dataset
   navrl rollouts export runs/a --parquet steps.parquet     one row a step, for pandas, Polars, DuckDB
-"""
+"""  # noqa: E501
 
 
 def register(subparsers: Any) -> None:
@@ -27,34 +27,57 @@ def register(subparsers: Any) -> None:
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     ls = actions.add_parser("ls", help="list the rollouts of a folder")
-    show = actions.add_parser("show", help="say what a rollout holds, and draw the flight of one drone")
+    show = actions.add_parser(
+        "show", help="say what a rollout holds, and draw the flight of one drone"
+    )
     export = actions.add_parser("export", help="write rollouts for other tools")
     for action, run in ((ls, _ls), (show, _show), (export, _export)):
-        action.add_argument("folder", type=Path, help="a run (its rollouts/ or else its checkpoints/), or a folder of rollouts")
+        action.add_argument(
+            "folder",
+            type=Path,
+            help="a run (its rollouts/ or else its checkpoints/), or a folder of rollouts",
+        )
         action.set_defaults(run=run)
     show.add_argument("iteration", type=int, nargs="?", help="which one (default: the last saved)")
-    show.add_argument("--env", type=int, default=0, metavar="N", help="the drone to draw (default: %(default)s)")
-    show.add_argument("--png", type=Path, metavar="FILE", help="draw its flight, reward and clearance")
+    show.add_argument(
+        "--env", type=int, default=0, metavar="N", help="the drone to draw (default: %(default)s)"
+    )
+    show.add_argument(
+        "--png", type=Path, metavar="FILE", help="draw its flight, reward and clearance"
+    )
     target = export.add_mutually_exclusive_group(required=True)
-    target.add_argument("--minari", type=Path, metavar="ROOT", help="a folder for MINARI_DATASETS_PATH")
+    target.add_argument(
+        "--minari", type=Path, metavar="ROOT", help="a folder for MINARI_DATASETS_PATH"
+    )
     target.add_argument("--parquet", type=Path, metavar="FILE", help="a Parquet file")
-    export.add_argument("--dataset-id", default="navrl/rollouts-v0", help="name of the Minari dataset (default: %(default)s)")
-    export.add_argument("--iterations", type=int, nargs="+", metavar="I", help="which ones (default: all)")
+    export.add_argument(
+        "--dataset-id",
+        default="navrl/rollouts-v0",
+        help="name of the Minari dataset (default: %(default)s)",
+    )
+    export.add_argument(
+        "--iterations", type=int, nargs="+", metavar="I", help="which ones (default: all)"
+    )
 
 
 def _storage(folder: Path) -> Any:
-    """Return the rollouts of a run, or of a folder of them; those of a run are by themselves or beside its checkpoints."""
+    """Return the rollouts of a run, or of a folder of them; those of a run are by themselves or
+    beside its checkpoints.
+    """
     from navrl.errors import RolloutError
     from navrl.io.container.atomic_files import check_is_folder
     from navrl.io.rollouts.storage import RolloutStorage
 
     if os.path.lexists(folder):
         check_is_folder(folder)
-    storages = [RolloutStorage(place) for place in (folder / "rollouts", folder / "checkpoints", folder)]
+    storages = [
+        RolloutStorage(place) for place in (folder / "rollouts", folder / "checkpoints", folder)
+    ]
     storage = next((storage for storage in storages if storage.list()), None)
     if storage is None:
         raise RolloutError(
-            f"{folder} holds no rollouts; `navrl train rollout_save_interval=50` keeps every fiftieth batch, and "
+            f"{folder} holds no rollouts; `navrl train rollout_save_interval=50` keeps every "
+            "fiftieth batch, and "
             "`compress_lidar=true` the last one beside each checkpoint, in RUN/checkpoints"
         )
     return storage
@@ -75,7 +98,10 @@ def _ls(arguments: argparse.Namespace) -> int:
 
     storage = _storage(arguments.folder)
     table = Table(
-        *(Column(name, justify="right") for name in ("iteration", "environments", "steps", "MB", "stored MB", "ratio")),
+        *(
+            Column(name, justify="right")
+            for name in ("iteration", "environments", "steps", "MB", "stored MB", "ratio")
+        ),
         "created",
     )
     damaged = []
@@ -87,13 +113,20 @@ def _ls(arguments: argparse.Namespace) -> int:
             continue
         created = format_date(info.created)
         table.add_row(
-            str(iteration), str(info.envs), str(info.steps), f"{info.raw_bytes / 1e6:.2f}", f"{info.stored_bytes / 1e6:.2f}",
-            f"{info.stored_bytes / max(1, info.raw_bytes):.3f}", created,
-        )  # fmt: skip
+            str(iteration),
+            str(info.envs),
+            str(info.steps),
+            f"{info.raw_bytes / 1e6:.2f}",
+            f"{info.stored_bytes / 1e6:.2f}",
+            f"{info.stored_bytes / max(1, info.raw_bytes):.3f}",
+            created,
+        )
     console = _console()
     console.print(table)
     console.print(
-        f"{storage.folder}: {len(storage.list())} rollouts, {storage.size() / 1e6:.2f} MB", markup=False, soft_wrap=True
+        f"{storage.folder}: {len(storage.list())} rollouts, {storage.size() / 1e6:.2f} MB",
+        markup=False,
+        soft_wrap=True,
     )
     for reason in damaged:
         console.print(f"damaged: {reason}", markup=False, soft_wrap=True)
@@ -114,19 +147,35 @@ def _show(arguments: argparse.Namespace) -> int:
         iteration = storage.list()[-1] if newest is None else newest  # then it says why
     info = storage.info(iteration)
     console = _console()
-    console.print(f"{info.path}: {info.envs} environments x {info.steps} steps", markup=False, soft_wrap=True)
+    console.print(
+        f"{info.path}: {info.envs} environments x {info.steps} steps", markup=False, soft_wrap=True
+    )
     for name, value in info.metadata.items():
         if isinstance(value, dict):  # the settings of the task: too long to be read here
             continue
         console.print(f"  {name:.100}: {shortened(str(value))}", markup=False)
     table = Table(
-        "key", "type", "shape", "codec", "error", *(Column(name, justify="right") for name in ("bytes", "stored", "ratio"))
+        "key",
+        "type",
+        "shape",
+        "codec",
+        "error",
+        *(Column(name, justify="right") for name in ("bytes", "stored", "ratio")),
     )
     for name, key in info.keys.items():
         error = "exact" if key.error_bound is None else f"<= {key.error_bound:g}"
         ratio = f"{key.stored_bytes / key.raw_bytes:.3f}" if key.raw_bytes else ""
         shape = " x ".join(map(str, key.shape)) or "single"
-        table.add_row(escape(name), key.element, shape, key.codec, error, f"{key.raw_bytes:,}", f"{key.stored_bytes:,}", ratio)
+        table.add_row(
+            escape(name),
+            key.element,
+            shape,
+            key.codec,
+            error,
+            f"{key.raw_bytes:,}",
+            f"{key.stored_bytes:,}",
+            ratio,
+        )
     console.print(table)
     if arguments.png:
         _draw(console, storage, iteration, arguments.env, arguments.png)
@@ -143,7 +192,9 @@ def _draw(console: Any, storage: Any, iteration: int, env: int, png: Path) -> No
         raise ConfigError(f"--png {png} cannot be written: {error.strerror}") from error
     told = [f"environment {env}: {len(flight.parts)} episodes or parts of one"]
     told += [f"reward {flight.reward.sum():.2f} in all"] if flight.reward is not None else []
-    told += [f"least clearance {flight.clearance.min():.2f} m"] if flight.clearance is not None else []
+    told += (
+        [f"least clearance {flight.clearance.min():.2f} m"] if flight.clearance is not None else []
+    )
     console.print(", ".join(told))
     console.print(f"written: {png}", markup=False, soft_wrap=True)
 
@@ -154,7 +205,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
     storage = _storage(arguments.folder)
     if arguments.parquet:
-        print(f"written: {export_parquet(storage, arguments.parquet, iterations=arguments.iterations)}")
+        path = export_parquet(storage, arguments.parquet, iterations=arguments.iterations)
+        print(f"written: {path}")
         return 0
     path = export_minari(
         storage,
@@ -165,7 +217,10 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     print(f"written: {path}")
     root = arguments.minari.absolute()
-    print(f"load it with MINARI_DATASETS_PATH={root} and minari.load_dataset({arguments.dataset_id!r})")
+    print(
+        f"load it with MINARI_DATASETS_PATH={root} and "
+        f"minari.load_dataset({arguments.dataset_id!r})"
+    )
     return 0
 
 

@@ -14,8 +14,10 @@ EPILOG = """examples:
   navrl sync --dry-run                only say what waits
 """
 DESCRIPTION = (
-    "Deliver what waits in the queue of a run: metrics, pictures and models of a training whose tracker was offline, slow "
-    "or dead. Nothing is delivered twice; what fails again stays in the queue. Exit code 0: all delivered, 1: something waits, "
+    "Deliver what waits in the queue of a run: metrics, pictures and models of a training whose "
+    "tracker was offline, slow "
+    "or dead. Nothing is delivered twice; what fails again stays in the queue. Exit code 0: all "
+    "delivered, 1: something waits, "
     "or is lost."
 )
 SHOWN_EVERY = 2.0  # s between lines of progress
@@ -24,12 +26,23 @@ SHOWN_EVERY = 2.0  # s between lines of progress
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
-        "sync", help="deliver to the trackers what a run could not", description=DESCRIPTION, epilog=EPILOG,
+        "sync",
+        help="deliver to the trackers what a run could not",
+        description=DESCRIPTION,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs; default: all below runs/")
+    )
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs; default: all below runs/",
+    )
     parser.add_argument("--tracker", help="only this one")
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="how long a tracker may take to answer")
+    parser.add_argument(
+        "--deadline", type=float, metavar="SECONDS", help="how long a tracker may take to answer"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what waits")
     parser.set_defaults(run=run)
 
@@ -43,7 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     spools = [Spool(folder) for folder in folders]
     for spool in spools:
         if not spool.exists():
-            raise TrackingError(f"{spool.run} has no queue for trackers; expected the folder of a run that was tracked")
+            raise TrackingError(
+                f"{spool.run} has no queue for trackers; expected the folder of a run that was "
+                "tracked"
+            )
     if not spools:
         print("no run below runs/ has a queue for trackers")
     waits = 0
@@ -52,10 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
         names = dict.fromkeys(name for info in infos for name in info["trackers"])
         for tracker in names if arguments.tracker is None else [arguments.tracker]:
             if tracker not in names:
-                raise TrackingError(f"{spool.run} is not tracked by {tracker}, but by {', '.join(names) or 'nobody'}")
+                raise TrackingError(
+                    f"{spool.run} is not tracked by {tracker}, but by "
+                    f"{', '.join(names) or 'nobody'}"
+                )
             waits += _sync(spool, tracker, arguments)
         if spool.damaged:
-            print(f"{spool.run}: {spool.damaged} damaged records in {spool.folder / 'records.log'} were left out")
+            print(
+                f"{spool.run}: {spool.damaged} damaged records in "
+                f"{spool.folder / 'records.log'} were left out"
+            )
     return 1 if waits or any(spool.damaged for spool in spools) else 0
 
 
@@ -81,12 +103,16 @@ def _sync(spool: Any, tracker: str, arguments: argparse.Namespace) -> int:
     left = journal.read().missing(spool.records)
     done = "would deliver" if arguments.dry_run else "delivered"
     count = before if arguments.dry_run else before - len(left)
-    print(f"{spool.run}: {tracker}: {done} {count} records; {total - len(left) - len(journal.refused)} of {total} are there")
+    print(
+        f"{spool.run}: {tracker}: {done} {count} records; "
+        f"{total - len(left) - len(journal.refused)} of {total} are there"
+    )
     for number, reason in journal.refused.items():
         print(f"{spool.run}: {tracker}: record {number} cannot be delivered: {reason}")
     if left and not arguments.dry_run:
         print(
-            f"{spool.run}: {tracker}: {len(left)} wait: {journal.failure or 'no reason is known'}; run `navrl sync` again later"
+            f"{spool.run}: {tracker}: {len(left)} wait: "
+            f"{journal.failure or 'no reason is known'}; run `navrl sync` again later"
         )
     return len(left) + len(journal.refused)
 
@@ -104,7 +130,11 @@ def _run_courier(spool: Any, tracker: str, journal: Any, deadline: float | None)
             time.sleep(0.05)
             if time.monotonic() - shown > SHOWN_EVERY:
                 shown = time.monotonic()
-                print(f"{spool.run}: {tracker}: {len(journal.read().missing(spool.records))} records wait", flush=True)
+                print(
+                    f"{spool.run}: {tracker}: {len(journal.read().missing(spool.records))} "
+                    "records wait",
+                    flush=True,
+                )
     finally:
         end_couriers(process, time.monotonic(), spool, [tracker])
     return "another process delivers just now" if process.returncode == BUSY else None

@@ -1,4 +1,6 @@
-"""`navrl train`: the main job. Train a policy, watch it learn, evaluate it on unseen worlds, leave a model and pictures."""
+"""`navrl train`: the main job. Train a policy, watch it learn, evaluate it on unseen worlds, leave
+a model and pictures.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ examples:
   navrl train network=vit algo.actor.learning_rate=5e-4
   navrl train --config-path cfg --config-name mine     settings of cfg/mine.yaml, overrides on top
   navrl train --cfg job                                print every setting and its value
-"""
+"""  # noqa: E501
 
 
 def register(subparsers: Any) -> None:
@@ -45,17 +47,29 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "train",
         help="train a policy, evaluate it on unseen worlds, leave a model and pictures",
-        description="Train a policy to fly to its goal. Everything goes into a folder below runs/: settings, metrics, "
-        "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; resume=auto goes on. "
+        description="Train a policy to fly to its goal. Everything goes into a folder below "
+        "runs/: settings, metrics, "
+        "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; "
+        "resume=auto goes on. "
         "Closing the terminal saves too, and the training goes on.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
-    parser.add_argument("--cfg", nargs="?", const="job", metavar="job", help="print the configuration and stop")
-    parser.add_argument("--config-path", metavar="DIR", help="folder of a configuration file of your own (default: here)")
     parser.add_argument(
-        "--config-name", metavar="NAME", help="its name without .yaml (default: config); overrides go on top of it"
+        "overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200"
+    )
+    parser.add_argument(
+        "--cfg", nargs="?", const="job", metavar="job", help="print the configuration and stop"
+    )
+    parser.add_argument(
+        "--config-path",
+        metavar="DIR",
+        help="folder of a configuration file of your own (default: here)",
+    )
+    parser.add_argument(
+        "--config-name",
+        metavar="NAME",
+        help="its name without .yaml (default: config); overrides go on top of it",
     )
     parser.set_defaults(run=run)
 
@@ -73,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             return _run(arguments, output, stop)
         except Stopped:
-            output.write(f"\nnavrl: stopped by {signal.Signals(stop.signal or signal.SIGINT).name}\n")
+            output.write(
+                f"\nnavrl: stopped by {signal.Signals(stop.signal or signal.SIGINT).name}\n"
+            )
             return stop.exit_code
 
 
@@ -111,11 +127,16 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
             try:
                 problems += _finish(config, folder, publisher, console)
             except Stopped:
-                told = f"the last evaluation is missing; `navrl train resume=auto run_folder={folder.path}` makes it"
+                told = (
+                    "the last evaluation is missing; `navrl train resume=auto "
+                    f"run_folder={folder.path}` makes it"
+                )
                 console.print(told, markup=False, highlight=False, soft_wrap=True)
                 raise
     for problem in problems:
-        console.print(f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True
+        )
     if problems:
         return 1
     return 0 if ending.finished else stop.exit_code
@@ -128,10 +149,15 @@ def _typed(arguments: argparse.Namespace) -> list[str]:
     words = [*arguments.overrides, *([arguments.cfg] if arguments.cfg not in (None, "job") else [])]
     if arguments.config_path is None and arguments.config_name is None:
         return words
-    return [*file_overrides(arguments.config_path or ".", arguments.config_name or "config"), *words]
+    return [
+        *file_overrides(arguments.config_path or ".", arguments.config_name or "config"),
+        *words,
+    ]
 
 
-def _train(opened: Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest) -> Ending:
+def _train(
+    opened: Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest
+) -> Ending:
     from navrl.train.display import open_display
     from navrl.train.loop import Order, follow, lead
     from navrl.train.team import assemble
@@ -142,17 +168,24 @@ def _train(opened: Opened, folder: RunFolder, publisher: Publisher, console: Con
     with open_display(console, f"navrl train: {folder.path}") as display:
         if opened.told:
             display.note(opened.told)
-        display.note(f"{config.processes} processes, {config.env.num_envs} drones; the first run compiles for about a minute")
+        display.note(
+            f"{config.processes} processes, {config.env.num_envs} drones; the first run "
+            "compiles for about a minute"
+        )
         compile_kernels(config)
         with assemble(config.processes, follow, order) as team:
             ending = lead(team, order, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
-            display.note(f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on")
+            display.note(
+                f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on"
+            )
         return ending
 
 
 def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Console) -> list[str]:
-    """Evaluate the model of the run, tell the registry and the trackers, say where everything is; return what failed."""
+    """Evaluate the model of the run, tell the registry and the trackers, say where everything is;
+    return what failed.
+    """
     from navrl.commands.evaluate import fly_and_report
     from navrl.evaluate import load_policy
     from navrl.train.saving import reason_of
@@ -166,10 +199,16 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     label = publisher.judged(folder.model_path, rows)
     shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
     publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})
-    for name, take in (("flights.png", publisher.tracking.image), ("flights.gif", publisher.tracking.video)):
+    for name, take in (
+        ("flights.png", publisher.tracking.image),
+        ("flights.gif", publisher.tracking.video),
+    ):
         if (path / name).is_file():
             take(policy.card["iteration"], name.replace(".", "_"), path / name)
-    console.print(f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]", soft_wrap=True)
+    console.print(
+        f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]",
+        soft_wrap=True,
+    )
     if label:
         known = f"registered as [bold]{label}[/bold]   all models: [bold]navrl models ls[/bold]"
         console.print(known, soft_wrap=True)

@@ -11,7 +11,7 @@ EPILOG = """examples:
   navrl world --png exact.png env=navrl_exact                    the original's one map
   navrl world --png mine.png env.world_files=[my_world.yaml]     a world of your own (YAML, PNG or NPZ)
   navrl world --png later.png --steps 500                        after eight seconds of the scripted pilot
-"""
+"""  # noqa: E501
 
 
 def register(subparsers: Any) -> None:
@@ -23,11 +23,24 @@ def register(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200")
-    parser.add_argument("--png", type=Path, default=Path("world.png"), help="where the picture goes (default: %(default)s)")
-    parser.add_argument("--world", type=int, default=0, help="which world of the pool (default: %(default)s)")
-    parser.add_argument("--drones", type=int, default=8, help="drones in that world (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="decisions to fly first (default: %(default)s)")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200"
+    )
+    parser.add_argument(
+        "--png",
+        type=Path,
+        default=Path("world.png"),
+        help="where the picture goes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--world", type=int, default=0, help="which world of the pool (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--drones", type=int, default=8, help="drones in that world (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=300, help="decisions to fly first (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -43,14 +56,20 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--png is {arguments.png}; expected a name that ends in .png")
     config = load_config(arguments.overrides)
     task = config.task
-    task.env.num_envs, task.env.change_world_at_reset, task.env.action_frame = arguments.drones, False, "goal"
+    task.env.num_envs = arguments.drones
+    task.env.change_world_at_reset = False
+    task.env.action_frame = "goal"
     if not 0 <= arguments.world < task.env.num_worlds:
-        raise ConfigError(f"--world is {arguments.world}; the pool has worlds 0 to {task.env.num_worlds - 1}")
+        raise ConfigError(
+            f"--world is {arguments.world}; the pool has worlds 0 to {task.env.num_worlds - 1}"
+        )
     env = NavigationEnv(task, seed=config.seed)
     env.set_all_worlds(arguments.world)
     observation = env.reset()
     for _ in range(arguments.steps):
-        observation = env.step(scripted_pilot(observation, task.env.action_limit, task.sensor.lidar_range)).observation
+        observation = env.step(
+            scripted_pilot(observation, task.env.action_limit, task.sensor.lidar_range)
+        ).observation
     save_world(env, arguments.png, world=arguments.world)
     print(f"look at {arguments.png}")
     return 0

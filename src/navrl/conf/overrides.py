@@ -17,7 +17,13 @@ from navrl.tracking.secrets import redact
 
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
 LIST_ALL = "`navrl train --cfg job` lists all"
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list"}
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+}
 
 
 def keys_of(schema: DictConfig) -> list[str]:
@@ -46,7 +52,9 @@ def check_overrides(overrides: Sequence[str], schema: DictConfig) -> None:
     known, trial = keys_of(schema), schema.copy()
     for override in overrides:
         if not isinstance(override, str):
-            raise ConfigError(f"an override is {shown(override)}; expected text, such as 'env.num_envs=256'")
+            raise ConfigError(
+                f"an override is {shown(override)}; expected text, such as 'env.num_envs=256'"
+            )
         _check_form(override, known)
         key, _, value = override.partition("=")
         if key in GROUPS:
@@ -64,12 +72,18 @@ def _check_form(override: str, known: Sequence[str]) -> None:
             f"one.{nearest_name(key, known)}"
         )
     if key in ("--multirun", "-m"):
-        raise ConfigError(f"{key} is of Hydra; navrl trains once a call: start one run for each value")
+        raise ConfigError(
+            f"{key} is of Hydra; navrl trains once a call: start one run for each value"
+        )
     if "=" not in override:
-        raise ConfigError(f"override {_typed(override)} has no value; expected key=value, such as env.num_envs=256")
+        raise ConfigError(
+            f"override {_typed(override)} has no value; expected key=value, such as "
+            "env.num_envs=256"
+        )
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise ConfigError(
-            f"override {_typed(override)} is a setting of Hydra, which only reads the configuration "
+            f"override {_typed(override)} is a setting of Hydra, which only reads the "
+            "configuration "
             "here; run_folder=PATH says where a run goes"
         )
 
@@ -77,7 +91,10 @@ def _check_form(override: str, known: Sequence[str]) -> None:
 def _check_option(group: str, value: str) -> None:
     options, chosen = options_of(group), value.strip("'\"")
     if chosen not in options:
-        raise ConfigError(f"{group} is {_typed(chosen)}; expected one of {', '.join(options)}.{nearest_name(chosen, options)}")
+        raise ConfigError(
+            f"{group} is {_typed(chosen)}; expected one of "
+            f"{', '.join(options)}.{nearest_name(chosen, options)}"
+        )
 
 
 def _check_key(key: str, known: Sequence[str]) -> None:
@@ -102,7 +119,8 @@ def _check_value(override: str, key: str, schema: DictConfig, trial: DictConfig)
         ) from error
     if parsed.is_sweep_override():
         raise ConfigError(
-            f"override {_typed(override)} has several values; expected one: start one run for each, "
+            f"override {_typed(override)} has several values; expected one: start one run for "
+            "each, "
             "or write [a,b] for a setting that is a list"
         )
     value = parsed.value()

@@ -21,7 +21,8 @@ RENAMED = {
 _PHYSX = "of PhysX, the physics engine of Isaac Sim; navrl has its own simulator"
 REFUSED = {
     "env.env_spacing": "worlds do not lie side by side here",
-    "viewer": "there is no Isaac Sim window; headless=false shows the training, RUN/flights.gif the flights",
+    "viewer": "there is no Isaac Sim window; headless=false shows the training, RUN/flights.gif "
+    "the flights",
     "sim.device": "the simulator runs on the CPU; device=cuda:0 puts the network on a GPU",
     **dict.fromkeys(
         (
@@ -62,7 +63,9 @@ def with_our_spelling(overrides: Sequence[str], schema: DictConfig) -> list[str]
         told = "; ".join(f"{', '.join(keys)}: {reason}" for reason, keys in refused.items())
         raise ConfigError(f"settings without meaning here, leave them out: {told}")
     renamed = [_renamed(override) for override in overrides]
-    return [_whole(override, schema) for override in renamed if not _asks_for_default(override, schema)]
+    return [
+        _whole(override, schema) for override in renamed if not _asks_for_default(override, schema)
+    ]
 
 
 def _refusal(override: object) -> str:
@@ -91,7 +94,9 @@ def _renamed(override: str) -> str:
 
 
 def _default(override: str, schema: DictConfig) -> object:
-    """Return the default of the setting that an override names; None if there is no such setting."""
+    """Return the default of the setting that an override names; None if there is no such
+    setting.
+    """
     key = override.partition("=")[0] if isinstance(override, str) else ""
     if not re.fullmatch(r"\w+(\.\w+)*", key):
         return None
@@ -109,7 +114,9 @@ def _asks_for_default(override: str, schema: DictConfig) -> bool:
 
 
 def _whole(override: str, schema: DictConfig) -> str:
-    """Return an override of a whole number that was typed as 12e8 or 1000.0 without exponent and point."""
+    """Return an override of a whole number that was typed as 12e8 or 1000.0 without exponent and
+    point.
+    """
     if type(_default(override, schema)) is not int:
         return override
     key, _, value = override.partition("=")

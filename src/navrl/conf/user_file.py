@@ -12,12 +12,14 @@ from navrl.errors import ConfigError, nearest_name, shown
 
 MAXIMUM_BYTES = 1 << 16
 MAXIMUM_SETTINGS = 10_000  # aliases in a small file can stand for millions
-_OURS = ("config", "schema", "_self_")  # what a file may build on without any effect: it always does
+# what a file may build on without any effect: it always does
+_OURS = ("config", "schema", "_self_")
 _NUMBER = re.compile(r"[+-]?\d[\d_]*(\.\d*)?([eE][+-]?\d+)?")
 
 
 def file_overrides(folder: str | Path, name: str) -> list[str]:
-    """Return the settings of a YAML file as overrides, those of files that its `defaults` name first.
+    """Return the settings of a YAML file as overrides, those of files that its `defaults` name
+    first.
 
     Raises:
         ConfigError: there is no such file, or it holds no settings; the message names it.
@@ -30,11 +32,15 @@ def file_overrides(folder: str | Path, name: str) -> list[str]:
 def _read(folder: Path, name: str, found: list[str], parents: tuple[str, ...]) -> None:
     path = folder / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if path.name in parents:
-        raise ConfigError(f"{path}: its defaults lead back to itself: {' -> '.join((*parents, path.name))}")
+        raise ConfigError(
+            f"{path}: its defaults lead back to itself: {' -> '.join((*parents, path.name))}"
+        )
     content = _load(path)
     defaults = content.pop("defaults", [])
     if not isinstance(defaults, list):
-        raise ConfigError(f"{path}: defaults is {shown(defaults)}; expected a list, such as [config, _self_]")
+        raise ConfigError(
+            f"{path}: defaults is {shown(defaults)}; expected a list, such as [config, _self_]"
+        )
     own = [*_flat(content, "", path)]
     before = [entry for entry in defaults if entry not in _OURS]
     # A file is read at the place of _self_, or after everything it builds on.
@@ -47,11 +53,15 @@ def _read(folder: Path, name: str, found: list[str], parents: tuple[str, ...]) -
     if last == len(defaults):
         found += own
     if len(found) > MAXIMUM_SETTINGS:
-        raise ConfigError(f"{path}: more than {MAXIMUM_SETTINGS} settings; expected those of one training")
+        raise ConfigError(
+            f"{path}: more than {MAXIMUM_SETTINGS} settings; expected those of one training"
+        )
 
 
 def _build_on(entry: Any, path: Path, found: list[str], parents: tuple[str, ...]) -> None:
-    """Add what one entry of `defaults` stands for: a group of ours chosen whole, or a file beside this one."""
+    """Add what one entry of `defaults` stands for: a group of ours chosen whole, or a file beside
+    this one.
+    """
     if isinstance(entry, dict) and len(entry) == 1:
         group, option = next(iter(entry.items()))
         name = str(group).removeprefix("override ").strip("/")
@@ -62,7 +72,8 @@ def _build_on(entry: Any, path: Path, found: list[str], parents: tuple[str, ...]
         _read(path.parent, entry, found, parents)
         return
     raise ConfigError(
-        f"{path}: defaults has {shown(entry)}; expected config, _self_, the name of a file beside it, "
+        f"{path}: defaults has {shown(entry)}; expected config, _self_, the name of a file "
+        "beside it, "
         "or one of ours, such as preset: best"
     )
 
@@ -73,18 +84,24 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > MAXIMUM_BYTES:
-            raise ConfigError(f"{path}: {size} bytes; expected settings, at most {MAXIMUM_BYTES} bytes")
+            raise ConfigError(
+                f"{path}: {size} bytes; expected settings, at most {MAXIMUM_BYTES} bytes"
+            )
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         there = sorted(file.stem for file in path.parent.glob("*.yaml"))
-        names = f"; there are {', '.join(there[:10])}.{nearest_name(path.stem, there)}" if there else ""
+        names = (
+            f"; there are {', '.join(there[:10])}.{nearest_name(path.stem, there)}" if there else ""
+        )
         raise ConfigError(f"{path}: no such configuration file{names}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds {type(content).__name__}; expected settings, such as seed: 7")
+        raise ConfigError(
+            f"{path} holds {type(content).__name__}; expected settings, such as seed: 7"
+        )
     return content
 
 
@@ -99,7 +116,9 @@ def _flat(values: Mapping[Any, Any], prefix: str, path: Path, count: int = 0) ->
         else:
             count += 1
             if count > MAXIMUM_SETTINGS:
-                raise ConfigError(f"{path}: more than {MAXIMUM_SETTINGS} settings; expected those of one training")
+                raise ConfigError(
+                    f"{path}: more than {MAXIMUM_SETTINGS} settings; expected those of one training"
+                )
             yield f"{prefix}{name}={_typed(value)}"
 
 

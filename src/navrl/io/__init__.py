@@ -1,6 +1,8 @@
-"""Checkpoints that never stop training and never lie. This part stands alone: torch, NumPy and three small codecs.
+"""Checkpoints that never stop training and never lie. This part stands alone: torch, NumPy and
+three small codecs.
 
-The public names are imported when they are first used: the process that writes files needs none of them, nor torch.
+The public names are imported when they are first used: the process that writes files needs none of
+them, nor torch.
 """
 
 from __future__ import annotations

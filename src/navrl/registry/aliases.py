@@ -1,4 +1,6 @@
-"""Aliases inside a transaction: every move is written down, and production has one version at a time."""
+"""Aliases inside a transaction: every move is written down, and production has one version at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ from navrl.registry.schema import PRODUCTION_ALIAS, AliasMove, instant
 
 def current(connection: sqlite3.Connection, name: str) -> dict[str, int]:
     """Return the version behind each alias of a model."""
-    rows = connection.execute("SELECT alias, version FROM aliases WHERE name = ? ORDER BY alias", (name,))
+    rows = connection.execute(
+        "SELECT alias, version FROM aliases WHERE name = ? ORDER BY alias", (name,)
+    )
     return {row["alias"]: row["version"] for row in rows}
 
 
 def move(transaction: Transaction, name: str, alias: str, version: int | None, reason: str) -> bool:
     """Point an alias at a version, or at none; return whether that changed anything.
 
-    The alias of production takes the stage with it: the version that loses it is archived, the one that gets it is in
-    production.
+    The alias of production takes the stage with it: the version that loses it is archived, the one
+    that gets it is in production.
     """
     old = current(transaction.connection, name).get(alias)
     if old == version:
@@ -29,8 +33,19 @@ def move(transaction: Transaction, name: str, alias: str, version: int | None, r
         transaction.drop("aliases", name=name, alias=alias)
     else:
         transaction.put("aliases", name=name, alias=alias, version=version)
-    (number,) = transaction.connection.execute("SELECT coalesce(max(number), 0) + 1 FROM moves").fetchone()
-    transaction.put("moves", number=number, name=name, alias=alias, old=old, new=version, moved=time.time(), reason=reason)
+    (number,) = transaction.connection.execute(
+        "SELECT coalesce(max(number), 0) + 1 FROM moves"
+    ).fetchone()
+    transaction.put(
+        "moves",
+        number=number,
+        name=name,
+        alias=alias,
+        old=old,
+        new=version,
+        moved=time.time(),
+        reason=reason,
+    )
     if alias == PRODUCTION_ALIAS:
         set_stage(transaction, name, old, "archived")
         set_stage(transaction, name, version, "production")
@@ -45,16 +60,21 @@ def set_stage(transaction: Transaction, name: str, version: int | None, stage: s
 
 def history(connection: sqlite3.Connection, name: str, alias: str) -> list[AliasMove]:
     """Return every move of an alias, the oldest first."""
-    rows = connection.execute("SELECT * FROM moves WHERE name = ? AND alias = ? ORDER BY number", (name, alias))
-    return [AliasMove(row["alias"], row["old"], row["new"], instant(row["moved"]), row["reason"]) for row in rows]
+    rows = connection.execute(
+        "SELECT * FROM moves WHERE name = ? AND alias = ? ORDER BY number", (name, alias)
+    )
+    return [
+        AliasMove(row["alias"], row["old"], row["new"], instant(row["moved"]), row["reason"])
+        for row in rows
+    ]
 
 
 def before(moves: Sequence[AliasMove], existing: Collection[int]) -> int | None:
     """Return the version that an alias pointed at before, among those that still exist, or None.
 
-    Each rollback goes one step further back: it takes a move off the pile, it does not put one on. Moves may
-    be missing, where lines of the journal were damaged: a rollback to a version that is not on the pile stands
-    for the first move that is known.
+    Each rollback goes one step further back: it takes a move off the pile, it does not put one on.
+    Moves may be missing, where lines of the journal were damaged: a rollback to a version that is
+    not on the pile stands for the first move that is known.
     """
     pile: list[int | None] = []
     for made in moves:
@@ -67,4 +87,6 @@ def before(moves: Sequence[AliasMove], existing: Collection[int]) -> int | None:
         else:
             pile.append(made.new)
     now = pile.pop() if pile else None
-    return next((version for version in reversed(pile) if version in existing and version != now), None)
+    return next(
+        (version for version in reversed(pile) if version in existing and version != now), None
+    )

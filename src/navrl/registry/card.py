@@ -1,4 +1,6 @@
-"""The model card: what a version is, what it can do, how to load it and where it came from, as Markdown."""
+"""The model card: what a version is, what it can do, how to load it and where it came from, as
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,24 @@ from navrl.registry.schema import ModelVersion
 __all__ = ["model_card"]
 
 _WHAT = {
-    MODEL: "A policy that flies a drone to its goal among static and moving obstacles: weights, network and task in one file.",
+    MODEL: "A policy that flies a drone to its goal among static and moving obstacles: weights, "
+    "network and task in one file.",
     CHECKPOINT: "A checkpoint of a training: the complete state, to go on from.",
 }
 _ORIGIN = {
-    "parent": "made from", "run_folder": "run", "command": "command", "git.commit": "commit",
-    "git.dirty": "uncommitted changes", "iteration": "iteration", "frames": "frames", "seed": "seed",
-    "parameters": "parameters", "versions.navrl": "navrl", "versions.torch": "torch", "versions.python": "Python",
-}  # fmt: skip
+    "parent": "made from",
+    "run_folder": "run",
+    "command": "command",
+    "git.commit": "commit",
+    "git.dirty": "uncommitted changes",
+    "iteration": "iteration",
+    "frames": "frames",
+    "seed": "seed",
+    "parameters": "parameters",
+    "versions.navrl": "navrl",
+    "versions.torch": "torch",
+    "versions.python": "Python",
+}
 
 
 def model_card(version: ModelVersion) -> str:
@@ -38,7 +50,12 @@ def model_card(version: ModelVersion) -> str:
     ]
     config = flat(version.lineage.get("config", {}))
     if config:
-        parts += ["## Settings", _table(("setting", "value"), ((f"`{key}`", _shown(value)) for key, value in config.items()))]
+        parts += [
+            "## Settings",
+            _table(
+                ("setting", "value"), ((f"`{key}`", _shown(value)) for key, value in config.items())
+            ),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -47,7 +64,8 @@ def _what(version: ModelVersion) -> str:
     rows = {
         "aliases": ", ".join(version.aliases) or "none",
         "stage": version.stage,
-        "tags": ", ".join(f"{key}={value}" if value else key for key, value in version.tags.items()) or "none",
+        "tags": ", ".join(f"{key}={value}" if value else key for key, value in version.tags.items())
+        or "none",
         "size": f"{version.size:,} bytes",
         "SHA-256": version.digest,
         "registered": version.created.strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -58,7 +76,10 @@ def _what(version: ModelVersion) -> str:
 def _results(version: ModelVersion) -> str:
     if not version.metrics:
         return "None were registered."
-    return _table(("metric", "value"), ((f"`{_cell(name)}`", _shown(value)) for name, value in sorted(version.metrics.items())))
+    return _table(
+        ("metric", "value"),
+        ((f"`{_cell(name)}`", _shown(value)) for name, value in sorted(version.metrics.items())),
+    )
 
 
 def _loading(version: ModelVersion) -> str:
@@ -70,13 +91,22 @@ def _loading(version: ModelVersion) -> str:
             f"```sh\nnavrl eval {reference}\n```\n\n```python\nfrom navrl import load_policy\n\n"
             f'policy = load_policy("{reference}")\n```'
         )
-    return f'```python\nfrom navrl.registry import Registry\n\npath = Registry().resolve("{reference}").path\n```'
+    return (
+        "```python\nfrom navrl.registry import Registry\n\npath = "
+        f'Registry().resolve("{reference}").path\n```'
+    )
 
 
 def _origin(version: ModelVersion) -> str:
     known = flat({key: value for key, value in version.lineage.items() if key != "config"})
-    rows = [(label, _shown(known[key])) for key, label in _ORIGIN.items() if known.get(key) is not None]
-    others = [(f"`{_cell(key)}`", _shown(value)) for key, value in known.items() if key not in _ORIGIN and "." not in key]
+    rows = [
+        (label, _shown(known[key])) for key, label in _ORIGIN.items() if known.get(key) is not None
+    ]
+    others = [
+        (f"`{_cell(key)}`", _shown(value))
+        for key, value in known.items()
+        if key not in _ORIGIN and "." not in key
+    ]
     return _table(("", ""), [*rows, *others]) if rows or others else "Nobody said."
 
 
@@ -91,7 +121,9 @@ def _shown(value: Any) -> str:
         return f"{value:.6g}"
     if value is None:
         return "not finite"
-    return _cell(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return _cell(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    )
 
 
 def _cell(text: str) -> str:

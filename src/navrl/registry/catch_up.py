@@ -66,14 +66,18 @@ def catch_up(connection: sqlite3.Connection, journal: Journal) -> State:
     return rewrite_journal(connection, journal, state)
 
 
-def record(connection: sqlite3.Connection, journal: Journal, state: State, changes: list[Change]) -> None:
+def record(
+    connection: sqlite3.Connection, journal: Journal, state: State, changes: list[Change]
+) -> None:
     """Write the changes of a transaction to the journal, and its new size to the database."""
     entry = Entry(state.sequence + 1, changes)
     size = journal.append(entry, at=state.bytes)
     _set_state(connection, state._replace(sequence=entry.sequence, bytes=size))
 
 
-def rewrite_journal(connection: sqlite3.Connection, journal: Journal, state: State | None = None) -> State:
+def rewrite_journal(
+    connection: sqlite3.Connection, journal: Journal, state: State | None = None
+) -> State:
     """Replace the journal by one that makes the rows of this database, and return the state."""
     state = state or _state(connection) or State(uuid.uuid4().hex, "", 0, 0)
     header, size = journal.rewrite(state.store, state.sequence, all_rows(connection))
@@ -86,7 +90,9 @@ def _rebuild(connection: sqlite3.Connection, journal: Journal, entries: list[Ent
     return _follow(connection, journal, entries, 0)
 
 
-def _follow(connection: sqlite3.Connection, journal: Journal, entries: list[Entry], sequence: int) -> State:
+def _follow(
+    connection: sqlite3.Connection, journal: Journal, entries: list[Entry], sequence: int
+) -> State:
     """Repeat entries that come after a sequence number, and return the state."""
     _repeat(connection, entries)
     whole = journal.end_of_last_line()

@@ -9,12 +9,23 @@ from navrl.registry.schema import ModelVersion
 
 __all__ = ["Row", "compare_versions", "flat"]
 
-_FACTS = ("iteration", "frames", "seed", "parameters", "parent", "git.commit", "versions.navrl", "versions.torch")
+_FACTS = (
+    "iteration",
+    "frames",
+    "seed",
+    "parameters",
+    "parent",
+    "git.commit",
+    "versions.navrl",
+    "versions.torch",
+)
 _OWN_TO_EVERY_RUN = ("run_folder", "resume", "resume_checkpoint")
 
 
 class Row(NamedTuple):
-    """One line of a comparison: `group` is model, metrics or config; None where a version does not have the key."""
+    """One line of a comparison: `group` is model, metrics or config; None where a version does not
+    have the key.
+    """
 
     group: str
     key: str
@@ -27,13 +38,19 @@ class Row(NamedTuple):
 
 
 def compare_versions(versions: Sequence[ModelVersion]) -> list[Row]:
-    """Return what is known of all versions and their metrics, and of their settings those in which they differ."""
+    """Return what is known of all versions and their metrics, and of their settings those in which
+    they differ.
+    """
     facts = [_facts(version) for version in versions]
     metrics = [dict(version.metrics) for version in versions]
     configs = [flat(version.lineage.get("config", {})) for version in versions]
     model = [Row("model", key, _values(facts, key)) for key in _union(facts)]
     measured = [Row("metrics", key, _values(metrics, key)) for key in sorted(_union(metrics))]
-    settings = [Row("config", key, _values(configs, key)) for key in sorted(_union(configs)) if key not in _OWN_TO_EVERY_RUN]
+    settings = [
+        Row("config", key, _values(configs, key))
+        for key in sorted(_union(configs))
+        if key not in _OWN_TO_EVERY_RUN
+    ]
     return [*model, *measured, *(row for row in settings if row.differs)]
 
 
@@ -41,16 +58,24 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings as one level of dotted keys."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        found |= (
+            flat(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{name}": value}
+        )
     return found
 
 
 def _facts(version: ModelVersion) -> dict[str, Any]:
     known = flat({key: value for key, value in version.lineage.items() if key != "config"})
     own = {
-        "created": version.created.isoformat(timespec="seconds"), "stage": version.stage, "aliases": ", ".join(version.aliases),
-        "kind": version.kind, "size": version.size, "digest": version.digest[:12],
-    }  # fmt: skip
+        "created": version.created.isoformat(timespec="seconds"),
+        "stage": version.stage,
+        "aliases": ", ".join(version.aliases),
+        "kind": version.kind,
+        "size": version.size,
+        "digest": version.digest[:12],
+    }
     return own | {key: known[key] for key in _FACTS if key in known}
 
 

@@ -1,4 +1,6 @@
-"""What is in a file that is to be registered: a model, a checkpoint of a training, or something else; every byte checked."""
+"""What is in a file that is to be registered: a model, a checkpoint of a training, or something
+else; every byte checked.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ __all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "read_contents"]
 
 MODEL, CHECKPOINT, FILE = "model", "checkpoint", "file"
 MODEL_KIND = "navrl.policy"  # navrl.model.KIND, without loading the networks
-_LARGEST_KEY = 1 << 16  # bytes of an array that is read: scalars, and bytes that are the key of a dict
+# bytes of an array that is read: scalars, and bytes that are the key of a dict
+_LARGEST_KEY = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Contents:
 
 
 def read_contents(path: Path, shown: str) -> Contents:
-    """Return what a file holds; `shown` names it in errors. No tensor is loaded, but every byte is compared with its checksum.
+    """Return what a file holds; `shown` names it in errors. No tensor is loaded, but every byte is
+    compared with its checksum.
 
     Raises:
         RegistryError: the file is a damaged container, or holds only differences to another file.
@@ -45,14 +49,24 @@ def read_contents(path: Path, shown: str) -> Contents:
     try:
         index = read_index(path)
         if index.document.get("base"):
-            raise RegistryError(f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` makes it whole")
+            raise RegistryError(
+                f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` "
+                "makes it whole"
+            )
         verify_checkpoint(path, workers=1)
-        told = _told(_state(path, index.document.get("state")), sum(math.prod(entry.shape) for entry in index.arrays))
+        told = _told(
+            _state(path, index.document.get("state")),
+            sum(math.prod(entry.shape) for entry in index.arrays),
+        )
         json.dumps(told.config)
     except ContainerError as error:
-        raise RegistryError(f"{shown} is damaged: {str(error).replace(str(path), shown)}") from error
+        raise RegistryError(
+            f"{shown} is damaged: {str(error).replace(str(path), shown)}"
+        ) from error
     except (TypeError, ValueError) as error:
-        raise RegistryError(f"{shown}: its settings hold more than plain values: {str(error)[:200]}") from error
+        raise RegistryError(
+            f"{shown}: its settings hold more than plain values: {str(error)[:200]}"
+        ) from error
     return told
 
 
@@ -86,7 +100,10 @@ def _told(state: Any, parameters: int) -> Contents:
         return Contents(FILE)
     if state.get("kind") == MODEL_KIND:
         card = state["card"] if isinstance(state.get("card"), Mapping) else {}
-        config = {"network": state.get("network"), **(state["task"] if isinstance(state.get("task"), Mapping) else {})}
+        config = {
+            "network": state.get("network"),
+            **(state["task"] if isinstance(state.get("task"), Mapping) else {}),
+        }
         return Contents(MODEL, _facts(card), config, _metrics(card.get("evaluation")), parameters)
     if isinstance(state.get("config"), Mapping) and "ranks" in state:
         config = dict(state["config"])
@@ -96,7 +113,11 @@ def _told(state: Any, parameters: int) -> Contents:
 
 def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: values.get(key) for key in ("iteration", "frames", "seed")}
-    return {key: value for key, value in found.items() if isinstance(value, int) and abs(value) < 1 << 63}
+    return {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, int) and abs(value) < 1 << 63
+    }
 
 
 def _metrics(evaluation: Any) -> dict[str, float]:

@@ -1,9 +1,12 @@
-"""The registry's SQLite database: short transactions that many processes take in turn, and that survive kill -9.
+"""The registry's SQLite database: short transactions that many processes take in turn, and that
+survive kill -9.
 
-Write-ahead log, flushed at every commit: what a call has returned is on the disk. A transaction takes the write lock when it
-begins (`BEGIN IMMEDIATE`), so nobody reads a value, waits, and writes back something that is no longer true. Its changes are in
-the journal before it commits: a database that is missing, empty or an older copy is brought up to date from there. A second
-lock, of the journal's folder, holds where SQLite's does not: when the database file is replaced while somebody writes.
+Write-ahead log, flushed at every commit: what a call has returned is on the disk. A transaction
+takes the write lock when it begins (`BEGIN IMMEDIATE`), so nobody reads a value, waits, and writes
+back something that is no longer true. Its changes are in the journal before it commits: a database
+that is missing, empty or an older copy is brought up to date from there. A second lock, of the
+journal's folder, holds where SQLite's does not: when the database file is replaced while somebody
+writes.
 """
 
 from __future__ import annotations
@@ -26,21 +29,26 @@ from navrl.registry.schema import LAYOUTS, SCHEMA_VERSION
 PATIENCE = 60.0  # s that a transaction waits for its turn
 _SHORTEST_POLL, _LONGEST_POLL = 0.0005, 0.02  # s between two looks at a lock of the file system
 
-# A connection that a forked process inherited. SQLite forbids to use it there, and even to close it.
+# A connection that a forked process inherited. SQLite forbids to use it there, and even to close
+# it.
 _inherited: list[sqlite3.Connection] = []
 
 
 class Database:
-    """One database file; the connection is opened when it is first needed, again in every forked process.
+    """One database file; the connection is opened when it is first needed, again in every forked
+    process.
 
-    A transaction waits `PATIENCE` for other processes. With a deadline in seconds, all of them together wait that long.
+    A transaction waits `PATIENCE` for other processes. With a deadline in seconds, all of them
+    together wait that long.
     """
 
     def __init__(self, path: Path, journal: Journal, *, deadline: float | None = None) -> None:
         self.path, self.journal = path, journal
         self._ends = None if deadline is None else time.monotonic() + deadline
         self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None  # device and inode that the connection was opened on
+        self._file: tuple[int, int] | None = (
+            None  # device and inode that the connection was opened on
+        )
         self._level = False  # the connection has been compared with the journal
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -91,7 +99,9 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Give a transaction that sees one moment of the registry; where there is none yet, an empty one, and none is made."""
+        """Give a transaction that sees one moment of the registry; where there is none yet, an
+        empty one, and none is made.
+        """
         self._notice_fork()
         with self._lock, explained(self.path):
             known = self.path.exists() or self.journal.size()
@@ -112,7 +122,8 @@ class Database:
             self._opened()
 
     def is_damaged(self) -> bool:
-        """Return whether the file is no whole database, or belongs to another registry than the journal; reads all of it.
+        """Return whether the file is no whole database, or belongs to another registry than the
+        journal; reads all of it.
 
         Raises:
             RegistryError: another process holds it, or a newer navrl wrote it.
@@ -140,13 +151,16 @@ class Database:
             self._connection = None
 
     def _caught_up(self) -> sqlite3.Connection:
-        """Bring a database that is older than the journal up to date, if this process may write; return its connection."""
+        """Bring a database that is older than the journal up to date, if this process may write;
+        return its connection.
+        """
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.alone())
                 connection = self._begun()
             except (RegistryError, sqlite3.OperationalError):
-                return self._opened()  # another process writes, and will do it, or the disk is read-only
+                # another process writes, and will do it, or the disk is read-only
+                return self._opened()
             try:
                 catch_up(connection, self.journal)
                 connection.execute("COMMIT")
@@ -158,7 +172,9 @@ class Database:
             return connection
 
     def _notice_fork(self) -> None:
-        """Begin anew in a forked process: whoever held the lock is not here, and the connection is not ours."""
+        """Begin anew in a forked process: whoever held the lock is not here, and the connection is
+        not ours.
+        """
         if self._process != os.getpid():
             if self._connection is not None:
                 _inherited.append(self._connection)
@@ -166,7 +182,9 @@ class Database:
             self._alone = False
 
     def _begun(self) -> sqlite3.Connection:
-        """Begin a write transaction in the file that is at the path now, and return its connection."""
+        """Begin a write transaction in the file that is at the path now, and return its
+        connection.
+        """
         while True:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
@@ -179,7 +197,8 @@ class Database:
             if self._connection is not None:
                 self._connection.close()  # somebody removed the file, or put another one there
                 self._connection = None
-            self._file = _identity(self.path)  # before it is opened: one that comes later is noticed
+            # before it is opened: one that comes later is noticed
+            self._file = _identity(self.path)
             self._connection, self._level = self._connect(), False
         if self._ends is not None:
             self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience())}")
@@ -232,7 +251,9 @@ def empty_database() -> sqlite3.Connection:
 def _create(connection: sqlite3.Connection, found: int) -> None:
     """Make the tables that a database of an older layout lacks."""
     script = "".join(LAYOUTS[found:])
-    connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+    )
 
 
 def _layout(connection: sqlite3.Connection, path: Path) -> int:
@@ -240,14 +261,16 @@ def _layout(connection: sqlite3.Connection, path: Path) -> int:
     found: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if found > SCHEMA_VERSION:
         raise RegistryError(
-            f"{path} was written by a newer navrl (layout {found}, this one knows {SCHEMA_VERSION}): upgrade navrl"
+            f"{path} was written by a newer navrl (layout {found}, this one knows "
+            f"{SCHEMA_VERSION}): upgrade navrl"
         )
     return found
 
 
 @contextmanager
 def locked(path: Path, patience: float) -> Iterator[None]:
-    """Let one process at a time into the block, by a lock on a file or folder; wait `patience` seconds at most.
+    """Let one process at a time into the block, by a lock on a file or folder; wait `patience`
+    seconds at most.
 
     Raises:
         sqlite3.OperationalError: another process held the lock for longer.
@@ -300,10 +323,14 @@ def explained(path: Path) -> Iterator[None]:
         if is_locked(error):
             advice = "another process holds it: try again when that has ended"
         elif _is_broken(error):
-            advice = "`navrl models repair` keeps it under another name and makes it again; no model file was touched"
+            advice = (
+                "`navrl models repair` keeps it under another name and makes it again; no "
+                "model file was touched"
+            )
         raise RegistryError(f"{path}: the registry cannot be used: {error}; {advice}") from error
     except OSError as error:
         raise RegistryError(
-            f"{str(error.filename or path)!r}: {error.strerror or error}; check the disk and who may write there, "
+            f"{str(error.filename or path)!r}: {error.strerror or error}; check the disk and "
+            "who may write there, "
             "or name another registry with NAVRL_REGISTRY"
         ) from error

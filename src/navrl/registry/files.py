@@ -1,4 +1,6 @@
-"""Model files by their content: stored once, whole or not at all, under the SHA-256 of what is in them."""
+"""Model files by their content: stored once, whole or not at all, under the SHA-256 of what is in
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,15 @@ as the registry knows: a registration that was killed, or a registry that lost i
     navrl models repair                          puts those back that a version needs
     navrl models register NAME quarantine/FILE   makes one a model again
     navrl models gc --purge-quarantine           deletes them all
-"""
+"""  # noqa: E501
 
 
 class ObjectFiles:
-    """The folder `objects`: a file with the digest `abcdef...` is `objects/ab/cdef...`, and read-only.
+    """The folder `objects`: a file with the digest `abcdef...` is `objects/ab/cdef...`, and
+    read-only.
 
-    The folder `quarantine` beside it has the files that nothing is known about, under their whole digests.
+    The folder `quarantine` beside it has the files that nothing is known about, under their whole
+    digests.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,25 +55,29 @@ class ObjectFiles:
     def path(self, digest: str) -> Path:
         """Return where the file with this digest is, or would be."""
         if not _FOLDER.fullmatch(digest[:2]) or not _FILE.fullmatch(digest[2:]):
-            raise RegistryError(f"{digest[:80]!r} is no SHA-256; the registry's database was changed by somebody else")
+            raise RegistryError(
+                f"{digest[:80]!r} is no SHA-256; the registry's database was changed by "
+                "somebody else"
+            )
         return self.folder / digest[:2] / digest[2:]
 
     def place(self, source: Path) -> tuple[Stored, bool]:
-        """Copy a file in; return its digest and whether it was copied. When this returns it is whole and on the disk.
+        """Copy a file in; return its digest and whether it was copied. When this returns it is
+        whole and on the disk.
 
-        A file whose content is there already is not copied, unless what is there is damaged: then this mends it.
+        A file whose content is there already is not copied, unless what is there is damaged: then
+        this mends it.
 
         Raises:
-            RegistryError: the source is not a file, is empty, cannot be read, or changed while it was copied.
+            RegistryError: the source is not a file, is empty, cannot be read, or changed while it
+                was copied.
         """
         with _opened(source) as file:
             return self._place(source, file)
 
     def _place(self, source: Path, file: BufferedReader) -> tuple[Stored, bool]:
-        from navrl.io.container.atomic_files import (  # here: it loads torch, which nobody needs to look at a list
-            AtomicFile,
-            make_folder,
-        )
+        # here: it loads torch, which nobody needs to look at a list
+        from navrl.io.container.atomic_files import AtomicFile, make_folder
 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         stored, target = Stored(digest, file.tell()), self.path(digest)
@@ -84,9 +92,14 @@ class ObjectFiles:
                 copied.update(piece)
                 copy.write([piece])
             if copied.hexdigest() != digest:
-                raise RegistryError(f"{str(source)!r} changed while it was copied; register it when nobody writes to it")
+                raise RegistryError(
+                    f"{str(source)!r} changed while it was copied; register it when nobody "
+                    "writes to it"
+                )
             copy.commit()
-        with suppress(OSError):  # a file system without permissions, or somebody collected it: then it is placed again
+        with suppress(
+            OSError
+        ):  # a file system without permissions, or somebody collected it: then it is placed again
             target.chmod(0o444)
         return stored, True
 
@@ -106,7 +119,9 @@ class ObjectFiles:
             return "is missing"
         except OSError as error:
             return f"cannot be read: {error.strerror}"
-        return None if found == stored.digest else "is damaged: its content does not match its digest"
+        return (
+            None if found == stored.digest else "is damaged: its content does not match its digest"
+        )
 
     def size(self, digest: str) -> int:
         """Return the size of a file, 0 if it is not there."""
@@ -148,7 +163,9 @@ class ObjectFiles:
         return sorted(names)
 
     def digests(self) -> Iterator[str]:
-        """Yield the digest of every file there is; what has another name than files here have is nobody's business."""
+        """Yield the digest of every file there is; what has another name than files here have is
+        nobody's business.
+        """
         for folder in self._folders():
             for path in sorted(folder.iterdir()):
                 if _FILE.fullmatch(path.name):
@@ -158,7 +175,11 @@ class ObjectFiles:
         """Return the temporary files, those of living writers too."""
         from navrl.io.container.atomic_files import TEMPORARY_PATTERN
 
-        return [path for folder in self._written_folders() for path in sorted(folder.glob(TEMPORARY_PATTERN))]
+        return [
+            path
+            for folder in self._written_folders()
+            for path in sorted(folder.glob(TEMPORARY_PATTERN))
+        ]
 
     def remove_leftovers(self) -> list[Path]:
         """Remove the temporary files of dead writers, and return their paths."""
@@ -173,21 +194,34 @@ class ObjectFiles:
     def _folders(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        return sorted(path for path in self.folder.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir())
+        return sorted(
+            path for path in self.folder.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir()
+        )
 
 
 def _opened(source: Path) -> BufferedReader:
     """Open a file to be copied in; nothing but a regular file that is not empty."""
     name = repr(str(source))  # whatever is in it, it stays on one line
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody waits for the other end of a pipe
+        # nobody waits for the other end of a pipe
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
-        raise RegistryError(f"{name}: no such file; expected what `navrl train` wrote, such as RUN/model.pt") from error
+        raise RegistryError(
+            f"{name}: no such file; expected what `navrl train` wrote, such as RUN/model.pt"
+        ) from error
     except (OSError, ValueError) as error:
-        raise RegistryError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise RegistryError(
+            f"{name} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size:
         return open(descriptor, "rb")
     os.close(descriptor)
-    what = "empty" if stat.S_ISREG(status.st_mode) else "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+    what = (
+        "empty"
+        if stat.S_ISREG(status.st_mode)
+        else "a folder"
+        if stat.S_ISDIR(status.st_mode)
+        else "no regular file"
+    )
     raise RegistryError(f"{name} is {what}; expected a model or a checkpoint")

@@ -14,7 +14,9 @@ MAX_KEY = 200
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:
-    """Return metrics as JSON; one element of torch or NumPy is a number too, what is not finite becomes null."""
+    """Return metrics as JSON; one element of torch or NumPy is a number too, what is not finite
+    becomes null.
+    """
     values = _plain(metrics, "metrics")
     for key, value in values.items():
         if isinstance(value, bool) or not (value is None or isinstance(value, int | float)):
@@ -25,7 +27,9 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 def tags_of(tags: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     """Return tags as a mapping; a list of words becomes tags without values."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise RegistryError(f"tags is {tags!a:.80}; expected a list of words, or a mapping of texts")
+        raise RegistryError(
+            f"tags is {tags!a:.80}; expected a list of words, or a mapping of texts"
+        )
     values = dict(tags) if isinstance(tags, Mapping) else dict.fromkeys(tags, "")
     for key, value in values.items():
         check_name(key, "tag")
@@ -39,13 +43,17 @@ def json_text(values: Mapping[str, Any], what: str) -> str:
 
 
 def check_text(value: Any, what: str, most: int = MAX_TEXT) -> str:
-    """Return a text that can be stored: no other type, not too long, and without characters that are none."""
+    """Return a text that can be stored: no other type, not too long, and without characters that
+    are none.
+    """
     if not isinstance(value, str):
         raise RegistryError(f"{what} is a {type(value).__name__}; expected text")
     if len(value) > most:
         raise RegistryError(f"{what} has {len(value)} characters; expected at most {most}")
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise RegistryError(f"{what} is {ascii(value)[:80]}; expected text without NUL and halves of characters")
+        raise RegistryError(
+            f"{what} is {ascii(value)[:80]}; expected text without NUL and halves of characters"
+        )
     return value
 
 

@@ -83,7 +83,9 @@ class Journal:
                 values = _decoded(line)
                 if values is None:
                     damaged += line.endswith(b"\n")  # the last one may still be in the making
-                elif isinstance(values.get("changes"), list) and isinstance(values.get("sequence"), int):
+                elif isinstance(values.get("changes"), list) and isinstance(
+                    values.get("sequence"), int
+                ):
                     entries.append(Entry(values["sequence"], values["changes"]))
         return Contents(entries, damaged)
 

@@ -41,14 +41,21 @@ def evaluation_metrics(row: Any) -> dict[str, float]:
     """
     values = _mapping(row)
     found = {name: values.get(name) for name in ("mean_return", "mean_length")}
-    found |= {name: _mapping(value).get("share") for name, value in _mapping(values.get("outcomes")).items()}
+    found |= {
+        name: _mapping(value).get("share")
+        for name, value in _mapping(values.get("outcomes")).items()
+    }
     found |= _mapping(values.get("of_successes"))
-    return other_names(found) | {str(name): value for name, value in found.items() if _is_number(value)}
+    return other_names(found) | {
+        str(name): value for name, value in found.items() if _is_number(value)
+    }
 
 
 def other_names(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics that have a second name, such as `mean_reward`, under that name."""
-    return {names[0]: metrics[ours] for ours, names in NAMES.items() if _is_number(metrics.get(ours))}
+    return {
+        names[0]: metrics[ours] for ours, names in NAMES.items() if _is_number(metrics.get(ours))
+    }
 
 
 def metric_value(metrics: Mapping[str, Any], name: str) -> float | None:
@@ -65,7 +72,9 @@ def check_metric(key: str, name: str) -> None:
     """Raise a ConfigError that lists the known metrics if a setting names none of them."""
     if name not in KNOWN_METRICS:
         known = ", ".join(KNOWN_METRICS)
-        raise ConfigError(f"{key} is {name!a:.80}; expected one of {known}.{nearest_name(name, KNOWN_METRICS)}")
+        raise ConfigError(
+            f"{key} is {name!a:.80}; expected one of {known}.{nearest_name(name, KNOWN_METRICS)}"
+        )
 
 
 def _mapping(value: Any) -> dict[str, Any]:

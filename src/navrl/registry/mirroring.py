@@ -26,14 +26,23 @@ class Downloads(Protocol):
 class Mirror(Downloads, Protocol):
     """What the registry needs of a tracker."""
 
-    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
+    def upload(
+        self,
+        file: Path,
+        name: str,
+        *,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
         """Keep a file as the newest version of a name and return its label, such as `v3`."""
 
 
 def push(registry: Registry, reference: str, mirror: Mirror, kind: str) -> str:
-    """Upload a version with its aliases and what is known about it; return the label that the tracker gave it.
+    """Upload a version with its aliases and what is known about it; return the label that the
+    tracker gave it.
 
-    The label is kept as the version's tag `kind`, so that everybody can see what has been uploaded, and as what.
+    The label is kept as the version's tag `kind`, so that everybody can see what has been uploaded,
+    and as what.
 
     Raises:
         RegistryError: there is no such version, its file is damaged, or the tracker failed.
@@ -41,21 +50,35 @@ def push(registry: Registry, reference: str, mirror: Mirror, kind: str) -> str:
     version = registry.resolve(reference)
     damage = registry.fault(version)
     if damage is not None:
-        raise RegistryError(f"{version.label}: its file {version.path} {damage}; nothing was uploaded")
+        raise RegistryError(
+            f"{version.label}: its file {version.path} {damage}; nothing was uploaded"
+        )
     file = Path(str(version.lineage.get("file", ""))).name or f"{version.name}.pt"
     metadata = {
-        "file": file, "registry": version.label, "kind": version.kind, "stage": version.stage, "notes": version.notes,
-        "metrics": version.metrics, "tags": version.tags, "lineage": version.lineage,
-        "total_parameters": version.lineage.get("parameters", 0), "description": registry.card(version),
-    }  # fmt: skip
+        "file": file,
+        "registry": version.label,
+        "kind": version.kind,
+        "stage": version.stage,
+        "notes": version.notes,
+        "metrics": version.metrics,
+        "tags": version.tags,
+        "lineage": version.lineage,
+        "total_parameters": version.lineage.get("parameters", 0),
+        "description": registry.card(version),
+    }
     with _told(kind, f"upload {version.label}"):
-        label = mirror.upload(version.path, version.name, aliases=version.aliases, metadata=metadata)
+        label = mirror.upload(
+            version.path, version.name, aliases=version.aliases, metadata=metadata
+        )
     registry.tag(version, {check_name(kind, "mirror"): str(label)})
     return str(label)
 
 
-def pull(registry: Registry, reference: str, mirror: Downloads, kind: str, name: str | None = None) -> ModelVersion:
-    """Fetch a model into the registry and return its version there; an alias comes along, a version number is given anew.
+def pull(
+    registry: Registry, reference: str, mirror: Downloads, kind: str, name: str | None = None
+) -> ModelVersion:
+    """Fetch a model into the registry and return its version there; an alias comes along, a version
+    number is given anew.
 
     What is there already, by its content, is not registered twice.
 
@@ -80,4 +103,6 @@ def _told(kind: str, task: str) -> Iterator[None]:
     except NavrlError:
         raise
     except Exception as error:
-        raise RegistryError(f"{kind} could not {task}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise RegistryError(
+            f"{kind} could not {task}: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error

@@ -1,7 +1,8 @@
 """Names of models, aliases and references: what is legal, and a clear word about what is not.
 
-A name from outside ends up in tables, in commands, in the services that mirror the registry and sometimes in a file's name.
-So the alphabet is one that all of them take, and that no two names can share while looking the same.
+A name from outside ends up in tables, in commands, in the services that mirror the registry and
+sometimes in a file's name. So the alphabet is one that all of them take, and that no two names can
+share while looking the same.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ MAX_LENGTH = 128  # what the strictest of the mirrors takes
 _LEGAL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _VERSION = re.compile(r"[vV][0-9]+", re.ASCII)
 _CANONICAL_VERSION = re.compile(r"v(?:0|[1-9][0-9]{0,8})", re.ASCII)
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+_DEVICES = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
+}
 _RULE = f"1 to {MAX_LENGTH} of the characters A-Z a-z 0-9 _ . -, neither first . or - nor last ."
 
 
 class Reference(NamedTuple):
-    """What `parse_reference` found: `entity` and `project` say where in a mirror, `label` which version of `name`."""
+    """What `parse_reference` found: `entity` and `project` say where in a mirror, `label` which
+    version of `name`.
+    """
 
     entity: str | None
     project: str | None
@@ -33,7 +42,11 @@ class Reference(NamedTuple):
     @property
     def version(self) -> int | None:
         """The version's number if the label is one (`v3` -> 3)."""
-        return int(self.label[1:]) if self.label is not None and _VERSION.fullmatch(self.label) else None
+        return (
+            int(self.label[1:])
+            if self.label is not None and _VERSION.fullmatch(self.label)
+            else None
+        )
 
     @property
     def alias(self) -> str | None:
@@ -43,7 +56,9 @@ class Reference(NamedTuple):
         return None if self.version is not None else self.label
 
     def __str__(self) -> str:
-        place = "/".join(part for part in (self.entity, self.project, self.name) if part is not None)
+        place = "/".join(
+            part for part in (self.entity, self.project, self.name) if part is not None
+        )
         return place if self.label is None else f"{place}:{self.label}"
 
 
@@ -51,11 +66,18 @@ def check_name(name: str, what: str = "model") -> str:
     """Return `name` if it is legal.
 
     Raises:
-        RegistryError: it is not a string, empty, too long, reserved, or has a character outside the alphabet.
+        RegistryError: it is not a string, empty, too long, reserved, or has a character outside the
+            alphabet.
     """
     if not isinstance(name, str):
-        raise RegistryError(f"{what} name is {shown(name)}, a {type(name).__name__}; expected text: {_RULE}")
-    if _LEGAL.fullmatch(name) and len(name) <= MAX_LENGTH and name.split(".")[0].lower() not in _DEVICES:
+        raise RegistryError(
+            f"{what} name is {shown(name)}, a {type(name).__name__}; expected text: {_RULE}"
+        )
+    if (
+        _LEGAL.fullmatch(name)
+        and len(name) <= MAX_LENGTH
+        and name.split(".")[0].lower() not in _DEVICES
+    ):
         return name
     raise RegistryError(f"{what} name {shown(name)} {_fault(name)}; legal are {_RULE}")
 
@@ -68,20 +90,24 @@ def check_alias(alias: str) -> str:
     """
     if check_name(alias, "alias") and _VERSION.fullmatch(alias):
         raise RegistryError(
-            f"alias name {alias!r} is a version number: v and digits always mean that very version; "
+            f"alias name {alias!r} is a version number: v and digits always mean that very "
+            "version; "
             "choose another, such as latest, best, stable, prod or v1.0"
         )
     return alias
 
 
 def parse_reference(text: str) -> Reference:
-    """Return the parts of `name`, `name:alias`, `name:v3` or `user/project/name:alias` (the user may be left out).
+    """Return the parts of `name`, `name:alias`, `name:v3` or `user/project/name:alias` (the user
+    may be left out).
 
     Raises:
         RegistryError: the text has another form, or one of its parts is no legal name.
     """
     if not isinstance(text, str):
-        raise RegistryError(f"model reference is {shown(text)}, a {type(text).__name__}; expected {_FORMS}")
+        raise RegistryError(
+            f"model reference is {shown(text)}, a {type(text).__name__}; expected {_FORMS}"
+        )
     place, colon, label = text.partition(":")
     parts = place.split("/")
     if len(parts) > 3 or ":" in label:
@@ -93,7 +119,9 @@ def parse_reference(text: str) -> Reference:
         if colon:
             _check_label(label)
     except RegistryError as error:
-        raise RegistryError(f"model reference {shown(text)}: {error} (a reference is {_FORMS})") from None
+        raise RegistryError(
+            f"model reference {shown(text)}: {error} (a reference is {_FORMS})"
+        ) from None
     return Reference(entity, project, name, label if colon else None)
 
 
@@ -102,7 +130,9 @@ _FORMS = "NAME, NAME:ALIAS, NAME:v3 or USER/PROJECT/NAME:ALIAS"
 
 def _check_label(label: str) -> None:
     if _VERSION.fullmatch(label) and not _CANONICAL_VERSION.fullmatch(label):
-        raise RegistryError(f"version {shown(label)} is not written as versions are: v1, v2, up to v999999999")
+        raise RegistryError(
+            f"version {shown(label)} is not written as versions are: v1, v2, up to v999999999"
+        )
     if not _VERSION.fullmatch(label):
         check_alias(label)
 

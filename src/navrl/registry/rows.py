@@ -47,20 +47,26 @@ class Rows:
 
     def version(self, name: str, number: int) -> ModelVersion | None:
         """Return a version by its number, or None."""
-        row = self._connection.execute("SELECT * FROM versions WHERE name = ? AND version = ?", (name, number)).fetchone()
+        row = self._connection.execute(
+            "SELECT * FROM versions WHERE name = ? AND version = ?", (name, number)
+        ).fetchone()
         return self._record(row, aliases.current(self._connection, name)) if row else None
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all versions of a model, the oldest first."""
         known = aliases.current(self._connection, name)
-        rows = self._connection.execute("SELECT * FROM versions WHERE name = ? ORDER BY version", (name,))
+        rows = self._connection.execute(
+            "SELECT * FROM versions WHERE name = ? ORDER BY version", (name,)
+        )
         return [self._record(row, known) for row in rows]
 
     def models(self) -> list[ModelSummary]:
         """Return all models that have a version, by name."""
         rows = self._connection.execute(
-            "SELECT name, count(*) AS count, max(version) AS last, sum(size) AS size, created AS updated "
-            "FROM versions GROUP BY name ORDER BY name"  # with max(), SQLite takes `created` of that very row
+            "SELECT name, count(*) AS count, max(version) AS last, sum(size) AS size, created "
+            "AS updated "
+            # with max(), SQLite takes `created` of that very row
+            "FROM versions GROUP BY name ORDER BY name"
         ).fetchall()
         return [
             ModelSummary(
@@ -76,16 +82,25 @@ class Rows:
 
     def check_model(self, name: str) -> None:
         """Raise a RegistryError if there is no such model; the nearest name is named."""
-        known = [row["name"] for row in self._connection.execute("SELECT DISTINCT name FROM versions")]
+        known = [
+            row["name"] for row in self._connection.execute("SELECT DISTINCT name FROM versions")
+        ]
         if name not in known:
-            raise RegistryError(f"no model {name!r} in the registry.{nearest_name(name, known)} `navrl models ls` lists all")
+            raise RegistryError(
+                f"no model {name!r} in the registry.{nearest_name(name, known)} `navrl models "
+                "ls` lists all"
+            )
 
-    def insert(self, values: dict[str, Any], lineage: dict[str, Any], names: Iterable[str]) -> ModelVersion:
+    def insert(
+        self, values: dict[str, Any], lineage: dict[str, Any], names: Iterable[str]
+    ) -> ModelVersion:
         """Add the next version of a model, then move the aliases to it."""
         if lineage.get("parent") is not None:
             lineage = lineage | {"parent": self.find(parse_reference(lineage["parent"])).label}
         name = values["name"]
-        known = self._connection.execute("SELECT created, last_version FROM models WHERE name = ?", (name,)).fetchone()
+        known = self._connection.execute(
+            "SELECT created, last_version FROM models WHERE name = ?", (name,)
+        ).fetchone()
         created, last = tuple(known) if known else (values["created"], 0)
         number = last + 1
         self._transaction.put("models", name=name, created=created, last_version=number)
@@ -101,7 +116,9 @@ class Rows:
 
     def twin(self, name: str, digest: str) -> ModelVersion | None:
         """Return the newest version of a model with this content, or None."""
-        return next((version for version in reversed(self.versions(name)) if version.digest == digest), None)
+        return next(
+            (version for version in reversed(self.versions(name)) if version.digest == digest), None
+        )
 
     def move(self, name: str, alias: str, version: int | None, reason: str) -> None:
         """Point an alias at a version, or at none."""
@@ -121,14 +138,23 @@ class Rows:
         self._transaction.set("versions", key, tags=given.json_text(tags, "tags"))
 
     def delete(self, version: ModelVersion) -> None:
-        """Remove a version that no alias points at; its file may be removed if no other version has the same content."""
+        """Remove a version that no alias points at; its file may be removed if no other version has
+        the same content.
+        """
         self._transaction.drop("versions", name=version.name, version=version.version)
         if not self.uses(version.digest):
             self._transaction.put("removals", digest=version.digest)
 
     def was_deleted(self, digest: str) -> bool:
-        """Return whether the last version with this content was deleted, so that its file may be removed."""
-        return self._connection.execute("SELECT 1 FROM removals WHERE digest = ?", (digest,)).fetchone() is not None
+        """Return whether the last version with this content was deleted, so that its file may be
+        removed.
+        """
+        return (
+            self._connection.execute(
+                "SELECT 1 FROM removals WHERE digest = ?", (digest,)
+            ).fetchone()
+            is not None
+        )
 
     def forget(self, digest: str) -> None:
         """Drop the note that a file may be removed, once it has been."""
@@ -136,7 +162,12 @@ class Rows:
 
     def uses(self, digest: str) -> bool:
         """Return whether a version refers to a file."""
-        return self._connection.execute("SELECT 1 FROM versions WHERE digest = ? LIMIT 1", (digest,)).fetchone() is not None
+        return (
+            self._connection.execute(
+                "SELECT 1 FROM versions WHERE digest = ? LIMIT 1", (digest,)
+            ).fetchone()
+            is not None
+        )
 
     def all_versions(self) -> list[ModelVersion]:
         """Return every version of every model."""
@@ -146,7 +177,9 @@ class Rows:
         """Return what SQLite finds wrong with the database."""
         checked = [row[0] for row in self._connection.execute("PRAGMA integrity_check")]
         dangling = self._connection.execute("PRAGMA foreign_key_check").fetchall()
-        return [text for text in checked if text != "ok"] + [f"a row of {row[0]} refers to nothing" for row in dangling]
+        return [text for text in checked if text != "ok"] + [
+            f"a row of {row[0]} refers to nothing" for row in dangling
+        ]
 
     def _record(self, row: sqlite3.Row, known: dict[str, int]) -> ModelVersion:
         own = tuple(alias for alias, number in known.items() if number == row["version"])

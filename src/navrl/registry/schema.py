@@ -20,7 +20,7 @@ LAYOUTS = (
 CREATE TABLE models (
     name TEXT PRIMARY KEY,
     created REAL NOT NULL,
-    last_version INTEGER NOT NULL  -- of all that ever were: the number of a deleted version is not given again
+    last_version INTEGER NOT NULL  -- numbers of deleted versions are not reused
 );
 CREATE TABLE versions (
     name TEXT NOT NULL REFERENCES models (name),
@@ -100,7 +100,11 @@ class ModelVersion:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as values that JSON can hold."""
-        values = asdict(self) | {"path": str(self.path), "created": self.created.isoformat(), "parent": self.parent}
+        values = asdict(self) | {
+            "path": str(self.path),
+            "created": self.created.isoformat(),
+            "parent": self.parent,
+        }
         return values | {"aliases": list(self.aliases), "label": self.label}
 
 
@@ -143,6 +147,17 @@ def instant(seconds: float) -> datetime:
 def version_of(row: sqlite3.Row, path: Path, aliases: tuple[str, ...]) -> ModelVersion:
     """Return the record of a row of `versions`."""
     return ModelVersion(
-        row["name"], row["version"], path, row["digest"], row["size"], row["kind"], instant(row["created"]), row["stage"],
-        row["notes"], aliases, json.loads(row["metrics"]), json.loads(row["tags"]), json.loads(row["lineage"]),
-    )  # fmt: skip
+        row["name"],
+        row["version"],
+        path,
+        row["digest"],
+        row["size"],
+        row["kind"],
+        instant(row["created"]),
+        row["stage"],
+        row["notes"],
+        aliases,
+        json.loads(row["metrics"]),
+        json.loads(row["tags"]),
+        json.loads(row["lineage"]),
+    )

@@ -1,4 +1,6 @@
-"""When a training hands its model to the registry and its mirrors, and what is kept there: settings, and pure decisions."""
+"""When a training hands its model to the registry and its mirrors, and what is kept there:
+settings, and pure decisions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DIRECTIONS = ("max", "min")
 
 @dataclass
 class UploadConditions:
-    """Keys `registry.upload_conditions.*`: what a model must reach to be worth an upload; null asks for nothing."""
+    """Keys `registry.upload_conditions.*`: what a model must reach to be worth an upload; null asks
+    for nothing.
+    """
 
     min_reward_threshold: float | None = None  # mean return of the evaluation
     min_success_rate: float | None = None  # share of the episodes, 0 to 1
@@ -27,9 +31,15 @@ class UploadConditions:
         """Raise a ConfigError that names the first setting with an impossible value."""
         threshold, rate = self.min_reward_threshold, self.min_success_rate
         if threshold is not None and not math.isfinite(threshold):
-            raise ConfigError(f"registry.upload_conditions.min_reward_threshold is {threshold}; expected a number, or null")
+            raise ConfigError(
+                f"registry.upload_conditions.min_reward_threshold is {threshold}; expected a "
+                "number, or null"
+            )
         if rate is not None and not 0 <= rate <= 1:
-            raise ConfigError(f"registry.upload_conditions.min_success_rate is {rate}; expected a share, 0 to 1, or null")
+            raise ConfigError(
+                f"registry.upload_conditions.min_success_rate is {rate}; expected a share, 0 to "
+                "1, or null"
+            )
 
 
 @dataclass
@@ -52,17 +62,28 @@ class UploadPolicy:
         if self.name:
             check_name(self.name)
         self.upload_conditions.check()
-        limits = {"upload_frequency": (0, 1 << 31), "keep_last_n": (0, 1 << 31), "max_retries": (0, 1000)}
+        limits = {
+            "upload_frequency": (0, 1 << 31),
+            "keep_last_n": (0, 1 << 31),
+            "max_retries": (0, 1000),
+        }
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"registry.{name} is {getattr(self, name)}; expected {low} to {high}")
+                raise ConfigError(
+                    f"registry.{name} is {getattr(self, name)}; expected {low} to {high}"
+                )
         if self.best_model_mode not in DIRECTIONS:
-            raise ConfigError(f"registry.best_model_mode is {self.best_model_mode!r}; expected one of {', '.join(DIRECTIONS)}")
+            raise ConfigError(
+                f"registry.best_model_mode is {self.best_model_mode!r}; expected one of "
+                f"{', '.join(DIRECTIONS)}"
+            )
         check_metric("registry.best_model_metric", self.best_model_metric)
 
 
 class Action(NamedTuple):
-    """One thing to do. `upload`: register the model with the aliases, hand it to the mirrors. `prune`: drop old versions."""
+    """One thing to do. `upload`: register the model with the aliases, hand it to the mirrors.
+    `prune`: drop old versions.
+    """
 
     what: Literal["upload", "prune"]
     aliases: tuple[str, ...] = ()
@@ -102,10 +123,16 @@ def decide(
     if not reasons:
         return []
     upload = Action("upload", ("latest", *aliases), ", ".join(reasons))
-    return [upload, Action("prune", reason=f"keep the last {policy.keep_last_n}")] if policy.keep_last_n else [upload]
+    return (
+        [upload, Action("prune", reason=f"keep the last {policy.keep_last_n}")]
+        if policy.keep_last_n
+        else [upload]
+    )
 
 
-def is_better(policy: UploadPolicy, metrics: Mapping[str, Any], best: float | Mapping[str, Any] | None) -> bool:
+def is_better(
+    policy: UploadPolicy, metrics: Mapping[str, Any], best: float | Mapping[str, Any] | None
+) -> bool:
     """Return whether a model is better than the best so far; one that is just as good is not.
 
     Models go by `best_model_metric`. Of two with the same value the one with the larger clearance
@@ -144,7 +171,10 @@ def _rank(policy: UploadPolicy, metrics: Mapping[str, Any]) -> tuple[float, floa
 def conditions_hold(policy: UploadPolicy, metrics: Mapping[str, Any]) -> bool:
     """Return whether a model reaches everything that the conditions ask for."""
     asked = policy.upload_conditions
-    for least, name in ((asked.min_reward_threshold, "mean_return"), (asked.min_success_rate, "success_100")):
+    for least, name in (
+        (asked.min_reward_threshold, "mean_return"),
+        (asked.min_success_rate, "success_100"),
+    ):
         if least is not None:
             value = metric_value(metrics, name)
             if value is None or value < least:

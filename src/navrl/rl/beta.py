@@ -1,4 +1,6 @@
-"""The policy's distribution: an independent Beta for each axis, over the unit interval that spans the action's limits."""
+"""The policy's distribution: an independent Beta for each axis, over the unit interval that spans
+the action's limits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ EDGE = 1e-5  # samples keep this far from 0 and 1, where the density of a Beta m
 
 
 def concentrations(heads: Tensor) -> Tensor:
-    """Return alpha (3) and beta (3) of raw heads, (N, 6); both are above 1, so the density has one peak."""
+    """Return alpha (3) and beta (3) of raw heads, (N, 6); both are above 1, so the density has one
+    peak.
+    """
     return 1.0 + functional.softplus(heads[:, : 2 * AXES]) + 1e-6
 
 
@@ -36,7 +40,11 @@ def log_density_and_entropy(heads: Tensor, action: Tensor) -> tuple[Tensor, Tens
     log_density, log_norm = _log_density(both, action)
     alpha, beta = both.split(AXES, 1)
     digamma = torch.digamma(torch.cat([both, alpha + beta], 1))
-    entropy = log_norm - ((both - 1) * digamma[:, : 2 * AXES]).sum(1) + ((alpha + beta - 2) * digamma[:, 2 * AXES :]).sum(1)
+    entropy = (
+        log_norm
+        - ((both - 1) * digamma[:, : 2 * AXES]).sum(1)
+        + ((alpha + beta - 2) * digamma[:, 2 * AXES :]).sum(1)
+    )
     return log_density, entropy
 
 

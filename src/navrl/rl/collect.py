@@ -1,4 +1,6 @@
-"""Collection: many environments flown side by side for a few steps, into buffers that are made once."""
+"""Collection: many environments flown side by side for a few steps, into buffers that are made
+once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from navrl.rl.accelerate import AppliedNetwork
 
 
 class StepResult(Protocol):
-    """What a step gives; rows of `final_packed` and `statistics` are valid where an episode ended."""
+    """What a step gives; rows of `final_packed` and `statistics` are valid where an episode
+    ended.
+    """
 
     packed: Tensor  # (N, width) observations
     final_packed: Tensor  # (N, width) last observations of ended episodes
@@ -46,8 +50,11 @@ class Rollout:
     value: Tensor  # (T + 1, N) in units of the reward
     reward: Tensor  # (T, N)
     ended: Tensor  # (T, N) 1 where an episode ended
-    cut_value: Tensor  # (T, N) value of the last observation where a time limit cut the episode, else 0
-    episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))  # (E, K) statistics of those that ended
+    cut_value: (
+        Tensor  # (T, N) value of the last observation where a time limit cut the episode, else 0
+    )
+    # (E, K) statistics of those that ended
+    episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
 
 
 class Collector:
@@ -62,10 +69,19 @@ class Collector:
     """
 
     def __init__(
-        self, env: Environment, rows: Tensor, network: AppliedNetwork, steps: int,
-        scale: Callable[[Tensor], Tensor], generator: torch.Generator,
-    ) -> None:  # fmt: skip
-        self.env, self.network, self.steps, self.scale, self.generator = env, network, steps, scale, generator
+        self,
+        env: Environment,
+        rows: Tensor,
+        network: AppliedNetwork,
+        steps: int,
+        scale: Callable[[Tensor], Tensor],
+        generator: torch.Generator,
+    ) -> None:
+        self.env = env
+        self.network = network
+        self.steps = steps
+        self.scale = scale
+        self.generator = generator
         (count, width), device = rows.shape, generator.device
         self._step = env.make_step()
         self._rollout = Rollout(
@@ -85,7 +101,9 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, value_mean: float, value_spread: float) -> Rollout:
-        """Return the next batch; `value_mean` and `value_spread` turn the critic's output into units of the reward."""
+        """Return the next batch; `value_mean` and `value_spread` turn the critic's output into
+        units of the reward.
+        """
         batch, step = self._rollout, self._step
         batch.rows[0] = batch.rows[self.steps]
         batch.cut_value.zero_()
@@ -107,6 +125,10 @@ class Collector:
         batch.value[self.steps] = self.network.forward(batch.rows[self.steps])[:, -1]
         batch.value.mul_(value_spread).add_(value_mean)
         if cut_rows and len(last := torch.cat(cut_rows).to(batch.rows.device)):
-            batch.cut_value.view(-1)[torch.cat(cut_places)] = self.network.forward(last)[:, -1] * value_spread + value_mean
-        batch.episodes = torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
+            batch.cut_value.view(-1)[torch.cat(cut_places)] = (
+                self.network.forward(last)[:, -1] * value_spread + value_mean
+            )
+        batch.episodes = (
+            torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
+        )
         return batch

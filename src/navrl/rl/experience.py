@@ -1,4 +1,6 @@
-"""Transitions for off-policy learning: many environments flown side by side, what they saw before and after each decision."""
+"""Transitions for off-policy learning: many environments flown side by side, what they saw before
+and after each decision.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ class Transitions:
     """A batch of transitions, (T, N); buffers are used again for the next batch."""
 
     rows: Tensor  # (T, N, width) observations
-    next_rows: Tensor  # (T, N, width) those after the decision; at the end of an episode its last, not the next one's first
+    # (T, N, width) those after the decision; at the end of an episode its last, not the next one's
+    # first
+    next_rows: Tensor
     action: Tensor  # (T, N, 3) in the unit cube
     reward: Tensor  # (T, N)
     terminated: Tensor  # (T, N) bool; a time limit does not count: what comes after it has a value
     ended: Tensor  # (T, N) bool, by whatever
-    episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))  # (E, K) statistics of those that ended
+    # (E, K) statistics of those that ended
+    episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
 
 
 class TransitionCollector:
@@ -38,10 +43,19 @@ class TransitionCollector:
     """
 
     def __init__(
-        self, env: Environment, rows: Tensor, actor: AppliedNetwork, steps: int,
-        scale: Callable[[Tensor], Tensor], generator: torch.Generator,
-    ) -> None:  # fmt: skip
-        self.env, self.actor, self.steps, self.scale, self.generator = env, actor, steps, scale, generator
+        self,
+        env: Environment,
+        rows: Tensor,
+        actor: AppliedNetwork,
+        steps: int,
+        scale: Callable[[Tensor], Tensor],
+        generator: torch.Generator,
+    ) -> None:
+        self.env = env
+        self.actor = actor
+        self.steps = steps
+        self.scale = scale
+        self.generator = generator
         count, width = rows.shape
         self._step = env.make_step()
         self._present = rows.clone()
@@ -69,24 +83,30 @@ class TransitionCollector:
             batch.rows[t], batch.action[t] = self._present, action
             self.env.step(self.scale(action), out=step)
             ended = step.terminated | step.truncated
-            batch.reward[t], batch.terminated[t], batch.ended[t] = step.reward, step.terminated, ended
+            batch.reward[t] = step.reward
+            batch.terminated[t] = step.terminated
+            batch.ended[t] = ended
             batch.next_rows[t] = step.packed
             if ended.any():
                 batch.next_rows[t, ended] = step.final_packed[ended]
                 episodes.append(step.statistics[ended])
             self._present.copy_(step.packed)
-        batch.episodes = torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
+        batch.episodes = (
+            torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
+        )
         return batch
 
 
 def look_ahead(
     reward: Tensor, terminated: Tensor, ended: Tensor, known: Tensor, gamma: float
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return what decisions and those after them bring together, what the value that follows counts for, and from where.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what decisions and those after them bring together, what the value that follows counts
+    for, and from where.
 
-    Every row of the (B, n) arguments is a decision and the n - 1 after it; `known` tells which of them are there to be looked
-    at. They are taken together up to the one that ends the episode or is the last known: their discounted rewards, (B,);
-    the discount of the value that follows, 0 where there is none, (B,); which of them is the last, (B,).
+    Every row of the (B, n) arguments is a decision and the n - 1 after it; `known` tells which of
+    them are there to be looked at. They are taken together up to the one that ends the episode or
+    is the last known: their discounted rewards, (B,); the discount of the value that follows, 0
+    where there is none, (B,); which of them is the last, (B,).
     """
     before = torch.cat([torch.zeros_like(ended[:, :1]), ended[:, :-1]], 1)
     taken = (known & ~before).long().cumprod(1)

@@ -1,12 +1,13 @@
-"""The policy's network on a CPU in one kernel: the same result as `NavigationNetwork`, several times faster.
+"""The policy's network on a CPU in one kernel: the same result as `NavigationNetwork`, several
+times faster.
 
     fused = FusedNetwork(network)
     heads = fused.forward(rows)          # no gradients: collection
     heads = fused(rows, index)           # of rows[index]; heads.backward(...) fills the gradients of network's parameters
 
-The parameters stay those of the network; they are read anew at every call. While one of them is not finite, all heads and
-gradients are NaN; a row that is not finite has heads of NaN.
-"""
+The parameters stay those of the network; they are read anew at every call. While one of them is not
+finite, all heads and gradients are NaN; a row that is not finite has heads of NaN.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def supports(network: Any, rows: Tensor) -> bool:
         and rows.ndim == 2
         and rows.shape[1] >= _LAYOUT.used
         and rows.stride(1) == 1
-        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (rows, network.scale, *network.parameters()))
+        and all(
+            t.dtype == torch.float32 and t.device.type == "cpu"
+            for t in (rows, network.scale, *network.parameters())
+        )
         and all(parameter.is_contiguous() for parameter in network.parameters())
     )
 
@@ -61,8 +65,8 @@ def _whole(samples: int) -> int:
 class FusedNetwork:
     """Computes a `NavigationNetwork`, forward and backward; ask `supports` first.
 
-    Every thread computes a fixed slice of the samples, so the same input gives the same bits. Buffers are kept between
-    calls. One instance is for one caller at a time.
+    Every thread computes a fixed slice of the samples, so the same input gives the same bits.
+    Buffers are kept between calls. One instance is for one caller at a time.
     """
 
     def __init__(self, network: NavigationNetwork, threads: int | None = None) -> None:
@@ -70,7 +74,9 @@ class FusedNetwork:
         self.threads = threads or torch.get_num_threads()
         self._parameters = list(network.parameters())
         self._sizes = np.array([parameter.numel() for parameter in self._parameters])
-        self._workers = ThreadPoolExecutor(self.threads - 1, "navrl-network") if self.threads > 1 else None
+        self._workers = (
+            ThreadPoolExecutor(self.threads - 1, "navrl-network") if self.threads > 1 else None
+        )
         self._weights = aligned_zeros((at.WEIGHTS,))
         self._blocks = [aligned_zeros((at.BLOCK * at.ACTIVATIONS,)) for _ in range(self.threads)]
         self._scratch = [aligned_zeros((at.SCRATCH,)) for _ in range(self.threads)]
@@ -78,7 +84,9 @@ class FusedNetwork:
         self._spare: _Pass | None = None
 
     def forward(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the heads, (N, 7), of all rows, or of those that `index` lists; without gradients."""
+        """Return the heads, (N, 7), of all rows, or of those that `index` lists; without
+        gradients.
+        """
         self._check(rows, index)
         if not self._pack(self._weights):
             return self._nothing(rows, index)
@@ -86,7 +94,9 @@ class FusedNetwork:
         return heads
 
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the heads, (N, 7), through which gradients reach the network's parameters; none reach the rows."""
+        """Return the heads, (N, 7), through which gradients reach the network's parameters; none
+        reach the rows.
+        """
         if not torch.is_grad_enabled():
             return self.forward(rows, index)
         self._check(rows, index)
@@ -95,19 +105,28 @@ class FusedNetwork:
     def _check(self, rows: Tensor, index: Tensor | None) -> None:
         if not supports(self.network, rows):
             raise StateError(
-                f"the fused network takes float32 rows on the CPU, (N, at least {_LAYOUT.used}), and a network of layout "
-                f"{_LAYOUT}; got rows {tuple(rows.shape)} {rows.dtype} on {rows.device}, layout {self.network.layout}"
+                "the fused network takes float32 rows on the CPU, (N, at least "
+                f"{_LAYOUT.used}), and a network of layout "
+                f"{_LAYOUT}; got rows {tuple(rows.shape)} {rows.dtype} on {rows.device}, layout "
+                f"{self.network.layout}"
             )
         if index is None or len(index) == 0:
             return
         if index.dtype != torch.int64 or index.ndim != 1 or index.device.type != "cpu":
-            raise StateError(f"index is {index.dtype} of shape {tuple(index.shape)}; expected int64, one dimension, on the CPU")
+            raise StateError(
+                f"index is {index.dtype} of shape {tuple(index.shape)}; expected int64, one "
+                "dimension, on the CPU"
+            )
         low, high = torch.aminmax(index)
         if low < 0 or high >= len(rows):
-            raise StateError(f"index goes from {int(low)} to {int(high)}; the rows are 0 to {len(rows) - 1}")
+            raise StateError(
+                f"index goes from {int(low)} to {int(high)}; the rows are 0 to {len(rows) - 1}"
+            )
 
     def _pack(self, weights: Any) -> bool:
-        """Bring the parameters into the order the kernels read them in; False, and nothing done, if one is not finite."""
+        """Bring the parameters into the order the kernels read them in; False, and nothing done, if
+        one is not finite.
+        """
         addresses = np.array([parameter.data_ptr() for parameter in self._parameters], np.int64)
         if not all_finite(addresses, self._sizes):
             return False
@@ -118,7 +137,9 @@ class FusedNetwork:
         """Return the heads that a network with bad parameters has."""
         return torch.full((len(rows) if index is None else len(index), at.HEADS), torch.nan)
 
-    def _run(self, rows: Tensor, index: Tensor | None, weights: Any, kept: _Pass | None) -> tuple[Tensor, bool]:
+    def _run(
+        self, rows: Tensor, index: Tensor | None, weights: Any, kept: _Pass | None
+    ) -> tuple[Tensor, bool]:
         """Return the heads, and whether all rows were finite."""
         index = None if index is None else index.contiguous()
         samples = len(rows) if index is None else len(index)
@@ -129,25 +150,47 @@ class FusedNetwork:
             activations = self._blocks[thread] if kept is None else kept.activations
             capacity = at.BLOCK if kept is None else kept.capacity
             forward(
-                rows.data_ptr(), rows.stride(0), listed, begin, end, weights.ctypes.data, activations.ctypes.data, capacity,
-                kept is not None, self.network.circular, self._scratch[thread].ctypes.data, heads.data_ptr(),
-            )  # fmt: skip
+                rows.data_ptr(),
+                rows.stride(0),
+                listed,
+                begin,
+                end,
+                weights.ctypes.data,
+                activations.ctypes.data,
+                capacity,
+                kept is not None,
+                self.network.circular,
+                self._scratch[thread].ctypes.data,
+                heads.data_ptr(),
+            )
 
         self._split(samples, part)
         spoiled = spoil_bad_rows(
-            rows.data_ptr(), rows.stride(0), listed, _LAYOUT.used, samples, heads.data_ptr(), at.HEADS
-        )  # fmt: skip
+            rows.data_ptr(),
+            rows.stride(0),
+            listed,
+            _LAYOUT.used,
+            samples,
+            heads.data_ptr(),
+            at.HEADS,
+        )
         return heads, spoiled == 0
 
     def _split(self, samples: int, part: Callable[[int, int, int], None]) -> int:
-        """Call `part(thread, begin, end)` for a slice of the samples in each thread; return how many had any."""
+        """Call `part(thread, begin, end)` for a slice of the samples in each thread; return how
+        many had any.
+        """
         size = max(_whole(-(-samples // self.threads)), at.GROUP)
         slices = [(begin, min(begin + size, samples)) for begin in range(0, samples, size)]
         if self._workers is None or len(slices) < 2:
             for thread, (begin, end) in enumerate(slices):
                 part(thread, begin, end)
         else:
-            others = [self._workers.submit(part, thread, *bounds) for thread, bounds in enumerate(slices) if thread]
+            others = [
+                self._workers.submit(part, thread, *bounds)
+                for thread, bounds in enumerate(slices)
+                if thread
+            ]
             part(0, *slices[0])
             for other in others:
                 other.result()
@@ -156,7 +199,8 @@ class FusedNetwork:
     def _begin(self, rows: Tensor, index: Tensor | None) -> tuple[Tensor, _Pass]:
         """Compute the heads and return them with what the backward pass needs."""
         samples = len(rows) if index is None else len(index)
-        kept, self._spare = self._spare, None  # a second pass before this one has gone back gets buffers of its own
+        # a second pass before this one has gone back gets buffers of its own
+        kept, self._spare = (self._spare, None)
         if kept is None or kept.capacity < samples:
             kept = _Pass(samples)
         kept.samples = samples
@@ -169,24 +213,41 @@ class FusedNetwork:
     def _finish(self, kept: _Pass, heads: Tensor) -> list[Tensor]:
         """Return the gradients of all parameters."""
         heads = heads.contiguous()
-        if not kept.finite or not all_finite(np.array([heads.data_ptr()]), np.array([heads.numel()])):
+        if not kept.finite or not all_finite(
+            np.array([heads.data_ptr()]), np.array([heads.numel()])
+        ):
             self._spare = kept
             return [torch.full_like(parameter, torch.nan) for parameter in self._parameters]
 
         def part(thread: int, begin: int, end: int) -> None:
             backward(
-                heads.data_ptr(), begin, end, kept.weights.ctypes.data, kept.activations.ctypes.data, kept.capacity,
-                self.network.circular, self._scratch[thread].ctypes.data, self._gradients[thread].ctypes.data,
-            )  # fmt: skip
+                heads.data_ptr(),
+                begin,
+                end,
+                kept.weights.ctypes.data,
+                kept.activations.ctypes.data,
+                kept.capacity,
+                self.network.circular,
+                self._scratch[thread].ctypes.data,
+                self._gradients[thread].ctypes.data,
+            )
 
         used = self._split(kept.samples, part)
         if used == 0:
             return [torch.zeros_like(parameter) for parameter in self._parameters]
         flat = torch.empty(sum(parameter.numel() for parameter in self._parameters))
         parts = flat.split([parameter.numel() for parameter in self._parameters])
-        gradients = [part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)]
+        gradients = [
+            part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)
+        ]
         addresses = np.array([gradient.data_ptr() for gradient in gradients], np.int64)
-        unpack(self._gradients.ctypes.data, used, maps()[1].ctypes.data, kept.weights.ctypes.data, addresses)
+        unpack(
+            self._gradients.ctypes.data,
+            used,
+            maps()[1].ctypes.data,
+            kept.weights.ctypes.data,
+            addresses,
+        )
         self._spare = kept
         return gradients
 
@@ -195,7 +256,9 @@ class _Fused(torch.autograd.Function):
     """The kernel as one operation of PyTorch."""
 
     @staticmethod
-    def forward(context: Any, fused: FusedNetwork, rows: Tensor, index: Tensor | None, *parameters: Tensor) -> Tensor:
+    def forward(
+        context: Any, fused: FusedNetwork, rows: Tensor, index: Tensor | None, *parameters: Tensor
+    ) -> Tensor:
         heads, kept = fused._begin(rows, index)
         context.fused, context.kept = fused, kept
         return heads
@@ -205,5 +268,8 @@ class _Fused(torch.autograd.Function):
     def backward(context: Any, heads: Tensor) -> Any:
         kept, context.kept = context.kept, None
         if kept is None:
-            raise StateError("the activations of this pass are gone; call backward once, or compute the heads again")
+            raise StateError(
+                "the activations of this pass are gone; call backward once, or compute the "
+                "heads again"
+            )
         return (None, None, None, *context.fused._finish(kept, heads))

@@ -1,7 +1,8 @@
-"""What keeps the fused network from giving finite results for weights or observations that are not finite.
+"""What keeps the fused network from giving finite results for weights or observations that are not
+finite.
 
-Its kernels are compiled with fast-math, which allows the compiler to assume that there is no NaN. Here bits are compared
-as whole numbers: an exponent of all ones is NaN or infinite.
+Its kernels are compiled with fast-math, which allows the compiler to assume that there is no NaN.
+Here bits are compared as whole numbers: an exponent of all ones is NaN or infinite.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ EXPONENT = np.int32(0x7F800000)
 
 
 @njit(nogil=True)
-def _is_finite(bits, number):  # type: ignore[no-untyped-def]
+def _is_finite(bits, number):
     """Return whether all of so many floats, given by their bits, are finite."""
     largest = int32(0)
     for i in range(number):
@@ -25,7 +26,7 @@ def _is_finite(bits, number):  # type: ignore[no-untyped-def]
 
 
 @kernel(nogil=True, error_model="numpy")
-def all_finite(addresses, sizes):  # type: ignore[no-untyped-def]
+def all_finite(addresses, sizes):
     """Return whether all arrays, given by their addresses and sizes, hold finite numbers."""
     for number in range(len(sizes)):
         if not _is_finite(integers_at(addresses[number]), sizes[number]):
@@ -34,8 +35,10 @@ def all_finite(addresses, sizes):  # type: ignore[no-untyped-def]
 
 
 @kernel(nogil=True, error_model="numpy")
-def spoil_bad_rows(rows, stride, index, used, samples, heads, width):  # type: ignore[no-untyped-def]
-    """Write NaN over the heads of samples whose row is not finite; return how many there are. `index` may be 0."""
+def spoil_bad_rows(rows, stride, index, used, samples, heads, width):
+    """Write NaN over the heads of samples whose row is not finite; return how many there are.
+    `index` may be 0.
+    """
     listed, result, spoiled = longs_at(index), floats_at(heads), 0
     for sample in range(samples):
         row = listed[sample] if index != 0 else sample

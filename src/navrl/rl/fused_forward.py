@@ -1,4 +1,6 @@
-"""The fused network forward: blocks of samples go through all layers while they are in the cache."""
+"""The fused network forward: blocks of samples go through all layers while they are in the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,17 @@ from navrl.rl import fused_layout as at
 from navrl.rl.gemm import convolution, product, tile
 from navrl.simd import WIDTH, ahead, entry, floats_at, inner, load, longs_at, splat, store, total
 
-# Two neighbouring azimuths at a time: their 4 beams of 4 channels are the columns, six azimuths of 4 beams the depth.
+# Two neighbouring azimuths at a time: their 4 beams of 4 channels are the columns, six azimuths of
+# 4 beams the depth.
 _first = tile(
-    [8 * i for i in range(9)], [(k, 32 * k, 2) for k in range(12)], (12, 12 * 32), [32 * i for i in range(9)], vectors=2,
-    start="bias", finish="elu",
-)  # fmt: skip
+    [8 * i for i in range(9)],
+    [(k, 32 * k, 2) for k in range(12)],
+    (12, 12 * 32),
+    [32 * i for i in range(9)],
+    vectors=2,
+    start="bias",
+    finish="elu",
+)
 # Two beams of 16 channels are the columns; they see 3 beams of 4 channels, in five azimuths.
 _second = convolution(32, [(16 * tap, 2) for tap in range(5)], 1, (64, 0), bias=True, finish="elu")
 _third = convolution(128, [(64 * tap, 2) for tap in range(5)], 1, (32, 0), bias=True, finish="elu")
@@ -23,21 +31,23 @@ _leaky = product(at.ROW, at.ROW, bias=True, finish="leaky")
 
 
 @inner
-def rows_at(activations, capacity, sample, which):  # type: ignore[no-untyped-def]
+def rows_at(activations, capacity, sample, which):
     """Return one of the matrices of activations, from a sample on."""
     return ahead(activations, capacity * at.AT_ROWS + (which * capacity + sample) * at.ROW)
 
 
 @inner
-def wrap(image, number, edge, size):  # type: ignore[no-untyped-def]
-    """Fill the `edge` positions before and behind `number` positions of some size with those of the other end."""
+def wrap(image, number, edge, size):
+    """Fill the `edge` positions before and behind `number` positions of some size with those of the
+    other end.
+    """
     for i in range(edge * size):
         image[i] = image[number * size + i]
         image[(edge + number) * size + i] = image[edge * size + i]
 
 
 @inner
-def _take(row, known, image, dynamic, state, scale):  # type: ignore[no-untyped-def]
+def _take(row, known, image, dynamic, state, scale):
     """Put the parts of one observation where the layers read them; zeros if there is none."""
     if known:
         for i in range(0, at.LIDAR, WIDTH):
@@ -58,18 +68,27 @@ def _take(row, known, image, dynamic, state, scale):  # type: ignore[no-untyped-
 
 
 @inner
-def _take_block(observations, stride, index, listed, first, known, samples, a, capacity, sample, scale):  # type: ignore[no-untyped-def]
+def _take_block(
+    observations, stride, index, listed, first, known, samples, a, capacity, sample, scale
+):
     image = ahead(a, sample * at.IMAGE + 2 * at.BEAMS)
     dynamic = ahead(rows_at(a, capacity, sample, at.MIXED), at.MIXED_INPUT)
     state = ahead(rows_at(a, capacity, sample, at.JOIN), at.JOINED - at.STATE)
     for i in range(samples):
         number = first + min(i, known - 1)
         row = ahead(observations, (index[number] if listed else number) * stride)
-        _take(row, i < known, ahead(image, i * at.IMAGE), ahead(dynamic, i * at.ROW), ahead(state, i * at.ROW), scale)
+        _take(
+            row,
+            i < known,
+            ahead(image, i * at.IMAGE),
+            ahead(dynamic, i * at.ROW),
+            ahead(state, i * at.ROW),
+            scale,
+        )
 
 
 @inner
-def _convolve(image, first, second, third, weights, samples, circular):  # type: ignore[no-untyped-def]
+def _convolve(image, first, second, third, weights, samples, circular):
     """Take images through the three convolutions."""
     for sample in range(samples):
         x, y = ahead(image, sample * at.IMAGE), ahead(first, sample * at.FIRST)
@@ -77,21 +96,36 @@ def _convolve(image, first, second, third, weights, samples, circular):  # type:
         if circular:
             wrap(x, 36, 2, 4)
         for half in range(2):
-            _first(ahead(x, 72 * half), ahead(weights, at.C1), ahead(y, 32 + 288 * half), ahead(weights, at.C1_BIAS), 2)
+            _first(
+                ahead(x, 72 * half),
+                ahead(weights, at.C1),
+                ahead(y, 32 + 288 * half),
+                ahead(weights, at.C1_BIAS),
+                2,
+            )
         if circular:
             wrap(y, 36, 2, 16)
         for beams in range(2):
-            kernel, bias = ahead(weights, at.C2 + beams * 12 * 5 * 32), ahead(weights, at.C2_BIAS + 32 * beams)
+            kernel = ahead(weights, at.C2 + beams * 12 * 5 * 32)
+            bias = ahead(weights, at.C2_BIAS + 32 * beams)
             for half in range(2):
-                _second(ahead(y, 288 * half + 4 * beams), kernel, ahead(z, 128 + 576 * half + 32 * beams), bias, 12)
+                _second(
+                    ahead(y, 288 * half + 4 * beams),
+                    kernel,
+                    ahead(z, 128 + 576 * half + 32 * beams),
+                    bias,
+                    12,
+                )
         if circular:
             wrap(z, 18, 2, 64)
         _third(z, ahead(weights, at.C3), end, ahead(weights, at.C3_BIAS), 64)
 
 
 @inner
-def _normalise(source, width, gain, result, samples):  # type: ignore[no-untyped-def]
-    """Normalise rows, times the gain plus what follows it; note the mean and the scale behind the source."""
+def _normalise(source, width, gain, result, samples):
+    """Normalise rows, times the gain plus what follows it; note the mean and the scale behind the
+    source.
+    """
     share = float32(1) / float32(width)
     for sample in range(samples):
         row, out = ahead(source, sample * at.ROW), ahead(result, sample * at.ROW)
@@ -110,21 +144,32 @@ def _normalise(source, width, gain, result, samples):  # type: ignore[no-untyped
 
 
 @inner
-def _dense(a, capacity, sample, w, samples):  # type: ignore[no-untyped-def]
+def _dense(a, capacity, sample, w, samples):
     """Take samples through the layers between the convolutions and the heads."""
-    third, encoders = rows_at(a, capacity, sample, at.THIRD), rows_at(a, capacity, sample, at.ENCODERS)
+    third = rows_at(a, capacity, sample, at.THIRD)
+    encoders = rows_at(a, capacity, sample, at.ENCODERS)
     mixed, join = rows_at(a, capacity, sample, at.MIXED), rows_at(a, capacity, sample, at.JOIN)
     _linear(third, ahead(w, at.LIN), encoders, ahead(w, at.LIN_BIAS), at.FLAT, 128, samples)
     _normalise(encoders, 128, ahead(w, at.LIN_BIAS + 128), join, samples)
 
     encoder, second = ahead(encoders, at.ENCODER_DYNAMIC), ahead(mixed, at.MIXED_SECOND)
-    _leaky(ahead(mixed, at.MIXED_INPUT), ahead(w, at.D1), encoder, ahead(w, at.D1_BIAS), 52, 128, samples)
+    _leaky(
+        ahead(mixed, at.MIXED_INPUT),
+        ahead(w, at.D1),
+        encoder,
+        ahead(w, at.D1_BIAS),
+        52,
+        128,
+        samples,
+    )
     _normalise(encoder, 128, ahead(w, at.D1_BIAS + 128), mixed, samples)
     _leaky(mixed, ahead(w, at.D2), second, ahead(w, at.D2_BIAS), 128, 64, samples)
     _normalise(second, 64, ahead(w, at.D2_BIAS + 64), ahead(join, 128), samples)
 
-    first, second = rows_at(a, capacity, sample, at.TRUNK_1), rows_at(a, capacity, sample, at.TRUNK_2)
-    normal, last = rows_at(a, capacity, sample, at.TRUNK_1_NORMAL), rows_at(a, capacity, sample, at.TRUNK_2_NORMAL)
+    first = rows_at(a, capacity, sample, at.TRUNK_1)
+    second = rows_at(a, capacity, sample, at.TRUNK_2)
+    normal = rows_at(a, capacity, sample, at.TRUNK_1_NORMAL)
+    last = rows_at(a, capacity, sample, at.TRUNK_2_NORMAL)
     _leaky(join, ahead(w, at.T1), first, ahead(w, at.T1_BIAS), at.JOINED, 256, samples)
     _normalise(first, 256, ahead(w, at.T1_BIAS + 256), normal, samples)
     _leaky(normal, ahead(w, at.T2), second, ahead(w, at.T2_BIAS), 256, 256, samples)
@@ -132,18 +177,35 @@ def _dense(a, capacity, sample, w, samples):  # type: ignore[no-untyped-def]
 
 
 @entry
-def forward(rows, stride, index, begin, end, weights, activations, capacity, keep, circular, scratch, heads):  # type: ignore[no-untyped-def]
-    """Write the heads of the samples from `begin` to `end`; all but numbers are addresses, that of `index` may be 0.
+def forward(
+    rows, stride, index, begin, end, weights, activations, capacity, keep, circular, scratch, heads
+):
+    """Write the heads of the samples from `begin` to `end`; all but numbers are addresses, that of
+    `index` may be 0.
 
-    With `keep`, the activations of sample i stand at i of `capacity`, for the backward pass; else each block's at 0.
+    With `keep`, the activations of sample i stand at i of `capacity`, for the backward pass; else
+    each block's at 0.
     """
-    w, a, out, result = floats_at(weights), floats_at(activations), ahead(floats_at(scratch), at.WIDE), floats_at(heads)
+    w = floats_at(weights)
+    a = floats_at(activations)
+    out = ahead(floats_at(scratch), at.WIDE)
+    result = floats_at(heads)
     for first in range(begin, end, at.BLOCK):
         known = min(end - first, at.BLOCK)
         samples = (known + at.GROUP - 1) // at.GROUP * at.GROUP
         sample = first if keep else 0
         _take_block(
-            floats_at(rows), stride, longs_at(index), index != 0, first, known, samples, a, capacity, sample, ahead(w, at.SCALE)
+            floats_at(rows),
+            stride,
+            longs_at(index),
+            index != 0,
+            first,
+            known,
+            samples,
+            a,
+            capacity,
+            sample,
+            ahead(w, at.SCALE),
         )
         image, third = ahead(a, sample * at.IMAGE), rows_at(a, capacity, sample, at.THIRD)
         y = ahead(a, capacity * at.AT_FIRST + sample * at.FIRST)

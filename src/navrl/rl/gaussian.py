@@ -1,7 +1,9 @@
-"""The squashed Gaussian of SAC's policy: a normal distribution for each axis, pressed into the unit cube by a tanh.
+"""The squashed Gaussian of SAC's policy: a normal distribution for each axis, pressed into the unit
+cube by a tanh.
 
-It takes the same seven heads as the Beta distribution does (three for the mean, three for the spread; the value is not
-used), so that one network, its fast kernels and its files serve both algorithms.
+It takes the same seven heads as the Beta distribution does (three for the mean, three for the
+spread; the value is not used), so that one network, its fast kernels and its files serve both
+algorithms.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ def _split(heads: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sample(heads: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions in the unit cube, (N, 3), and their log-densities in the cube from -1 to 1, (N,); differentiable.
+    """Return actions in the unit cube, (N, 3), and their log-densities in the cube from -1 to 1,
+    (N,); differentiable.
 
-    `noise` are standard normal numbers, (N, 3): the actions are a smooth function of the heads for given noise.
+    `noise` are standard normal numbers, (N, 3): the actions are a smooth function of the heads for
+    given noise.
     """
     mean, log_spread = _split(heads)
     raw = mean + log_spread.exp() * noise

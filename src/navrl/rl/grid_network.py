@@ -1,4 +1,6 @@
-"""Networks that look at local maps instead of a LiDAR, for SAC; an observation is a picture and the drone's state."""
+"""Networks that look at local maps instead of a LiDAR, for SAC; an observation is a picture and the
+drone's state.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SMALLEST = 20  # cells
 
 
 class GridEncoder(nn.Module):
-    """Three convolutions over a picture, and the state beside what they have seen: (N, 2, C, C) uint8, (N, 8) -> (N, 136)."""
+    """Three convolutions over a picture, and the state beside what they have seen: (N, 2, C, C)
+    uint8, (N, 8) -> (N, 136).
+    """
 
     scale: Tensor  # (8,) what the state is multiplied with
 
@@ -26,9 +30,16 @@ class GridEncoder(nn.Module):
         for kernel in (5, 3, 3):
             side = (side - kernel) // 2 + 1
         self.look = nn.Sequential(
-            nn.Conv2d(2, 16, 5, 2), nn.ELU(), nn.Conv2d(16, 32, 3, 2), nn.ELU(), nn.Conv2d(32, 32, 3, 2), nn.ELU(),
-            nn.Flatten(), nn.Linear(32 * side * side, FEATURES), nn.LayerNorm(FEATURES),
-        )  # fmt: skip
+            nn.Conv2d(2, 16, 5, 2),
+            nn.ELU(),
+            nn.Conv2d(16, 32, 3, 2),
+            nn.ELU(),
+            nn.Conv2d(32, 32, 3, 2),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(32 * side * side, FEATURES),
+            nn.LayerNorm(FEATURES),
+        )
         scale = torch.ones(STATE)
         scale[DISTANCE] = 0.1
         self.register_buffer("scale", scale, persistent=False)
@@ -45,7 +56,12 @@ class GridActor(nn.Module):
     def __init__(self, cells: int, width: int = 256) -> None:
         super().__init__()
         self.encoder = GridEncoder(cells)
-        self.trunk = nn.Sequential(nn.Linear(FEATURES + STATE, width), nn.LayerNorm(width), nn.ELU(), nn.Linear(width, HEADS))
+        self.trunk = nn.Sequential(
+            nn.Linear(FEATURES + STATE, width),
+            nn.LayerNorm(width),
+            nn.ELU(),
+            nn.Linear(width, HEADS),
+        )
 
     def forward(self, observation: tuple[Tensor, Tensor]) -> Tensor:
         """Return the raw heads, (N, 7)."""

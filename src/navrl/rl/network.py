@@ -1,4 +1,6 @@
-"""The policy's network: LiDAR image, moving obstacles and state in; a Beta distribution for each axis and a value out."""
+"""The policy's network: LiDAR image, moving obstacles and state in; a Beta distribution for each
+axis and a value out.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,35 @@ class NetworkSettings:
     """Keys `network.*`: what maps observations to actions."""
 
     extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
-    circular: bool = True  # join the image at its edge, straight ahead of the drone; the original pads with zeros
-    distance_scale: float = 0.1  # of the distance to the goal at the network's input; 1 in the original
+    # join the image at its edge, straight ahead of the drone; the original pads with zeros
+    circular: bool = True
+    distance_scale: float = (
+        0.1  # of the distance to the goal at the network's input; 1 in the original
+    )
     distribution: str = "beta"  # of the actions; SAC needs gaussian, a squashed one
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         if self.extractor not in EXTRACTORS:
-            raise ConfigError(f"network.extractor is {self.extractor!r}; expected one of {', '.join(EXTRACTORS)}")
+            raise ConfigError(
+                f"network.extractor is {self.extractor!r}; expected one of {', '.join(EXTRACTORS)}"
+            )
         if self.distribution not in DISTRIBUTIONS:
-            raise ConfigError(f"network.distribution is {self.distribution!r}; expected one of {', '.join(DISTRIBUTIONS)}")
+            raise ConfigError(
+                f"network.distribution is {self.distribution!r}; expected one of "
+                f"{', '.join(DISTRIBUTIONS)}"
+            )
         if not 1e-3 <= self.distance_scale <= 1e3:
-            raise ConfigError(f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000")
+            raise ConfigError(
+                f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000"
+            )
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where the parts of an observation stand in a row: LiDAR, moving obstacles, state; what follows is not read."""
+    """Where the parts of an observation stand in a row: LiDAR, moving obstacles, state; what
+    follows is not read.
+    """
 
     azimuths: int = 36
     beams: int = 4
@@ -73,31 +87,47 @@ def _blocks(inputs: int, *widths: int) -> nn.Sequential:
 
 
 class NavigationNetwork(nn.Module):
-    """The original's network: three convolutions over the LiDAR image, a small one for moving obstacles, a trunk.
+    """The original's network: three convolutions over the LiDAR image, a small one for moving
+    obstacles, a trunk.
 
-    `forward(rows)` takes packed observations, (N, at least layout.used), and returns the raw heads, (N, 7): three numbers
-    for alpha, three for beta, the normalised value. With `circular` the image is joined at its edge, which lies straight
-    ahead of the drone, instead of padded with zeros. `distance_scale` multiplies the horizontal distance to the goal, the
-    one input that is not of the order of one. With (False, 1.0) this is exactly the original.
+    `forward(rows)` takes packed observations, (N, at least layout.used), and returns the raw heads,
+    (N, 7): three numbers for alpha, three for beta, the normalised value. With `circular` the image
+    is joined at its edge, which lies straight ahead of the drone, instead of padded with zeros.
+    `distance_scale` multiplies the horizontal distance to the goal, the one input that is not of
+    the order of one. With (False, 1.0) this is exactly the original.
     """
 
     scale: Tensor  # (8,) what the state is multiplied with
     distribution = "beta"  # that the heads are parameters of
 
-    def __init__(self, layout: RowLayout | None = None, *, circular: bool = False, distance_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        layout: RowLayout | None = None,
+        *,
+        circular: bool = False,
+        distance_scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.layout = layout or RowLayout()
         self.circular, self.distance_scale = circular, distance_scale
         azimuths, beams = self.layout.azimuths, self.layout.beams
         if azimuths < 3:
-            raise ConfigError(f"the network's LiDAR image has {azimuths} azimuths; expected at least 3 (sensor.lidar_hres)")
+            raise ConfigError(
+                f"the network's LiDAR image has {azimuths} azimuths; expected at least 3 "
+                "(sensor.lidar_hres)"
+            )
         flat = 16 * ((azimuths + 3) // 4) * ((beams + 1) // 2)
         self.lidar = nn.Sequential(
-            nn.Conv2d(1, 4, (5, 3), padding=(2, 1)), nn.ELU(),
-            nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)), nn.ELU(),
-            nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)), nn.ELU(),
-            nn.Flatten(), nn.Linear(flat, 128), nn.LayerNorm(128),
-        )  # fmt: skip
+            nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(flat, 128),
+            nn.LayerNorm(128),
+        )
         self.dynamic = _blocks(self.layout.dynamic, 128, 64)
         self.trunk = _blocks(128 + 64 + STATE, 256, 256)
         self.alpha, self.beta, self.critic = nn.Linear(256, 3), nn.Linear(256, 3), nn.Linear(256, 1)
@@ -137,7 +167,9 @@ def build_network(settings: NetworkSettings, layout: RowLayout) -> NavigationNet
 
         network = TransformerNetwork(layout, distance_scale=settings.distance_scale)
     else:
-        network = NavigationNetwork(layout, circular=settings.circular, distance_scale=settings.distance_scale)
+        network = NavigationNetwork(
+            layout, circular=settings.circular, distance_scale=settings.distance_scale
+        )
     network.distribution = settings.distribution
     return network
 
@@ -153,7 +185,8 @@ _UPSTREAM = (
 
 
 def from_upstream(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the network's parameters under our names, and what else a checkpoint of the original holds.
+    """Return the network's parameters under our names, and what else a checkpoint of the original
+    holds.
 
     Raises:
         StateError: a parameter is missing, so this is no checkpoint of the original.
@@ -169,19 +202,30 @@ def from_upstream(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str
             rest[key] = value
     missing = sorted(set(NavigationNetwork().state_dict()) - set(found))
     if missing:
-        raise StateError(f"the state has no {missing[0]} ({len(missing)} parameters missing); expected the original's names")
+        raise StateError(
+            f"the state has no {missing[0]} ({len(missing)} parameters missing); expected the "
+            "original's names"
+        )
     return found, rest
 
 
 def to_upstream(network: NavigationNetwork) -> dict[str, Tensor]:
-    """Return the parameters under the original's names, `distance_scale` folded in; `circular` cannot be expressed there."""
+    """Return the parameters under the original's names, `distance_scale` folded in; `circular`
+    cannot be expressed there.
+    """
     if network.circular:
-        raise StateError("a network with circular=True has no counterpart in the original; train with network=navrl")
+        raise StateError(
+            "a network with circular=True has no counterpart in the original; train with "
+            "network=navrl"
+        )
     names = {
-        "lidar": "feature_extractor.module.0.module", "dynamic": "feature_extractor.module.1.module.1",
-        "trunk": "feature_extractor.module.3.module", "alpha": "actor.module.0.module.alpha_layer",
-        "beta": "actor.module.0.module.beta_layer", "critic": "critic.module",
-    }  # fmt: skip
+        "lidar": "feature_extractor.module.0.module",
+        "dynamic": "feature_extractor.module.1.module.1",
+        "trunk": "feature_extractor.module.3.module",
+        "alpha": "actor.module.0.module.alpha_layer",
+        "beta": "actor.module.0.module.beta_layer",
+        "critic": "critic.module",
+    }
     result = {}
     for key, value in network.state_dict().items():
         part, rest = key.split(".", 1)

@@ -43,7 +43,9 @@ class ValueNormaliser(nn.Module):
             buffer.mul_(self.decay).add_((1 - self.decay) * batch.to(buffer.device))
 
     def update_and_rescale(self, mean: Tensor, square: Tensor, critic: nn.Linear) -> None:
-        """Take in a batch, and change the critic's last layer so that what it says in real units stays the same."""
+        """Take in a batch, and change the critic's last layer so that what it says in real units
+        stays the same.
+        """
         old_mean, old_spread = self.statistics()
         self.update(mean, square)
         new_mean, new_spread = self.statistics()

@@ -16,7 +16,8 @@ def to_velocity(unit: Tensor, limit: float) -> Tensor:
 
 
 class NetworkPilot:
-    """Flies by the mean of the policy's distribution (of a squashed one: the squashed mean), deterministic.
+    """Flies by the mean of the policy's distribution (of a squashed one: the squashed mean),
+    deterministic.
 
     Args:
         network: gives heads for packed observations.
@@ -25,7 +26,11 @@ class NetworkPilot:
 
     def __init__(self, network: AppliedNetwork, limit: float) -> None:
         self.network, self.limit = network, limit
-        self._mean = gaussian.mean if getattr(network.network, "distribution", "beta") == "gaussian" else beta.mean
+        self._mean = (
+            gaussian.mean
+            if getattr(network.network, "distribution", "beta") == "gaussian"
+            else beta.mean
+        )
         self.width = int(network.network.layout.used)  # type: ignore[union-attr,arg-type]
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
@@ -34,7 +39,8 @@ class NetworkPilot:
         rows = torch.cat(parts, 1)
         if rows.shape[1] != self.width:
             raise ActionError(
-                f"an observation has {rows.shape[1]} numbers, the policy was trained on {self.width}: fly it with the "
+                f"an observation has {rows.shape[1]} numbers, the policy was trained on "
+                f"{self.width}: fly it with the "
                 "sensor.lidar_* and env.num_observed of its training"
             )
         device = next(self.network.network.parameters()).device

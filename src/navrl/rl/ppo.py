@@ -47,7 +47,9 @@ class CriticSettings:
     """Keys `algo.critic.*`."""
 
     learning_rate: float = 1e-3
-    clip_ratio: float = 0.0  # how far a value may move in an update, in units of the normalised return; 0: as far as it likes
+    # how far a value may move in an update, in units of the normalised return; 0: as far as it
+    # likes
+    clip_ratio: float = 0.0
 
 
 @dataclass
@@ -78,13 +80,27 @@ class PPOSettings:
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         limits: dict[str, tuple[float, float]] = {
-            "training_frame_num": (1, 65536), "training_epoch_num": (1, 1000), "num_minibatches": (1, 1 << 20),
-            "gamma": (0, 1), "gae_lambda": (0, 1), "feature_extractor.learning_rate": (0, 1), "actor.learning_rate": (0, 1),
-            "critic.learning_rate": (0, 1), "actor.clip_ratio": (1e-6, 1e6), "critic.clip_ratio": (0, 1e6),
-            "final_learning_rate": (0, 1e3), "entropy_loss_coefficient": (0, 1e3), "final_entropy": (0, 1e3),
-            "policy_coefficient": (0, 1e6), "value_coefficient": (0, 1e6), "huber_delta": (1e-6, 1e6),
-            "max_grad_norm": (1e-9, 1e9), "adam_epsilon": (0, 1), "target_kl": (0, 1e6), "value_decay": (0, 1 - 1e-6),
-        }  # fmt: skip
+            "training_frame_num": (1, 65536),
+            "training_epoch_num": (1, 1000),
+            "num_minibatches": (1, 1 << 20),
+            "gamma": (0, 1),
+            "gae_lambda": (0, 1),
+            "feature_extractor.learning_rate": (0, 1),
+            "actor.learning_rate": (0, 1),
+            "critic.learning_rate": (0, 1),
+            "actor.clip_ratio": (1e-6, 1e6),
+            "critic.clip_ratio": (0, 1e6),
+            "final_learning_rate": (0, 1e3),
+            "entropy_loss_coefficient": (0, 1e3),
+            "final_entropy": (0, 1e3),
+            "policy_coefficient": (0, 1e6),
+            "value_coefficient": (0, 1e6),
+            "huber_delta": (1e-6, 1e6),
+            "max_grad_norm": (1e-9, 1e9),
+            "adam_epsilon": (0, 1),
+            "target_kl": (0, 1e6),
+            "value_decay": (0, 1 - 1e-6),
+        }
         for key, (low, high) in limits.items():
             value: Any = self
             for name in key.split("."):
@@ -94,10 +110,15 @@ class PPOSettings:
 
 
 def refuse_bad_parameters(parameters: Mapping[str, Tensor], advice: str) -> None:
-    """Raise a DivergedError that names the parameters that an update has made NaN or infinite, if there are any."""
+    """Raise a DivergedError that names the parameters that an update has made NaN or infinite, if
+    there are any.
+    """
     found = describe_bad(parameters)
     if found:
-        raise DivergedError(f"an update has diverged: {found}. Earlier checkpoints are good; lower {advice}, and train anew")
+        raise DivergedError(
+            f"an update has diverged: {found}. Earlier checkpoints are good; lower {advice}, "
+            "and train anew"
+        )
 
 
 def _alone(tensor: Tensor) -> None:
@@ -108,7 +129,8 @@ class PPO:
     """Updates a network from rollouts.
 
     Args:
-        network: its last layers are `alpha`, `beta` and `critic`; what comes before counts as features.
+        network: its last layers are `alpha`, `beta` and `critic`; what comes before counts as
+            features.
         applied: the same network in its fastest form.
         settings: see `PPOSettings`.
         generator: of the order of samples.
@@ -116,19 +138,34 @@ class PPO:
     """
 
     def __init__(
-        self, network: nn.Module, applied: AppliedNetwork, settings: PPOSettings, generator: torch.Generator,
-        *, reduce: Callable[[Tensor], None] = _alone, processes: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        network: nn.Module,
+        applied: AppliedNetwork,
+        settings: PPOSettings,
+        generator: torch.Generator,
+        *,
+        reduce: Callable[[Tensor], None] = _alone,
+        processes: int = 1,
+    ) -> None:
         settings.check()
-        self.network, self.applied, self.settings, self.generator = network, applied, settings, generator
+        self.network = network
+        self.applied = applied
+        self.settings = settings
+        self.generator = generator
         self._reduce, self._processes = reduce, processes
         self.normaliser = ValueNormaliser(settings.value_decay)
-        heads = {name: list(getattr(network, name).parameters()) for name in ("alpha", "beta", "critic")}
+        heads = {
+            name: list(getattr(network, name).parameters()) for name in ("alpha", "beta", "critic")
+        }
         self._last: nn.Linear = network.critic  # type: ignore[assignment]
         self._actor, self._critic = [*heads["alpha"], *heads["beta"]], heads["critic"]
         owned = {id(p) for p in (*self._actor, *self._critic)}
         features = [p for p in network.parameters() if id(p) not in owned]
-        rates = (settings.feature_extractor.learning_rate, settings.actor.learning_rate, settings.critic.learning_rate)
+        rates = (
+            settings.feature_extractor.learning_rate,
+            settings.actor.learning_rate,
+            settings.critic.learning_rate,
+        )
         self._rates = rates
         groups = [
             {"params": parameters, "lr": rate}
@@ -140,10 +177,14 @@ class PPO:
         self._skipped = 0
 
     def update(self, batch: Rollout, progress: float = 0.0) -> dict[str, float]:
-        """Learn from a batch and return what happened; `progress` from 0 to 1 moves the schedules."""
+        """Learn from a batch and return what happened; `progress` from 0 to 1 moves the
+        schedules.
+        """
         settings = self.settings
         rates = 1 + (settings.final_learning_rate - 1) * progress
-        entropy_weight = settings.entropy_loss_coefficient * (1 + (settings.final_entropy - 1) * progress)
+        entropy_weight = settings.entropy_loss_coefficient * (
+            1 + (settings.final_entropy - 1) * progress
+        )
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * rates
         prepared = self._targets(batch)
@@ -179,7 +220,9 @@ class PPO:
         return report | {"updates": updates, "skipped": skipped}
 
     def check_parameters(self) -> None:
-        """Raise a DivergedError that names a parameter that is not finite, if there is one; every update ends with this."""
+        """Raise a DivergedError that names a parameter that is not finite, if there is one; every
+        update ends with this.
+        """
         parameters = dict(self.network.named_parameters())
         refuse_bad_parameters(parameters, "algo.*.learning_rate or raise algo.adam_epsilon")
 
@@ -187,20 +230,39 @@ class PPO:
         """Return the report of a batch that was not finite: nothing has changed."""
         self._skip()
         nothing = dict.fromkeys((*MEASURED, *CRITIC, "gradient_norm"), float("nan"))
-        return nothing | {"learning_rate": self._rates[0] * rates, "updates": 0, "skipped": self.settings.num_minibatches}
+        return nothing | {
+            "learning_rate": self._rates[0] * rates,
+            "updates": 0,
+            "skipped": self.settings.num_minibatches,
+        }
 
     def _targets(self, batch: Rollout) -> tuple[Tensor, dict[str, float]] | None:
-        """Return what a minibatch needs beside its rows, and what the batch says about the critic; None if it is not finite.
+        """Return what a minibatch needs beside its rows, and what the batch says about the critic;
+        None if it is not finite.
 
         The columns are action (3), log-density, advantage, normalised return, normalised old value.
         """
         settings = self.settings
         advantage = advantages(
-            batch.reward, batch.value, batch.ended, batch.cut_value, settings.gamma, settings.gae_lambda
-        )  # fmt: skip
+            batch.reward,
+            batch.value,
+            batch.ended,
+            batch.cut_value,
+            settings.gamma,
+            settings.gae_lambda,
+        )
         returns = advantage + batch.value[:-1]
         moments = torch.stack(
-            [x.double().mean() for x in (returns, returns * returns, advantage, advantage * advantage, batch.reward)]
+            [
+                x.double().mean()
+                for x in (
+                    returns,
+                    returns * returns,
+                    advantage,
+                    advantage * advantage,
+                    batch.reward,
+                )
+            ]
         )
         self._reduce(moments)
         if not torch.isfinite(moments).all():
@@ -224,8 +286,10 @@ class PPO:
         variance = max((square - mean * mean).item(), 1e-12)
         report = {
             "explained_variance": 1 - (level_square - level * level).item() / variance,
-            "return_mean": mean.item(), "reward_mean": reward.item(), "value_spread": value_spread,
-        }  # fmt: skip
+            "return_mean": mean.item(),
+            "reward_mean": reward.item(),
+            "value_spread": value_spread,
+        }
         return torch.cat(columns, 2).flatten(0, 1), report
 
     def _loss(self, heads: Tensor, target: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
@@ -235,29 +299,44 @@ class PPO:
         log_density, entropy = beta.log_density_and_entropy(heads, action)
         change = log_density - old
         ratio = change.exp()
-        policy_loss = -torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip, 1 + clip)).mean()
+        policy_loss = -torch.minimum(
+            advantage * ratio, advantage * ratio.clamp(1 - clip, 1 + clip)
+        ).mean()
         value, delta = heads[:, -1], settings.huber_delta
         value_loss = functional.huber_loss(value, returns, delta=delta)
         if settings.critic.clip_ratio > 0:
-            near = old_value + (value - old_value).clamp(-settings.critic.clip_ratio, settings.critic.clip_ratio)
-            value_loss = torch.maximum(value_loss, functional.huber_loss(near, returns, delta=delta))
+            near = old_value + (value - old_value).clamp(
+                -settings.critic.clip_ratio, settings.critic.clip_ratio
+            )
+            value_loss = torch.maximum(
+                value_loss, functional.huber_loss(near, returns, delta=delta)
+            )
         spread = entropy.mean()
         loss = (
-            settings.policy_coefficient * policy_loss + settings.value_coefficient * value_loss - entropy_weight * spread
-        )  # fmt: skip
+            settings.policy_coefficient * policy_loss
+            + settings.value_coefficient * value_loss
+            - entropy_weight * spread
+        )
         with torch.no_grad():
             kl = (ratio - 1 - change).mean()
             clipped = ((ratio - 1).abs() > clip).float().mean()
-            measured = torch.stack([policy_loss.detach(), value_loss.detach(), spread.detach(), kl, clipped])
+            measured = torch.stack(
+                [policy_loss.detach(), value_loss.detach(), spread.detach(), kl, clipped]
+            )
         return loss, measured
 
-    def _learn(self, rows: Tensor, targets: Tensor, index: Tensor, entropy_weight: float) -> tuple[Tensor, float] | None:
-        """Take one step of the optimiser; return what was measured over all processes, and the gradient's norm.
+    def _learn(
+        self, rows: Tensor, targets: Tensor, index: Tensor, entropy_weight: float
+    ) -> tuple[Tensor, float] | None:
+        """Take one step of the optimiser; return what was measured over all processes, and the
+        gradient's norm.
 
         None: the gradient was not finite, and nothing has changed.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss, measured = self._loss(self.applied(rows, index), targets.index_select(0, index), entropy_weight)
+        loss, measured = self._loss(
+            self.applied(rows, index), targets.index_select(0, index), entropy_weight
+        )
         loss.backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), measured])
@@ -275,10 +354,16 @@ class PPO:
         return measured.cpu(), norm
 
     def _clip(self, flat: Tensor) -> float:
-        """Limit the gradient's norm in place, all of it or that of each head; return the norm before."""
+        """Limit the gradient's norm in place, all of it or that of each head; return the norm
+        before.
+        """
         limit, norm = self.settings.max_grad_norm, float(flat.norm())
         actor, critic = sum(p.numel() for p in self._actor), sum(p.numel() for p in self._critic)
-        parts = flat.split([len(flat) - actor - critic, actor, critic])[1:] if self.settings.clip_heads_only else (flat,)
+        parts = (
+            flat.split([len(flat) - actor - critic, actor, critic])[1:]
+            if self.settings.clip_heads_only
+            else (flat,)
+        )
         for part in parts:
             length = norm if len(part) == len(flat) else float(part.norm())
             part.mul_(min(1.0, limit / (length + 1e-6)))
@@ -289,6 +374,8 @@ class PPO:
         if self._skipped >= SKIPS_ALLOWED:
             self.check_parameters()
             raise DivergedError(
-                f"gradients or rewards were not finite {self._skipped} times in a row; the parameters are those of the last "
-                "good update. Lower algo.*.learning_rate or algo.max_grad_norm, or look for NaN in the rewards"
+                f"gradients or rewards were not finite {self._skipped} times in a row; the "
+                "parameters are those of the last "
+                "good update. Lower algo.*.learning_rate or algo.max_grad_norm, or look for NaN "
+                "in the rewards"
             )

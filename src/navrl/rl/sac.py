@@ -1,4 +1,6 @@
-"""Soft actor-critic: twin critics, target networks, a temperature that finds itself. Learns from replayed transitions."""
+"""Soft actor-critic: twin critics, target networks, a temperature that finds itself. Learns from
+replayed transitions.
+"""
 
 from __future__ import annotations
 
@@ -43,24 +45,41 @@ class SACSettings:
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
         limits: dict[str, tuple[float, float]] = {
-            "training_frame_num": (1, 65536), "batch_size": (1, 1 << 20), "replay_ratio": (1e-6, 1e6),
-            "capacity": (1, 1 << 40), "warmup": (0, 1 << 40), "gamma": (0, 1), "n_step": (1, 1000), "tau": (1e-9, 1),
+            "training_frame_num": (1, 65536),
+            "batch_size": (1, 1 << 20),
+            "replay_ratio": (1e-6, 1e6),
+            "capacity": (1, 1 << 40),
+            "warmup": (0, 1 << 40),
+            "gamma": (0, 1),
+            "n_step": (1, 1000),
+            "tau": (1e-9, 1),
             "actor_interval": (1, 1000),
-            "actor_rate": (0, 1), "critic_rate": (0, 1), "temperature_rate": (0, 1), "first_temperature": (1e-9, 1e6),
-            "target_entropy": (-1e3, 1e3), "critic_width": (1, 1 << 16), "max_grad_norm": (1e-9, 1e9),
+            "actor_rate": (0, 1),
+            "critic_rate": (0, 1),
+            "temperature_rate": (0, 1),
+            "first_temperature": (1e-9, 1e6),
+            "target_entropy": (-1e3, 1e3),
+            "critic_width": (1, 1 << 16),
+            "max_grad_norm": (1e-9, 1e9),
             "final_learning_rate": (0, 1e3),
-        }  # fmt: skip
+        }
         for key, (low, high) in limits.items():
             if not low <= getattr(self, key) <= high:
-                raise ConfigError(f"sac.{key} is {getattr(self, key)!r}; expected {low:g} to {high:g}")
+                raise ConfigError(
+                    f"sac.{key} is {getattr(self, key)!r}; expected {low:g} to {high:g}"
+                )
         if self.batch_size > self.capacity:
-            raise ConfigError(f"sac.batch_size is {self.batch_size}; expected at most sac.capacity, {self.capacity}")
+            raise ConfigError(
+                f"sac.batch_size is {self.batch_size}; expected at most sac.capacity, "
+                f"{self.capacity}"
+            )
 
 
 class TwinCritic(nn.Module):
     """Two value functions of observation and action, side by side in batched matrices.
 
-    `forward(inputs, action)` takes (N, inputs) and (N, 3) in the unit cube and returns both values, (2, N).
+    `forward(inputs, action)` takes (N, inputs) and (N, 3) in the unit cube and returns both values,
+    (2, N).
     """
 
     scale: Tensor  # (inputs,) what the observation is multiplied with
@@ -76,13 +95,17 @@ class TwinCritic(nn.Module):
             if number < len(sizes) - 2:
                 self.gains.append(nn.Parameter(torch.ones(2, 1, after)))
                 self.shifts.append(nn.Parameter(torch.zeros(2, 1, after)))
-        self.register_buffer("scale", torch.ones(inputs) if scale is None else scale, persistent=False)
+        self.register_buffer(
+            "scale", torch.ones(inputs) if scale is None else scale, persistent=False
+        )
 
     def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
         """Return both values, (2, N)."""
         joined = torch.cat([inputs * self.scale, 2 * action - 1], 1)
         hidden = joined.expand(2, *joined.shape)
-        for weight, bias, gain, shift in zip(self.weights, self.biases, self.gains, self.shifts, strict=False):
+        for weight, bias, gain, shift in zip(
+            self.weights, self.biases, self.gains, self.shifts, strict=False
+        ):
             hidden = torch.baddbmm(bias, hidden, weight)
             hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:])
             hidden = nn.functional.elu(torch.addcmul(shift, hidden, gain))
@@ -104,24 +127,41 @@ class SAC:
         critic: see `TwinCritic`; its targets are made here.
         settings: see `SACSettings`.
         generator: of the noise in the actions of an update.
-        observe: makes the observations that actor and critic take from a batch and a prefix, `` or `next/`.
+        observe: makes the observations that actor and critic take from a batch and a prefix, `` or
+            `next/`.
     """
 
     def __init__(
-        self, actor: nn.Module, applied: AppliedNetwork, critic: nn.Module, settings: SACSettings,
-        generator: torch.Generator, observe: Callable[[Mapping[str, Tensor], str], Any] = _whole,
-    ) -> None:  # fmt: skip
+        self,
+        actor: nn.Module,
+        applied: AppliedNetwork,
+        critic: nn.Module,
+        settings: SACSettings,
+        generator: torch.Generator,
+        observe: Callable[[Mapping[str, Tensor], str], Any] = _whole,
+    ) -> None:
         settings.check()
         self.observe = observe
-        self.actor, self.applied, self.critic, self.settings, self.generator = actor, applied, critic, settings, generator
+        self.actor = actor
+        self.applied = applied
+        self.critic = critic
+        self.settings = settings
+        self.generator = generator
         self.target = copy.deepcopy(critic).requires_grad_(False)
         first = torch.tensor(settings.first_temperature, device=generator.device)
         self.log_temperature = nn.Parameter(first.log())
-        self.actor_optimizer = torch.optim.Adam(actor.parameters(), lr=settings.actor_rate, fused=True)
-        self.critic_optimizer = torch.optim.Adam(critic.parameters(), lr=settings.critic_rate, fused=True)
-        self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=settings.temperature_rate)
+        self.actor_optimizer = torch.optim.Adam(
+            actor.parameters(), lr=settings.actor_rate, fused=True
+        )
+        self.critic_optimizer = torch.optim.Adam(
+            critic.parameters(), lr=settings.critic_rate, fused=True
+        )
+        self.temperature_optimizer = torch.optim.Adam(
+            [self.log_temperature], lr=settings.temperature_rate
+        )
         self.updates = 0
-        self._skipped = dict.fromkeys(map(id, self.optimizers), 0)  # steps in a row that were not finite
+        # steps in a row that were not finite
+        self._skipped = dict.fromkeys(map(id, self.optimizers), 0)
         self._followers: list[Tensor] = [*self.target.parameters()]
         self._followed: list[Tensor] = [*critic.parameters()]
 
@@ -133,9 +173,9 @@ class SAC:
     def update(self, batch: Mapping[str, Tensor], progress: float = 0.0) -> dict[str, float]:
         """Learn from a batch and return what happened; `progress` from 0 to 1 moves the schedule.
 
-        The batch holds `action` (in the unit cube), `reward`, `discount` (of the value that follows, 0 where an episode
-        ended for good), and what `observe` needs: `observation` and `next/observation` unless told otherwise. The first axis
-        of all is the transitions.
+        The batch holds `action` (in the unit cube), `reward`, `discount` (of the value that
+        follows, 0 where an episode ended for good), and what `observe` needs: `observation` and
+        `next/observation` unless told otherwise. The first axis of all is the transitions.
         """
         settings = self.settings
         rate = 1 + (settings.final_learning_rate - 1) * progress
@@ -149,18 +189,27 @@ class SAC:
             report |= self._learn_actions(observation)
         self.updates += 1
         torch._foreach_lerp_(self._followers, self._followed, settings.tau)
-        return report | {"learning_rate": settings.actor_rate * rate, "temperature": float(self.log_temperature.detach().exp())}
+        return report | {
+            "learning_rate": settings.actor_rate * rate,
+            "temperature": float(self.log_temperature.detach().exp()),
+        }
 
     def check_parameters(self) -> None:
-        """Raise a DivergedError that names a parameter of actor, critics or temperature that is not finite, if there is one.
+        """Raise a DivergedError that names a parameter of actor, critics or temperature that is not
+        finite, if there is one.
 
-        Call it now and then, at least before a state is saved: looking takes a good part of the time of an update.
+        Call it now and then, at least before a state is saved: looking takes a good part of the
+        time of an update.
         """
         refuse_bad_parameters(self.weights(), "sac.*_rate")
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights by name; live tensors."""
-        parts: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic, "target": self.target}
+        parts: dict[str, nn.Module] = {
+            "actor": self.actor,
+            "critic": self.critic,
+            "target": self.target,
+        }
         named: dict[str, Tensor] = {"log_temperature": self.log_temperature}
         for part, module in parts.items():
             named |= {f"{part}.{name}": value for name, value in module.named_parameters()}
@@ -168,14 +217,18 @@ class SAC:
 
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return what the critics should say, (N,): the reward, and the lesser opinion on what comes next."""
+        """Return what the critics should say, (N,): the reward, and the lesser opinion on what
+        comes next.
+        """
         following = self.observe(batch, "next/")
         heads = self.applied.forward(following)
         action, log_density = gaussian.sample(heads, self._noise(len(heads)))
         value = self.target(following, action).amin(0) - self.log_temperature.exp() * log_density
         return batch["reward"] + batch["discount"] * value
 
-    def _learn_values(self, batch: Mapping[str, Tensor], observation: Any) -> tuple[float, float, float]:
+    def _learn_values(
+        self, batch: Mapping[str, Tensor], observation: Any
+    ) -> tuple[float, float, float]:
         targets = self._targets(batch)
         values = self.critic(observation, batch["action"])
         loss = 0.5 * (values - targets).square().sum(0).mean()
@@ -200,7 +253,9 @@ class SAC:
         return {"policy_loss": float(loss.detach()), "entropy": float(entropy)}
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
-        """Take a step down the gradient, its norm limited; return the norm. A gradient that is not finite changes nothing."""
+        """Take a step down the gradient, its norm limited; return the norm. A gradient that is not
+        finite changes nothing.
+        """
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -215,13 +270,16 @@ class SAC:
             names = ("actor", "critics", "temperature")
             name = names[[each is optimizer for each in self.optimizers].index(True)]
             raise DivergedError(
-                f"gradients of the {name} were not finite {SKIPS_ALLOWED} times in a row; the parameters are those of the last "
+                f"gradients of the {name} were not finite {SKIPS_ALLOWED} times in a row; the "
+                "parameters are those of the last "
                 "good update. Lower sac.*_rate or sac.max_grad_norm, or look for NaN in the rewards"
             )
         return norm
 
     def _noise(self, count: int) -> Tensor:
-        return torch.randn(count, gaussian.AXES, generator=self.generator, device=self.generator.device)
+        return torch.randn(
+            count, gaussian.AXES, generator=self.generator, device=self.generator.device
+        )
 
     # ------------------------------------------------------------------ saving
 

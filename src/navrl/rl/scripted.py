@@ -1,4 +1,6 @@
-"""A scripted pilot: it flies at the goal and steers to the free side of what the LiDAR and the tracker see."""
+"""A scripted pilot: it flies at the goal and steers to the free side of what the LiDAR and the
+tracker see.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,40 @@ NEIGHBOURS = 4  # azimuths to each side whose obstacles count, less the farther 
 SLOWEST = 0.2  # of the speed limit, in front of an obstacle
 
 
-def scripted_pilot(observation: dict[str, Tensor], limit: float = 2.0, reach: float = 4.0) -> Tensor:
-    """Return velocity commands in the goal frame, (N, 3): along the best of the LiDAR's azimuths, at the goal's height.
+def scripted_pilot(
+    observation: dict[str, Tensor], limit: float = 2.0, reach: float = 4.0
+) -> Tensor:
+    """Return velocity commands in the goal frame, (N, 3): along the best of the LiDAR's azimuths,
+    at the goal's height.
 
-    An azimuth is worth its alignment with the goal and with the present velocity, more if there is room, less if there
-    is not. The LiDAR turns with the drone, which faces its goal from the start and is not turned by its controller, so
-    the azimuths are taken as those of the goal frame.
+    An azimuth is worth its alignment with the goal and with the present velocity, more if there is
+    room, less if there is not. The LiDAR turns with the drone, which faces its goal from the start
+    and is not turned by its controller, so the azimuths are taken as those of the goal frame.
     """
     state = observation["state"]  # (N, 8)
     distances = (reach - observation["lidar"][:, 0]).amin(2)  # (N, H) nearest of the beams
     azimuths = torch.arange(distances.shape[1]) * (2 * math.pi / distances.shape[1])
     headings = torch.stack([azimuths.cos(), azimuths.sin()], 1)  # (H, 2)
-    distances = torch.minimum(distances, _moving_distances(observation["dynamic_obstacle"][:, 0], headings, reach))
+    distances = torch.minimum(
+        distances, _moving_distances(observation["dynamic_obstacle"][:, 0], headings, reach)
+    )
     step = float(azimuths[1])
-    discounts = {s: (1 + 0.25 * abs(s)) / max(math.cos(s * step), 0.2) for s in range(-NEIGHBOURS, NEIGHBOURS + 1)}
-    room = torch.stack([distances.roll(shift, 1) * factor for shift, factor in discounts.items()]).amin(0)  # (N, H)
-    free = (torch.minimum(room, state[:, 3:4].clamp_min(0.5)) / reach).clamp_max(1.0)  # behind the goal nothing counts
+    discounts = {
+        s: (1 + 0.25 * abs(s)) / max(math.cos(s * step), 0.2)
+        for s in range(-NEIGHBOURS, NEIGHBOURS + 1)
+    }
+    room = torch.stack(
+        [distances.roll(shift, 1) * factor for shift, factor in discounts.items()]
+    ).amin(0)  # (N, H)
+    # behind the goal nothing counts
+    free = (torch.minimum(room, state[:, 3:4].clamp_min(0.5)) / reach).clamp_max(1.0)
     goal = torch.nn.functional.normalize(state[:, :2], dim=1) @ headings.T  # (N, H)
-    value = goal + 2.0 * free + 0.5 / limit * state[:, 5:7] @ headings.T - 4.0 * (1 - room / CAUTION).clamp_min(0.0)
+    value = (
+        goal
+        + 2.0 * free
+        + 0.5 / limit * state[:, 5:7] @ headings.T
+        - 4.0 * (1 - room / CAUTION).clamp_min(0.0)
+    )
     chosen = value.argmax(1)
     ahead = distances.gather(1, chosen[:, None])[:, 0]
     speed = limit * torch.minimum(ahead / CAUTION, state[:, 3]).clamp(SLOWEST, 1.0)
@@ -39,7 +57,9 @@ def scripted_pilot(observation: dict[str, Tensor], limit: float = 2.0, reach: fl
 
 
 def _moving_distances(obstacles: Tensor, headings: Tensor, reach: float) -> Tensor:
-    """Return how far it is to a moving obstacle in each azimuth, where it will be shortly, (N, H)."""
+    """Return how far it is to a moving obstacle in each azimuth, where it will be shortly, (N,
+    H).
+    """
     present = obstacles[..., 3] > 0  # (N, C)
     direction = torch.nn.functional.normalize(obstacles[..., :2], dim=-1)
     position = direction * obstacles[..., 3:4]  # (N, C, 2)
@@ -50,5 +70,7 @@ def _moving_distances(obstacles: Tensor, headings: Tensor, reach: float) -> Tens
         across = (place[..., None, :] - along[..., None] * headings).norm(dim=-1)  # (N, C, H)
         radius = (obstacles[..., 8:9] + 1) * 0.125 + 0.4
         hit = present[..., None] & (along > 0) & (across < radius)
-        result = torch.minimum(result, torch.where(hit, along - radius, reach).amin(1).clamp_min(0.0))
+        result = torch.minimum(
+            result, torch.where(hit, along - radius, reach).amin(1).clamp_min(0.0)
+        )
     return result

@@ -1,1 +1,3 @@
-"""The simulator: drones, LiDAR, static and moving obstacles, in one fused kernel over environments."""
+"""The simulator: drones, LiDAR, static and moving obstacles, in one fused kernel over
+environments.
+"""

@@ -1,4 +1,6 @@
-"""Random numbers that depend on nothing but their key: the same whatever the thread, the order or the batch size."""
+"""Random numbers that depend on nothing but their key: the same whatever the thread, the order or
+the batch size.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ RESET, OBSTACLE_GOAL, OBSTACLE_SPEED, OBSTACLE_ORIGIN, LIDAR_NOISE, LIDAR_DROPOU
 
 
 @njit(nogil=True)
-def _mix(value):  # type: ignore[no-untyped-def]
+def _mix(value):
     """Return the 64 bits of `value` scattered so that every input bit reaches every output bit."""
     value ^= value >> uint64(30)
     value *= uint64(0xBF58476D1CE4E5B9)
@@ -21,8 +23,10 @@ def _mix(value):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def uniform(seed, purpose, owner, moment, number):  # type: ignore[no-untyped-def]
-    """Return a float32 in [0, 1) for a key: who draws (`owner`), when (`moment`), and the how-manieth (`number`)."""
+def uniform(seed, purpose, owner, moment, number):
+    """Return a float32 in [0, 1) for a key: who draws (`owner`), when (`moment`), and the
+    how-manieth (`number`).
+    """
     key = _mix(uint64(seed) + uint64(0x9E3779B97F4A7C15) * uint64(purpose + 1))
     key = _mix(key + uint64(0xD1342543DE82EF95) * uint64(owner + 1))
     key = _mix(key + uint64(0xA0761D6478BD642F) * uint64(moment + 1))
@@ -31,7 +35,7 @@ def uniform(seed, purpose, owner, moment, number):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True)
-def normal(seed, purpose, owner, moment, number):  # type: ignore[no-untyped-def]
+def normal(seed, purpose, owner, moment, number):
     """Return a standard normal float32 for a key."""
     first = uniform(seed, purpose, owner, moment, 2 * number)
     second = uniform(seed, purpose, owner, moment, 2 * number + 1)

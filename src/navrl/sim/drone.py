@@ -1,4 +1,5 @@
-"""The vehicle: a rigid body with four rotors under a Lee velocity controller, or a first-order velocity response.
+"""The vehicle: a rigid body with four rotors under a Lee velocity controller, or a first-order
+velocity response.
 
 Both move a whole block of drones at once; `reference.py` has the same physics in words.
 """
@@ -30,32 +31,43 @@ MAX_THRUST = FORCE_CONSTANT * FASTEST_ROTOR**2  # N, of one rotor
 MAX_MOMENT = MOMENT_CONSTANT * FASTEST_ROTOR**2  # N m
 ROTOR_LAG = 0.43  # fraction of the way to the commanded throttle in a step
 VELOCITY_GAIN = 2.2  # 1/s
-ATTITUDE_GAIN = tuple(gain / inertia for gain, inertia in zip((0.7, 0.7, 0.035), INERTIA, strict=True))
+ATTITUDE_GAIN = tuple(
+    gain / inertia for gain, inertia in zip((0.7, 0.7, 0.035), INERTIA, strict=True)
+)
 RATE_GAIN = tuple(gain / inertia for gain, inertia in zip((0.1, 0.1, 0.025), INERTIA, strict=True))
 
 _ANGLES = np.array([0.0, 0.5, 1.0, -0.5]) * np.pi
 _TURNS = np.array([-1.0, 1.0, -1.0, 1.0])
-_ALLOCATION = np.stack([np.sin(_ANGLES) * ARM, -np.cos(_ANGLES) * ARM, -_TURNS * MOMENT_CONSTANT / FORCE_CONSTANT, np.ones(4)])
+_ALLOCATION = np.stack(
+    [
+        np.sin(_ANGLES) * ARM,
+        -np.cos(_ANGLES) * ARM,
+        -_TURNS * MOMENT_CONSTANT / FORCE_CONSTANT,
+        np.ones(4),
+    ]
+)
 # Rotor thrusts, as a fraction of the greatest, of angular accelerations and total thrust.
 _MIXER = np.linalg.pinv(_ALLOCATION) @ np.diag([*INERTIA, 1.0]) / MAX_THRUST
 MIXER = tuple(tuple(float(value) for value in row) for row in _MIXER)
 
 
 @inner
-def _field(state, base, field):  # type: ignore[no-untyped-def]
+def _field(state, base, field):
     return load(state, base + field * WIDTH)
 
 
 @inner
-def _put(state, base, field, value, active):  # type: ignore[no-untyped-def]
+def _put(state, base, field, value, active):
     """Write a field of the drones that are flying; the others keep theirs."""
     index = base + field * WIDTH
     store(state, index, where(active, value, load(state, index)))
 
 
 @inner
-def _rotor(state, base, rotor, ax, ay, az, thrust, active):  # type: ignore[no-untyped-def]
-    """Move a rotor towards its share of the command; return its thrust as a fraction of the greatest."""
+def _rotor(state, base, rotor, ax, ay, az, thrust, active):
+    """Move a rotor towards its share of the command; return its thrust as a fraction of the
+    greatest.
+    """
     mix = MIXER[rotor]
     wanted = ax * mix[0] + ay * mix[1] + az * mix[2] + thrust * mix[3]
     throttle = _field(state, base, THROTTLE + rotor)
@@ -65,21 +77,28 @@ def _rotor(state, base, rotor, ax, ay, az, thrust, active):  # type: ignore[no-u
 
 
 @inner
-def step_hummingbird(state, base, dt, gravity, keep):  # type: ignore[no-untyped-def]
-    """Advance a block of drones by one step; `keep` is the fraction of its speed that damping leaves."""
+def step_hummingbird(state, base, dt, gravity, keep):
+    """Advance a block of drones by one step; `keep` is the fraction of its speed that damping
+    leaves.
+    """
     active = _field(state, base, ACTIVE) > 0.5
     w, x = _field(state, base, ATTITUDE), _field(state, base, ATTITUDE + 1)
     y, z = _field(state, base, ATTITUDE + 2), _field(state, base, ATTITUDE + 3)
     r00, r01, r02 = 1.0 - (y * y + z * z) * 2.0, (x * y - w * z) * 2.0, (x * z + w * y) * 2.0
     r10, r11, r12 = (x * y + w * z) * 2.0, 1.0 - (x * x + z * z) * 2.0, (y * z - w * x) * 2.0
     r20, r21, r22 = (x * z - w * y) * 2.0, (y * z + w * x) * 2.0, 1.0 - (x * x + y * y) * 2.0
-    rate_x, rate_y, rate_z = _field(state, base, RATE), _field(state, base, RATE + 1), _field(state, base, RATE + 2)
+    rate_x = _field(state, base, RATE)
+    rate_y = _field(state, base, RATE + 1)
+    rate_z = _field(state, base, RATE + 2)
     bx = r00 * rate_x + r10 * rate_y + r20 * rate_z  # body rates
     by = r01 * rate_x + r11 * rate_y + r21 * rate_z
     bz = r02 * rate_x + r12 * rate_y + r22 * rate_z
-    vx, vy, vz = _field(state, base, VELOCITY), _field(state, base, VELOCITY + 1), _field(state, base, VELOCITY + 2)
+    vx = _field(state, base, VELOCITY)
+    vy = _field(state, base, VELOCITY + 1)
+    vz = _field(state, base, VELOCITY + 2)
 
-    # Lee controller: the wanted acceleration gives the wanted attitude, with the yaw that the drone has.
+    # Lee controller: the wanted acceleration gives the wanted attitude, with the yaw that the drone
+    # has.
     ax = (vx - _field(state, base, COMMAND)) * VELOCITY_GAIN
     ay = (vy - _field(state, base, COMMAND + 1)) * VELOCITY_GAIN
     az = (vz - _field(state, base, COMMAND + 2)) * VELOCITY_GAIN - gravity
@@ -87,15 +106,24 @@ def step_hummingbird(state, base, dt, gravity, keep):  # type: ignore[no-untyped
     up_x, up_y, up_z = ax * inverse, ay * inverse, az * inverse
     inverse = 1.0 / maximum(sqrt(r00 * r00 + r10 * r10), 1e-6)
     yaw_cosine, yaw_sine = r00 * inverse, r10 * inverse
-    left_x, left_y, left_z = -up_z * yaw_sine, up_z * yaw_cosine, up_x * yaw_sine - up_y * yaw_cosine
+    left_x = -up_z * yaw_sine
+    left_y = up_z * yaw_cosine
+    left_z = up_x * yaw_sine - up_y * yaw_cosine
     inverse = 1.0 / maximum(sqrt(left_x * left_x + left_y * left_y + left_z * left_z), 1e-6)
     left_x, left_y, left_z = left_x * inverse, left_y * inverse, left_z * inverse
     front_x = left_y * up_z - left_z * up_y
     front_y = left_z * up_x - left_x * up_z
     front_z = left_x * up_y - left_y * up_x
-    error_x = ((up_x * r01 + up_y * r11 + up_z * r21) - (left_x * r02 + left_y * r12 + left_z * r22)) * 0.5
-    error_y = ((front_x * r02 + front_y * r12 + front_z * r22) - (up_x * r00 + up_y * r10 + up_z * r20)) * 0.5
-    error_z = ((left_x * r00 + left_y * r10 + left_z * r20) - (front_x * r01 + front_y * r11 + front_z * r21)) * 0.5
+    error_x = (
+        (up_x * r01 + up_y * r11 + up_z * r21) - (left_x * r02 + left_y * r12 + left_z * r22)
+    ) * 0.5
+    error_y = (
+        (front_x * r02 + front_y * r12 + front_z * r22) - (up_x * r00 + up_y * r10 + up_z * r20)
+    ) * 0.5
+    error_z = (
+        (left_x * r00 + left_y * r10 + left_z * r20)
+        - (front_x * r01 + front_y * r11 + front_z * r21)
+    ) * 0.5
     turn_x = -error_x * ATTITUDE_GAIN[0] - bx * RATE_GAIN[0]
     turn_y = -error_y * ATTITUDE_GAIN[1] - by * RATE_GAIN[1]
     turn_z = -error_z * ATTITUDE_GAIN[2] - bz * RATE_GAIN[2]
@@ -120,7 +148,16 @@ def step_hummingbird(state, base, dt, gravity, keep):  # type: ignore[no-untyped
     _put(state, base, RATE, r00 * new_x + r01 * new_y + r02 * new_z, active)
     _put(state, base, RATE + 1, r10 * new_x + r11 * new_y + r12 * new_z, active)
     _put(state, base, RATE + 2, r20 * new_x + r21 * new_y + r22 * new_z, active)
-    _move(state, base, vx + r02 * push * dt, vy + r12 * push * dt, vz + (r22 * push - gravity) * dt, dt, keep, active)
+    _move(
+        state,
+        base,
+        vx + r02 * push * dt,
+        vy + r12 * push * dt,
+        vz + (r22 * push - gravity) * dt,
+        dt,
+        keep,
+        active,
+    )
     hx, hy, hz = new_x * (0.5 * dt), new_y * (0.5 * dt), new_z * (0.5 * dt)
     qw, qx = w - x * hx - y * hy - z * hz, x + w * hx + y * hz - z * hy
     qy, qz = y + w * hy + z * hx - x * hz, z + w * hz + x * hy - y * hx
@@ -132,19 +169,27 @@ def step_hummingbird(state, base, dt, gravity, keep):  # type: ignore[no-untyped
 
 
 @inner
-def _move(state, base, vx, vy, vz, dt, keep, active):  # type: ignore[no-untyped-def]
+def _move(state, base, vx, vy, vz, dt, keep, active):
     """Slow velocities down to those of the air, remember the old ones, and move."""
     wind_x, wind_y = _field(state, base, WIND), _field(state, base, WIND + 1)
     new = (wind_x + (vx - wind_x) * keep, wind_y + (vy - wind_y) * keep, vz * keep)
     for axis in range(3):
         _put(state, base, PREVIOUS_VELOCITY + axis, _field(state, base, VELOCITY + axis), active)
         _put(state, base, VELOCITY + axis, new[axis], active)
-        _put(state, base, POSITION + axis, _field(state, base, POSITION + axis) + new[axis] * dt, active)
+        _put(
+            state,
+            base,
+            POSITION + axis,
+            _field(state, base, POSITION + axis) + new[axis] * dt,
+            active,
+        )
 
 
 @inner
-def step_first_order(state, base, dt, response):  # type: ignore[no-untyped-def]
-    """Advance a block of drones whose velocity follows the command; `response` is the fraction reached in a step."""
+def step_first_order(state, base, dt, response):
+    """Advance a block of drones whose velocity follows the command; `response` is the fraction
+    reached in a step.
+    """
     active = _field(state, base, ACTIVE) > 0.5
     for axis in range(3):
         velocity = _field(state, base, VELOCITY + axis)

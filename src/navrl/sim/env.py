@@ -1,4 +1,6 @@
-"""NavigationEnv: thousands of drones that fly to goals among obstacles, stepped together on the CPU."""
+"""NavigationEnv: thousands of drones that fly to goals among obstacles, stepped together on the
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -43,27 +45,41 @@ IMPORTED_BY = os.getpid()
 UNREASONABLE = 1e6  # m/s: no action may be beyond it
 FARTHEST = 1e4  # m: no drone may be placed beyond it
 SAVED = (
-    "state", "counters", "running", "history", "chances", "origins", "positions", "velocities", "goals", "tracks",
-)  # fmt: skip
+    "state",
+    "counters",
+    "running",
+    "history",
+    "chances",
+    "origins",
+    "positions",
+    "velocities",
+    "goals",
+    "tracks",
+)
 
 
 class NavigationEnv:
     """A batch of drones, each flying to its goal in a world of the pool.
 
-    `step(action)` returns a new `Step`, safe to keep; `step(action, out=step)` fills one made by `make_step()`, with
-    nothing allocated or copied. With `auto_reset` an ended episode is followed at once by the next one: `observation` is
-    then the first of the new episode and `final_observation` the last of the old. Without it an ended drone stays where
-    it is until `reset(mask)`.
+    `step(action)` returns a new `Step`, safe to keep; `step(action, out=step)` fills one made by
+    `make_step()`, with nothing allocated or copied. With `auto_reset` an ended episode is followed
+    at once by the next one: `observation` is then the first of the new episode and
+    `final_observation` the last of the old. Without it an ended drone stays where it is until
+    `reset(mask)`.
 
-    Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`; in the goal frame they are limited to
-    `env.action_limit` on each axis. Equal seeds give equal bits, whatever the number of threads; drone i lives the same life
-    whatever the number of drones.
+    Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`; in the goal frame
+    they are limited to `env.action_limit` on each axis. Equal seeds give equal bits, whatever the
+    number of threads; drone i lives the same life whatever the number of drones.
     """
 
-    def __init__(self, settings: NavigationSettings | None = None, *, seed: int = 0, auto_reset: bool = True) -> None:
+    def __init__(
+        self, settings: NavigationSettings | None = None, *, seed: int = 0, auto_reset: bool = True
+    ) -> None:
         if not isinstance(settings, NavigationSettings | None):
             example = "NavigationSettings.of(env__num_envs=64)"
-            raise ConfigError(f"settings is {shown(settings)}; expected NavigationSettings, such as {example}")
+            raise ConfigError(
+                f"settings is {shown(settings)}; expected NavigationSettings, such as {example}"
+            )
         self.settings = copy.deepcopy(settings) if settings is not None else NavigationSettings()
         self.settings.check()
         self.auto_reset = auto_reset
@@ -82,15 +98,20 @@ class NavigationEnv:
 
     # ------------------------------------------------------------------ flying
 
-    def reset(self, *, seed: int | None = None, mask: Tensor | NDArray[np.bool_] | None = None) -> dict[str, Tensor]:
-        """Begin new episodes, everywhere or where the mask holds; return the observation of all drones (new tensors).
+    def reset(
+        self, *, seed: int | None = None, mask: Tensor | NDArray[np.bool_] | None = None
+    ) -> dict[str, Tensor]:
+        """Begin new episodes, everywhere or where the mask holds; return the observation of all
+        drones (new tensors).
 
         With a seed, everything random begins anew: the moving obstacles, and every drone's stream.
         """
         chosen = self._mask(mask)
         if seed is not None:
             if mask is not None:
-                raise ConfigError("reset takes a seed or a mask, not both: a seed begins everything anew")
+                raise ConfigError(
+                    "reset takes a seed or a mask, not both: a seed begins everything anew"
+                )
             self._seed = checked_seed(seed)
             self._record["seed"] = self._seed
             draw_origins(self.pool, self._seed)
@@ -126,10 +147,16 @@ class NavigationEnv:
         return Step(self.layout, self.num_envs)
 
     def place(
-        self, start: ArrayLike, target: ArrayLike, *, mask: Tensor | NDArray[np.bool_] | None = None,
-        velocity: ArrayLike | None = None, world: ArrayLike | None = None,
-    ) -> dict[str, Tensor]:  # fmt: skip
-        """Begin episodes at given starts and targets, (N, 3) or (3,); return the observation of all drones.
+        self,
+        start: ArrayLike,
+        target: ArrayLike,
+        *,
+        mask: Tensor | NDArray[np.bool_] | None = None,
+        velocity: ArrayLike | None = None,
+        world: ArrayLike | None = None,
+    ) -> dict[str, Tensor]:
+        """Begin episodes at given starts and targets, (N, 3) or (3,); return the observation of all
+        drones.
 
         The drones face their targets, at rest unless a velocity (world frame) is given.
         """
@@ -146,23 +173,37 @@ class NavigationEnv:
         kernel.place_where(self._record, self._addresses, chosen, starts, targets)
         if velocities is not None:
             rows = np.flatnonzero(chosen)
-            self._arrays["state"][rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = velocities[rows]
+            self._arrays["state"][rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = (
+                velocities[rows]
+            )
         return self.observe()
 
     def set_world_probabilities(self, probabilities: ArrayLike) -> None:
-        """Say how often each world of the pool is drawn at a reset: the hook for a curriculum over difficulties."""
+        """Say how often each world of the pool is drawn at a reset: the hook for a curriculum over
+        difficulties.
+        """
         chances, number = _numbers(probabilities), len(self.pool.worlds)
         if chances is None:
-            raise ConfigError(f"world probabilities are {probabilities!r:.60}; expected {number} numbers")
-        if chances.shape != (number,) or not np.isfinite(chances).all() or chances.min() < 0 or chances.sum() <= 0:
             raise ConfigError(
-                f"world probabilities of shape {chances.shape}; expected {number} numbers of at least 0, not all 0: "
+                f"world probabilities are {probabilities!r:.60}; expected {number} numbers"
+            )
+        if (
+            chances.shape != (number,)
+            or not np.isfinite(chances).all()
+            or chances.min() < 0
+            or chances.sum() <= 0
+        ):
+            raise ConfigError(
+                f"world probabilities of shape {chances.shape}; expected {number} numbers of at "
+                "least 0, not all 0: "
                 "one for each world of the pool"
             )
         self._arrays["chances"][:] = np.cumsum(chances / chances.sum())
 
     def set_collision_penalty(self, penalty: float) -> None:
-        """Change `reward.collision` from the next step on: the hook for a schedule. It is not part of the saved state."""
+        """Change `reward.collision` from the next step on: the hook for a schedule. It is not part
+        of the saved state.
+        """
         if not 0 <= penalty <= 1e6:
             raise ConfigError(f"the collision penalty is {penalty!r}; expected 0 to 1e6")
         self._record["reward_collision"] = penalty
@@ -217,7 +258,9 @@ class NavigationEnv:
         return torch.from_numpy(self._arrays["counters"][:, WORLD].astype(np.int64))
 
     def obstacles(self, world: int) -> dict[str, Tensor]:
-        """Return where the moving obstacles of a world are now: position and velocity (D, 3), width (D,), tall (D,)."""
+        """Return where the moving obstacles of a world are now: position and velocity (D, 3), width
+        (D,), tall (D,).
+        """
         self._world_numbers(world)
         count = int(self.pool.moving_counts[world])
         now = torch.from_numpy(self._arrays["tracks"][self._half, -1, world, ..., :count].copy())
@@ -227,19 +270,31 @@ class NavigationEnv:
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to continue bit for bit in an environment made with equal settings."""
+        """Return everything needed to continue bit for bit in an environment made with equal
+        settings.
+        """
         arrays = {name: torch.from_numpy(array.copy()) for name, array in self._saved().items()}
-        scalars = {"half": self._half, "time": self._time, "seed": self._seed, "started": self._started}
+        scalars = {
+            "half": self._half,
+            "time": self._time,
+            "seed": self._seed,
+            "started": self._started,
+        }
         return {**arrays, **scalars, "settings": self.settings.as_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state; a state that does not fit is refused before anything changes."""
+        """Continue from a saved state; a state that does not fit is refused before anything
+        changes.
+        """
         saved = self._saved()
         names = {*saved, "half", "time", "seed", "started", "settings"}
         if not isinstance(state, Mapping) or set(state) != names:
             found = set(state) if isinstance(state, Mapping) else set()
             missing, extra = sorted(names - found), sorted(found - names)
-            raise StateError(f"environment state lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
+            raise StateError(
+                f"environment state lacks {missing or 'nothing'} and has unknown "
+                f"{extra or 'nothing'}"
+            )
         self._check_saved_settings(state["settings"])
         self._check_saved_values(state)
         for name, array in saved.items():
@@ -250,35 +305,67 @@ class NavigationEnv:
 
     def _check_saved_settings(self, settings: Any) -> None:
         if not isinstance(settings, Mapping):
-            raise StateError(f"settings of the state are a {type(settings).__name__}; expected a mapping")
+            raise StateError(
+                f"settings of the state are a {type(settings).__name__}; expected a mapping"
+            )
         for group, values in self.settings.as_dict().items():
             for key, ours in values.items():
                 theirs = settings.get(group, {}).get(key, EARLIER.get(f"{group}.{key}"))
                 if (group, key) != ("sim", "num_threads") and theirs != ours:
-                    raise StateError(f"the state was saved with {group}.{key} = {theirs!r}, this environment has {ours!r}")
+                    raise StateError(
+                        f"the state was saved with {group}.{key} = {theirs!r}, this environment "
+                        f"has {ours!r}"
+                    )
 
     def _check_saved_values(self, state: Mapping[str, Any]) -> None:
-        """Refuse what the kernel would follow out of its arrays, and NaN, which it is compiled not to expect."""
+        """Refuse what the kernel would follow out of its arrays, and NaN, which it is compiled not
+        to expect.
+        """
         for name, array in self._saved().items():
             value = state[name]
-            if not isinstance(value, Tensor) or tuple(value.shape) != array.shape or value.cpu().numpy().dtype != array.dtype:
-                found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise StateError(f"{name} is {found} in the state; expected {array.dtype} {array.shape}")
+            if (
+                not isinstance(value, Tensor)
+                or tuple(value.shape) != array.shape
+                or value.cpu().numpy().dtype != array.dtype
+            ):
+                found = (
+                    f"{value.dtype} {tuple(value.shape)}"
+                    if isinstance(value, Tensor)
+                    else type(value).__name__
+                )
+                raise StateError(
+                    f"{name} is {found} in the state; expected {array.dtype} {array.shape}"
+                )
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise StateError(f"{name} holds NaN or infinite values in the state; expected finite numbers")
+                raise StateError(
+                    f"{name} holds NaN or infinite values in the state; expected finite numbers"
+                )
         limits = {"half": 1, "time": 2**62, "seed": 2**63 - 1, "started": 1}
         for name, limit in limits.items():
             value = state[name]
             if not isinstance(value, bool if name == "started" else int) or not 0 <= value <= limit:
                 raise StateError(f"{name} is {value!r} in the state; expected 0 to {limit}")
         counters = state["counters"]
-        highest = {WORLD: len(self.pool.worlds) - 1, OUTCOME: TIME_OUT, DELAY: self.settings.drone.delay}
-        if (counters < 0).any() or any((counters[:, column] > limit).any() for column, limit in highest.items()):
-            raise StateError("counters of the state name worlds, endings or delays that this environment does not have")
+        highest = {
+            WORLD: len(self.pool.worlds) - 1,
+            OUTCOME: TIME_OUT,
+            DELAY: self.settings.drone.delay,
+        }
+        if (counters < 0).any() or any(
+            (counters[:, column] > limit).any() for column, limit in highest.items()
+        ):
+            raise StateError(
+                "counters of the state name worlds, endings or delays that this environment "
+                "does not have"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy or another process needs to continue."""
-        return {"settings": self.settings, "auto_reset": self.auto_reset, "state": self.state_dict()}
+        return {
+            "settings": self.settings,
+            "auto_reset": self.auto_reset,
+            "state": self.state_dict(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy, with arrays of its own."""
@@ -288,9 +375,13 @@ class NavigationEnv:
     # ------------------------------------------------------------------ inside
 
     def _allocate(self, tables: LidarTables) -> None:
-        """Make all arrays; the kernel is given their addresses once and for all, so none may ever be replaced."""
+        """Make all arrays; the kernel is given their addresses once and for all, so none may ever
+        be replaced.
+        """
         blocks, pool = -(-self.num_envs // WIDTH), self.pool
-        number, shape, substeps = len(pool.worlds), pool.moving_origins.shape, self.settings.env.action_repeat
+        number = len(pool.worlds)
+        shape = pool.moving_origins.shape
+        substeps = self.settings.env.action_repeat
         scratch = tables.scratch_size + NEAREST
         self._arrays: dict[str, NDArray[Any]] = {
             "state": aligned_zeros((blocks, FIELDS, WIDTH)),
@@ -314,23 +405,41 @@ class NavigationEnv:
             "beams": tables.beams,
             "scratch": aligned_zeros((self._threads, scratch)),
         }
-        self._addresses = np.array([_address(name, self._arrays[name]) for name in ARRAYS], np.int64)
+        self._addresses = np.array(
+            [_address(name, self._arrays[name]) for name in ARRAYS], np.int64
+        )
         sizes = {
-            "worlds": number, "moving": pool.padded_moving, "azimuths": tables.count,
-            "padded_azimuths": tables.azimuths.shape[1], "beams": len(tables.beams), "row": self.layout.width,
+            "worlds": number,
+            "moving": pool.padded_moving,
+            "azimuths": tables.count,
+            "padded_azimuths": tables.azimuths.shape[1],
+            "beams": len(tables.beams),
+            "row": self.layout.width,
             "scratch": scratch,
-        }  # fmt: skip
+        }
         self._record = make_parameters(self.settings, self._seed, self.auto_reset, sizes)
         self._arrays["counters"][:, WORLD] = np.arange(self.num_envs) % number
-        self._arrays["state"][:, ATTITUDE] = 1.0  # so that the lanes beyond the last drone stay finite
+        self._arrays["state"][:, ATTITUDE] = (
+            1.0  # so that the lanes beyond the last drone stay finite
+        )
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
-        # No chunks: this only compiles it, here rather than in a forked child, where compiling may wait for ever.
+        # No chunks: this only compiles it, here rather than in a forked child, where compiling may
+        # wait for ever.
         kernel.step_serial(
-            kernel.step_address(), self._record, self._addresses, self._addresses, self._no_action, 0, 0, False, 0
+            kernel.step_address(),
+            self._record,
+            self._addresses,
+            self._addresses,
+            self._no_action,
+            0,
+            0,
+            False,
+            0,
         )
 
     def _run(self, actions: NDArray[np.float32], step: Step, half: int, *, flying: bool) -> None:
-        # A forked child must not enter the threads of its parent: they are not there, and OpenMP ends it.
+        # A forked child must not enter the threads of its parent: they are not there, and OpenMP
+        # ends it.
         alone = self._threads == 1 or os.getpid() != IMPORTED_BY
         run = kernel.step_serial if alone else kernel.step_parallel
         run(
@@ -366,29 +475,42 @@ class NavigationEnv:
 
     def _actions(self, action: Tensor | NDArray[Any]) -> NDArray[np.float32]:
         if isinstance(action, Tensor):
-            action = action.numpy() if action.is_cpu and not action.requires_grad else action.detach().cpu().numpy()
+            action = (
+                action.numpy()
+                if action.is_cpu and not action.requires_grad
+                else action.detach().cpu().numpy()
+            )
         try:
             if np.iscomplexobj(action):
                 raise TypeError("they are complex")
             array = np.ascontiguousarray(action, np.float32)
         except (TypeError, ValueError) as error:
-            raise ActionError(f"actions of type {type(action).__name__} are no numbers: {error}") from error
+            raise ActionError(
+                f"actions of type {type(action).__name__} are no numbers: {error}"
+            ) from error
         if array.shape != (self.num_envs, 3):
-            raise ActionError(f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity for each drone")
+            raise ActionError(
+                f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity "
+                "for each drone"
+            )
         bad = kernel.first_bad_action(array, UNREASONABLE)
         if bad >= 0:
             raise ActionError(
-                f"the action of drone {bad} is {array[bad].tolist()}; expected finite velocities in m/s. "
+                f"the action of drone {bad} is {array[bad].tolist()}; expected finite "
+                "velocities in m/s. "
                 "No drone has moved: mend the policy's output and step again"
             )
         return array
 
     def _checked_step(self, out: Step) -> Step:
         if not isinstance(out, Step):
-            raise ActionError(f"out is a {type(out).__name__}; expected buffers made with make_step()")
+            raise ActionError(
+                f"out is a {type(out).__name__}; expected buffers made with make_step()"
+            )
         if out.packed.shape != (self.num_envs, self.layout.width) or not out.in_place():
             raise ActionError(
-                f"out has buffers of shape {tuple(out.packed.shape)}; expected ({self.num_envs}, {self.layout.width}), "
+                f"out has buffers of shape {tuple(out.packed.shape)}; expected "
+                f"({self.num_envs}, {self.layout.width}), "
                 "where they were made: make them with make_step()"
             )
         return out
@@ -398,22 +520,41 @@ class NavigationEnv:
             return np.ones(self.num_envs, np.bool_)
         array = np.array(mask.cpu().numpy() if isinstance(mask, Tensor) else mask)
         if array.shape != (self.num_envs,) or array.dtype != np.bool_:
-            raise ActionError(f"mask of shape {array.shape} and type {array.dtype}; expected ({self.num_envs},) and bool")
+            raise ActionError(
+                f"mask of shape {array.shape} and type {array.dtype}; expected "
+                f"({self.num_envs},) and bool"
+            )
         return array
 
     def _points(self, name: str, values: ArrayLike) -> NDArray[np.float32]:
         array = _numbers(values)
-        if array is None or array.shape not in ((3,), (self.num_envs, 3)) or not (np.abs(array) <= FARTHEST).all():
-            found = f"{values!r:.60}" if array is None or array.size < 4 else f"an array of shape {array.shape}"
+        if (
+            array is None
+            or array.shape not in ((3,), (self.num_envs, 3))
+            or not (np.abs(array) <= FARTHEST).all()
+        ):
+            found = (
+                f"{values!r:.60}"
+                if array is None or array.size < 4
+                else f"an array of shape {array.shape}"
+            )
             raise ActionError(
-                f"{name} is {found}; expected finite numbers of shape (3,) or ({self.num_envs}, 3), at most {FARTHEST:g}"
+                f"{name} is {found}; expected finite numbers of shape (3,) or ({self.num_envs}, "
+                f"3), at most {FARTHEST:g}"
             )
         return np.ascontiguousarray(np.broadcast_to(array, (self.num_envs, 3)), np.float32)
 
     def _world_numbers(self, values: ArrayLike) -> NDArray[np.int32]:
         array, number = _numbers(values), len(self.pool.worlds)
-        if array is None or array.shape not in ((), (self.num_envs,)) or not np.isin(array, np.arange(number)).all():
-            raise ActionError(f"world is {values!r:.60}; expected 0 to {number - 1}, one number or {self.num_envs}")
+        if (
+            array is None
+            or array.shape not in ((), (self.num_envs,))
+            or not np.isin(array, np.arange(number)).all()
+        ):
+            raise ActionError(
+                f"world is {values!r:.60}; expected 0 to {number - 1}, one number or "
+                f"{self.num_envs}"
+            )
         return np.broadcast_to(array, (self.num_envs,)).astype(np.int32)
 
 

@@ -1,4 +1,6 @@
-"""How an episode begins: where a drone starts, where it must go, in which world, and what is random about the drone."""
+"""How an episode begins: where a drone starts, where it must go, in which world, and what is random
+about the drone.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +42,27 @@ from navrl.simd import WIDTH, inner
 
 EDGE = 24.0  # m: starts and targets lie on the square with this half side
 LOWEST, HIGHEST = 0.5, 2.5  # m
-REDRAW, REDRAWS = 64, 32  # the first number of further draws of a target, and how many there are at most
+# the first number of further draws of a target, and how many there are at most
+REDRAW, REDRAWS = (64, 32)
 EVAL_WIDTH, EVAL_HEIGHT = 32.0, 2.0  # m, of the original's evaluation layout
 
 
 @inner
-def _edge_point(seed, drone, episode, first):  # type: ignore[no-untyped-def]
+def _edge_point(seed, drone, episode, first):
     """Return a point on a random edge."""
     side = min(int64(float32(4) * uniform(seed, RESET, drone, episode, first)), 3)
-    along = (float32(2) * uniform(seed, RESET, drone, episode, first + 1) - float32(1)) * float32(EDGE)
-    height = float32(LOWEST) + float32(HIGHEST - LOWEST) * uniform(seed, RESET, drone, episode, first + 2)
+    along = (float32(2) * uniform(seed, RESET, drone, episode, first + 1) - float32(1)) * float32(
+        EDGE
+    )
+    height = float32(LOWEST) + float32(HIGHEST - LOWEST) * uniform(
+        seed, RESET, drone, episode, first + 2
+    )
     edge = float32(EDGE) if side % 2 == 0 else float32(-EDGE)
     return (along, edge, height) if side < 2 else (edge, along, height)
 
 
 @inner
-def _far_edge_point(seed, drone, episode, sx, sy, sz, shortest):  # type: ignore[no-untyped-def]
+def _far_edge_point(seed, drone, episode, sx, sy, sz, shortest):
     """Return a target on a random edge that is not too near the start."""
     tx, ty, tz = _edge_point(seed, drone, episode, 3)
     for attempt in range(REDRAWS):
@@ -67,13 +74,13 @@ def _far_edge_point(seed, drone, episode, sx, sy, sz, shortest):  # type: ignore
 
 
 @inner
-def _given_point(points, first, number, draw):  # type: ignore[no-untyped-def]
+def _given_point(points, first, number, draw):
     row = first + min(int64(draw * float32(number)), number - 1)
     return points[3 * row], points[3 * row + 1], points[3 * row + 2]
 
 
 @inner
-def _draw_world(chances, number, draw):  # type: ignore[no-untyped-def]
+def _draw_world(chances, number, draw):
     """Return the world whose share of the cumulated chances holds the draw."""
     low, high = 0, number - 1
     while low < high:
@@ -86,7 +93,7 @@ def _draw_world(chances, number, draw):  # type: ignore[no-untyped-def]
 
 
 @inner
-def new_episode(drones, worlds, drone, parameters):  # type: ignore[no-untyped-def]
+def new_episode(drones, worlds, drone, parameters):
     """Begin the next episode of a drone with everything drawn from its own random stream."""
     episode, seed = drones.counters[drone * COUNTERS + EPISODE], parameters.seed
     world = drones.counters[drone * COUNTERS + WORLD]
@@ -99,20 +106,26 @@ def new_episode(drones, worlds, drone, parameters):  # type: ignore[no-untyped-d
     count = float32(parameters.num_envs)
     sx, sy, sz = _edge_point(seed, drone, episode, 0)
     if parameters.eval_layout:
-        sx, sy, sz = (float32(drone) / count - float32(0.5)) * float32(EVAL_WIDTH), float32(EDGE), float32(EVAL_HEIGHT)
+        sx = (float32(drone) / count - float32(0.5)) * float32(EVAL_WIDTH)
+        sy = float32(EDGE)
+        sz = float32(EVAL_HEIGHT)
     if starts > 0:
-        sx, sy, sz = _given_point(worlds.points, first_start, starts, uniform(seed, RESET, drone, episode, 0))
+        sx, sy, sz = _given_point(
+            worlds.points, first_start, starts, uniform(seed, RESET, drone, episode, 0)
+        )
     tx, ty, tz = _far_edge_point(seed, drone, episode, sx, sy, sz, parameters.shortest_trip)
     if parameters.eval_layout:
         across = float32(drone) / max(count - float32(1), float32(1)) - float32(0.5)
         tx, ty, tz = across * float32(EVAL_WIDTH), float32(-EDGE), float32(EVAL_HEIGHT)
     if goals > 0:
-        tx, ty, tz = _given_point(worlds.points, first_goal, goals, uniform(seed, RESET, drone, episode, 3))
+        tx, ty, tz = _given_point(
+            worlds.points, first_goal, goals, uniform(seed, RESET, drone, episode, 3)
+        )
     begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters)
 
 
 @inner
-def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):  # type: ignore[no-untyped-def]
+def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):
     """Put a drone at rest at its start, level, facing its target, and clear its episode."""
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     for field in range(FIELDS):
@@ -152,12 +165,16 @@ def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):  # type: ignore
 
 
 @inner
-def _vary(drones, drone, base, parameters):  # type: ignore[no-untyped-def]
+def _vary(drones, drone, base, parameters):
     """Draw what differs from episode to episode: mass, thrust, wind, delay."""
-    state, seed, episode = drones.state, parameters.seed, drones.counters[drone * COUNTERS + EPISODE]
+    state = drones.state
+    seed = parameters.seed
+    episode = drones.counters[drone * COUNTERS + EPISODE]
     one, two = float32(1), float32(2)
     mass = one + parameters.mass_variation * (two * uniform(seed, RESET, drone, episode, 7) - one)
-    thrust = one + parameters.thrust_variation * (two * uniform(seed, RESET, drone, episode, 8) - one)
+    thrust = one + parameters.thrust_variation * (
+        two * uniform(seed, RESET, drone, episode, 8) - one
+    )
     speed = parameters.wind * uniform(seed, RESET, drone, episode, 9)
     bearing = two * float32(math.pi) * uniform(seed, RESET, drone, episode, 10)
     state[base + MASS_SCALE * WIDTH] = mass
@@ -169,12 +186,13 @@ def _vary(drones, drone, base, parameters):  # type: ignore[no-untyped-def]
 
 
 @inner
-def set_command(drones, drone, vx, vy, vz, parameters):  # type: ignore[no-untyped-def]
+def set_command(drones, drone, vx, vy, vz, parameters):
     """Give a drone its velocity command in the world frame, after its delay."""
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     if parameters.delay > 0:
         length = parameters.delay + 1
-        step, delay = drones.counters[drone * COUNTERS + STEP], drones.counters[drone * COUNTERS + DELAY]
+        step = drones.counters[drone * COUNTERS + STEP]
+        delay = drones.counters[drone * COUNTERS + DELAY]
         slot = 3 * (drone * length + step % length)
         past = 3 * (drone * length + (step + length - delay) % length)
         drones.history[slot], drones.history[slot + 1], drones.history[slot + 2] = vx, vy, vz

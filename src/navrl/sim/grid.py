@@ -1,7 +1,8 @@
 """Local maps: what stands and moves around each drone as a small picture, turned towards its goal.
 
-For policies that look at pictures instead of a LiDAR, and for memories that have to hold pictures. The drone is in the
-middle, its goal straight up; the first channel shows what stands as high as the drone flies, the second what moves there.
+For policies that look at pictures instead of a LiDAR, and for memories that have to hold pictures.
+The drone is in the middle, its goal straight up; the first channel shows what stands as high as the
+drone flies, the second what moves there.
 """
 
 from __future__ import annotations
@@ -41,29 +42,55 @@ class LocalGrids:
 
     def __init__(self, env: NavigationEnv, *, cells: int = 84, resolution: float = 0.1) -> None:
         if not 1 <= cells <= 1024 or not 0.01 <= resolution <= 10:
-            raise ConfigError(f"a grid of {cells} cells of {resolution} m; expected 1 to 1024 cells of 0.01 to 10 m")
+            raise ConfigError(
+                f"a grid of {cells} cells of {resolution} m; expected 1 to 1024 cells of 0.01 "
+                "to 10 m"
+            )
         self.env, self.cells, self.resolution = env, cells, resolution
-        self._heights = np.stack([_heights(world) for world in env.pool.worlds])  # (W, 2, SIDE, SIDE)
+        # (W, 2, SIDE, SIDE)
+        self._heights = np.stack([_heights(world) for world in env.pool.worlds])
         start_threads()  # which draw
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """Return what is around all drones now, (N, 2, cells, cells) uint8: 255 where something is, else 0."""
+        """Return what is around all drones now, (N, 2, cells, cells) uint8: 255 where something is,
+        else 0.
+        """
         env = self.env
         shape = (env.num_envs, 2, self.cells, self.cells)
         if out is None:
             out = torch.empty(shape, dtype=torch.uint8)
-        elif out.shape != shape or out.dtype != torch.uint8 or not out.is_cpu or not out.is_contiguous():
-            raise ActionError(f"out is {out.dtype} {tuple(out.shape)}; expected contiguous uint8 {shape} in main memory")
+        elif (
+            out.shape != shape
+            or out.dtype != torch.uint8
+            or not out.is_cpu
+            or not out.is_contiguous()
+        ):
+            raise ActionError(
+                f"out is {out.dtype} {tuple(out.shape)}; expected contiguous uint8 {shape} in "
+                "main memory"
+            )
         positions, sizes = self._moving()
-        _draw(out.numpy(), env.position.numpy(), env.forward.numpy(), env.world.numpy(), self._heights,
-              positions, sizes, env.pool.moving_counts, np.float32(self.resolution))  # fmt: skip
+        _draw(
+            out.numpy(),
+            env.position.numpy(),
+            env.forward.numpy(),
+            env.world.numpy(),
+            self._heights,
+            positions,
+            sizes,
+            env.pool.moving_counts,
+            np.float32(self.resolution),
+        )
         return out
 
     def _moving(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return positions (W, D, 3) and sizes (W, D, 2: radius, half the height) of all moving obstacles."""
+        """Return positions (W, D, 3) and sizes (W, D, 2: radius, half the height) of all moving
+        obstacles.
+        """
         pool = self.env.pool
         most = max(1, int(pool.moving_counts.max(initial=0)))
-        positions, sizes = np.zeros((len(pool.worlds), most, 3), np.float32), np.zeros((len(pool.worlds), most, 2), np.float32)
+        positions = np.zeros((len(pool.worlds), most, 3), np.float32)
+        sizes = np.zeros((len(pool.worlds), most, 2), np.float32)
         for world in np.flatnonzero(pool.moving_counts):
             seen = self.env.obstacles(int(world))
             count = len(seen["width"])
@@ -74,7 +101,8 @@ class LocalGrids:
 
 
 def _heights(world: World) -> NDArray[np.float32]:
-    """Return from where to where something stands in each cell of a world, in m; a cell counts if the thing touches its middle.
+    """Return from where to where something stands in each cell of a world, in m; a cell counts if
+    the thing touches its middle.
 
     What is thinner than a cell touches at least one.
     """
@@ -83,17 +111,26 @@ def _heights(world: World) -> NDArray[np.float32]:
     for x0, x1, y0, y1, bottom, top in world.boxes:
         wide, long = max(0.0, half - (x1 - x0) / 2), max(0.0, half - (y1 - y0) / 2)
         block = np.ix_(
-            (centres >= x0 - wide) & (centres <= x1 + wide), (centres >= y0 - long) & (centres <= y1 + long)
-        )  # fmt: skip
-        bottoms[block], tops[block] = np.minimum(bottoms[block], bottom), np.maximum(tops[block], top)
+            (centres >= x0 - wide) & (centres <= x1 + wide),
+            (centres >= y0 - long) & (centres <= y1 + long),
+        )
+        bottoms[block], tops[block] = (
+            np.minimum(bottoms[block], bottom),
+            np.maximum(tops[block], top),
+        )
     for x, y, radius, bottom, top in world.cylinders:
-        inside = (centres[:, None] - x) ** 2 + (centres[None] - y) ** 2 <= max(radius, half * 2**0.5) ** 2
-        bottoms[inside], tops[inside] = np.minimum(bottoms[inside], bottom), np.maximum(tops[inside], top)
+        inside = (centres[:, None] - x) ** 2 + (centres[None] - y) ** 2 <= max(
+            radius, half * 2**0.5
+        ) ** 2
+        bottoms[inside], tops[inside] = (
+            np.minimum(bottoms[inside], bottom),
+            np.maximum(tops[inside], top),
+        )
     return np.stack([bottoms, tops])
 
 
 @kernel(parallel=True, nogil=True, fastmath=True)
-def _draw(grids, position, forward, world, heights, moving, sizes, counts, resolution):  # type: ignore[no-untyped-def]
+def _draw(grids, position, forward, world, heights, moving, sizes, counts, resolution):
     cells = grids.shape[2]
     middle = np.float32(cells - 1) / 2
     for drone in prange(grids.shape[0]):
@@ -106,16 +143,29 @@ def _draw(grids, position, forward, world, heights, moving, sizes, counts, resol
                 left = (middle - column) * resolution
                 i = int(np.floor((x + ahead * ahead_x - left * ahead_y + GROUND) / PIXEL))
                 j = int(np.floor((y + ahead * ahead_y + left * ahead_x + GROUND) / PIXEL))
-                seen = 0 <= i < SIDE and 0 <= j < SIDE and ground[0, i, j] < z + MARGIN and ground[1, i, j] > z - MARGIN
+                seen = (
+                    0 <= i < SIDE
+                    and 0 <= j < SIDE
+                    and ground[0, i, j] < z + MARGIN
+                    and ground[1, i, j] > z - MARGIN
+                )
                 grids[drone, 0, row, column] = SEEN if seen else 0
                 grids[drone, 1, row, column] = 0
         for number in range(counts[world[drone]]):
-            _draw_moving(grids[drone, 1], moving[world[drone], number], sizes[world[drone], number],
-                         position[drone], forward[drone], resolution)  # fmt: skip
+            _draw_moving(
+                grids[drone, 1],
+                moving[world[drone], number],
+                sizes[world[drone], number],
+                position[drone],
+                forward[drone],
+                resolution,
+            )
 
 
 @kernel(nogil=True, fastmath=True)
-def _draw_moving(grid: Any, at: Any, size: Any, position: Any, forward: Any, resolution: Any) -> None:
+def _draw_moving(
+    grid: Any, at: Any, size: Any, position: Any, forward: Any, resolution: Any
+) -> None:
     cells = grid.shape[0]
     middle = np.float32(cells - 1) / 2
     if abs(at[2] - position[2]) > size[1] + MARGIN:
@@ -125,6 +175,8 @@ def _draw_moving(grid: Any, at: Any, size: Any, position: Any, forward: Any, res
     column = middle - (north * forward[0] - east * forward[1]) / resolution
     reach = max(size[0] / resolution, 0.71)  # what is thinner than a cell is seen in one at least
     for i in range(max(0, int(np.ceil(row - reach))), min(cells, int(np.floor(row + reach)) + 1)):
-        for j in range(max(0, int(np.ceil(column - reach))), min(cells, int(np.floor(column + reach)) + 1)):
+        for j in range(
+            max(0, int(np.ceil(column - reach))), min(cells, int(np.floor(column + reach)) + 1)
+        ):
             if (i - row) ** 2 + (j - column) ** 2 <= reach * reach:
                 grid[i, j] = SEEN

@@ -1,7 +1,9 @@
-"""One step of all environments: a fused pass over blocks of drones, in parallel, with nothing allocated.
+"""One step of all environments: a fused pass over blocks of drones, in parallel, with nothing
+allocated.
 
-The moving obstacles do not depend on the drones, so their next positions are computed in the same pass, into the half
-of `tracks` that nobody reads: one parallel region a step, and no thread waits for another within it.
+The moving obstacles do not depend on the drones, so their next positions are computed in the same
+pass, into the half of `tracks` that nobody reads: one parallel region a step, and no thread waits
+for another within it.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # addresses of arrays, a
 
 
 @kernel(nogil=True)
-def first_bad_action(actions, limit):  # type: ignore[no-untyped-def]
-    """Return the first drone with an action that is not finite or beyond the limit, or -1; not fast-math: NaN counts."""
+def first_bad_action(actions, limit):
+    """Return the first drone with an action that is not finite or beyond the limit, or -1; not
+    fast-math: NaN counts.
+    """
     for drone in range(actions.shape[0]):
         for axis in range(3):
             if not abs(actions[drone, axis]) <= limit:
@@ -50,35 +54,41 @@ def first_bad_action(actions, limit):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _command(drones, actions, drone, parameters):  # type: ignore[no-untyped-def]
+def _command(drones, actions, drone, parameters):
     """Turn the action of a drone into its velocity command in the world frame."""
     base = drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     vx, vy, vz = actions[3 * drone], actions[3 * drone + 1], actions[3 * drone + 2]
     if not parameters.world_frame:
         limit = parameters.action_limit
-        vx, vy, vz = min(max(vx, -limit), limit), min(max(vy, -limit), limit), min(max(vz, -limit), limit)
+        vx = min(max(vx, -limit), limit)
+        vy = min(max(vy, -limit), limit)
+        vz = min(max(vz, -limit), limit)
         fx, fy = drones.state[base + FORWARD * WIDTH], drones.state[base + (FORWARD + 1) * WIDTH]
         vx, vy = vx * fx - vy * fy, vx * fy + vy * fx
     set_command(drones, drone, vx, vy, vz, parameters)
 
 
 @inner
-def _track_of(worlds, moving, world, half, substep, parameters):  # type: ignore[no-untyped-def]
+def _track_of(worlds, moving, world, half, substep, parameters):
     """Return where the obstacles of a world at a substep are in `tracks`."""
     return ((half * parameters.action_repeat + substep) * worlds.number + world) * 6 * moving.padded
 
 
 @inner
-def _observe(drone, drones, worlds, moving, lidar, parameters, half, scratch, observation, row):  # type: ignore[no-untyped-def]
+def _observe(drone, drones, worlds, moving, lidar, parameters, half, scratch, observation, row):
     """Write what a drone sees now, after the last substep."""
     world = drones.counters[drone * COUNTERS + WORLD]
     track = _track_of(worlds, moving, world, half, parameters.action_repeat - 1, parameters)
-    sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, drone * row)
+    sense(
+        drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, drone * row
+    )
 
 
 @inner
-def _end_of_step(drone, drones, worlds, parameters, outputs):  # type: ignore[no-untyped-def]
-    """Report whether the episode has ended, and begin the next one; return whether there is something new to see."""
+def _end_of_step(drone, drones, worlds, parameters, outputs):
+    """Report whether the episode has ended, and begin the next one; return whether there is
+    something new to see.
+    """
     outcome = drones.counters[drone * COUNTERS + OUTCOME]
     outputs.terminated[drone] = GOAL <= outcome < TIME_OUT
     outputs.truncated[drone] = outcome == TIME_OUT
@@ -95,7 +105,9 @@ def _end_of_step(drone, drones, worlds, parameters, outputs):  # type: ignore[no
 
 
 @inner
-def _fly_block(first, last, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch):  # type: ignore[no-untyped-def]
+def _fly_block(
+    first, last, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch
+):
     """Take a block of drones through the substeps of a step."""
     base = first * FIELDS
     for substep in range(parameters.action_repeat):
@@ -114,81 +126,175 @@ def _fly_block(first, last, drones, worlds, moving, lidar, parameters, actions, 
             at = drone * outputs.row
             if substep < parameters.action_repeat - 1:
                 at = -1
-            seen = sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, outputs.observation, at)
-            outputs.reward[drone] += judge(drones, drone, parameters, moving.counts[world] > 0, *seen)
-            if at < 0 and drones.counters[drone * COUNTERS + OUTCOME] != 0:  # this is what it saw last
+            seen = sense(
+                drones,
+                worlds,
+                moving,
+                lidar,
+                parameters,
+                drone,
+                track,
+                scratch,
+                outputs.observation,
+                at,
+            )
+            outputs.reward[drone] += judge(
+                drones, drone, parameters, moving.counts[world] > 0, *seen
+            )
+            if (
+                at < 0 and drones.counters[drone * COUNTERS + OUTCOME] != 0
+            ):  # this is what it saw last
                 at = drone * outputs.row
-                sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, outputs.observation, at)
+                sense(
+                    drones,
+                    worlds,
+                    moving,
+                    lidar,
+                    parameters,
+                    drone,
+                    track,
+                    scratch,
+                    outputs.observation,
+                    at,
+                )
 
 
 @inner
-def _step_block(block, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch, flying):  # type: ignore[no-untyped-def]
+def _step_block(
+    block, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch, flying
+):
     """Step a block of drones, or, unless `flying`, only look around; report, reset and observe."""
     first = block * WIDTH
     last = min(first + WIDTH, parameters.num_envs)
     for drone in range(first, last):
         outputs.reward[drone] = float32(0)
-        if not flying or drones.state[block * FIELDS * WIDTH + ACTIVE * WIDTH + drone - first] < float32(0.5):
-            _observe(drone, drones, worlds, moving, lidar, parameters, half, scratch, outputs.observation, outputs.row)
+        if not flying or drones.state[
+            block * FIELDS * WIDTH + ACTIVE * WIDTH + drone - first
+        ] < float32(0.5):
+            _observe(
+                drone,
+                drones,
+                worlds,
+                moving,
+                lidar,
+                parameters,
+                half,
+                scratch,
+                outputs.observation,
+                outputs.row,
+            )
     if not flying:
         return
-    _fly_block(first, last, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch)
+    _fly_block(
+        first, last, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch
+    )
     for drone in range(first, last):
         if _end_of_step(drone, drones, worlds, parameters, outputs):
-            _observe(drone, drones, worlds, moving, lidar, parameters, half, scratch, outputs.observation, outputs.row)
+            _observe(
+                drone,
+                drones,
+                worlds,
+                moving,
+                lidar,
+                parameters,
+                half,
+                scratch,
+                outputs.observation,
+                outputs.row,
+            )
 
 
 @inner
-def _drones_at(at):  # type: ignore[no-untyped-def]
+def _drones_at(at):
     return Drones(floats_at(at[0]), integers_at(at[1]), floats_at(at[2]), floats_at(at[3]))
 
 
 @inner
-def _worlds_at(at, parameters):  # type: ignore[no-untyped-def]
+def _worlds_at(at, parameters):
     return Worlds(
-        floats_at(at[4]), integers_at(at[5]), integers_at(at[6]), floats_at(at[7]), integers_at(at[8]), floats_at(at[9]),
+        floats_at(at[4]),
+        integers_at(at[5]),
+        integers_at(at[6]),
+        floats_at(at[7]),
+        integers_at(at[8]),
+        floats_at(at[9]),
         parameters.worlds,
-    )  # fmt: skip
+    )
 
 
 @inner
-def _moving_at(at, parameters):  # type: ignore[no-untyped-def]
+def _moving_at(at, parameters):
     return Moving(
-        integers_at(at[10]), floats_at(at[11]), floats_at(at[12]), floats_at(at[13]), floats_at(at[14]), floats_at(at[15]),
-        floats_at(at[16]), parameters.moving,
-    )  # fmt: skip
+        integers_at(at[10]),
+        floats_at(at[11]),
+        floats_at(at[12]),
+        floats_at(at[13]),
+        floats_at(at[14]),
+        floats_at(at[15]),
+        floats_at(at[16]),
+        parameters.moving,
+    )
 
 
 @inner
-def _lidar_at(at, parameters):  # type: ignore[no-untyped-def]
-    return Lidar(floats_at(at[17]), floats_at(at[18]), parameters.azimuths, parameters.padded_azimuths, parameters.beams)
+def _lidar_at(at, parameters):
+    return Lidar(
+        floats_at(at[17]),
+        floats_at(at[18]),
+        parameters.azimuths,
+        parameters.padded_azimuths,
+        parameters.beams,
+    )
 
 
 @inner
-def _outputs_at(at, parameters):  # type: ignore[no-untyped-def]
+def _outputs_at(at, parameters):
     return Outputs(
-        floats_at(at[0]), floats_at(at[1]), floats_at(at[2]), flags_at(at[3]), flags_at(at[4]), floats_at(at[5]),
+        floats_at(at[0]),
+        floats_at(at[1]),
+        floats_at(at[2]),
+        flags_at(at[3]),
+        flags_at(at[4]),
+        floats_at(at[5]),
         parameters.row,
-    )  # fmt: skip
+    )
 
 
 @inner
-def advance_ahead(world, worlds, moving, parameters, half, time):  # type: ignore[no-untyped-def]
-    """Move the obstacles of a world through one step of the environment, noting every substep in a half of `tracks`."""
+def advance_ahead(world, worlds, moving, parameters, half, time):
+    """Move the obstacles of a world through one step of the environment, noting every substep in a
+    half of `tracks`.
+    """
     for substep in range(parameters.action_repeat):
         track = _track_of(worlds, moving, world, half, substep, parameters)
         advance_world(moving, world, time + substep, parameters, track)
 
 
-def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying):  # type: ignore[no-untyped-def]
-    """Step one of `chunks` parts of the blocks, and move the obstacles of one part of the worlds one step ahead."""
+def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying):
+    """Step one of `chunks` parts of the blocks, and move the obstacles of one part of the worlds
+    one step ahead.
+    """
     parameters, at, out = carray(record, 1)[0], carray(arrays, GIVEN), carray(outputs, WRITTEN)
     drones, worlds, moving = _drones_at(at), _worlds_at(at, parameters), _moving_at(at, parameters)
-    lidar, written, commands = _lidar_at(at, parameters), _outputs_at(out, parameters), floats_at(actions)
+    lidar = _lidar_at(at, parameters)
+    written = _outputs_at(out, parameters)
+    commands = floats_at(actions)
     scratch = floats_at(at[19] + 4 * chunk * parameters.scratch)
     blocks = (parameters.num_envs + WIDTH - 1) // WIDTH
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
-        _step_block(block, drones, worlds, moving, lidar, parameters, commands, written, half, scratch, flying)
+        _step_block(
+            block,
+            drones,
+            worlds,
+            moving,
+            lidar,
+            parameters,
+            commands,
+            written,
+            half,
+            scratch,
+            flying,
+        )
     if flying:
         for world in range(chunk * worlds.number // chunks, (chunk + 1) * worlds.number // chunks):
             advance_ahead(world, worlds, moving, parameters, 1 - half, time)
@@ -198,41 +304,68 @@ def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, fly
 def step_address() -> int:
     """Compile the step, once, and return its address.
 
-    Serial and parallel steps call the same machine code: two compilations of one source may round differently.
+    Serial and parallel steps call the same machine code: two compilations of one source may round
+    differently.
     """
     pointer = types.CPointer
     signature = types.void(
-        types.int64, types.int64, pointer(from_dtype(PARAMETERS)), pointer(types.int64), pointer(types.int64), types.int64,
-        types.int64, types.int64, types.int64,
-    )  # fmt: skip
+        types.int64,
+        types.int64,
+        pointer(from_dtype(PARAMETERS)),
+        pointer(types.int64),
+        pointer(types.int64),
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+    )
     return int(c_kernel(signature, fastmath=FAST, error_model="numpy")(_step_chunk).address)
 
 
-# Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of Outputs, and the actions.
+# Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of
+# Outputs, and the actions.
 
 
 @kernel(nogil=True)
-def step_serial(step, record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
-    """Step all drones in the calling thread, or, unless `flying`, only look around; `step` is `step_address()`."""
+def step_serial(step, record, arrays, outputs, actions, half, time, flying, chunks):
+    """Step all drones in the calling thread, or, unless `flying`, only look around; `step` is
+    `step_address()`.
+    """
     for chunk in range(chunks):
         call_at(
-            step, chunk, chunks, record.ctypes.data, arrays.ctypes.data, outputs.ctypes.data, actions.ctypes.data,
-            half, time, flying,
-        )  # fmt: skip
+            step,
+            chunk,
+            chunks,
+            record.ctypes.data,
+            arrays.ctypes.data,
+            outputs.ctypes.data,
+            actions.ctypes.data,
+            half,
+            time,
+            flying,
+        )
 
 
 @kernel(nogil=True, parallel=True)
-def step_parallel(step, record, arrays, outputs, actions, half, time, flying, chunks):  # type: ignore[no-untyped-def]
+def step_parallel(step, record, arrays, outputs, actions, half, time, flying, chunks):
     """The same, each chunk in a thread of its own."""
     for chunk in prange(chunks):
         call_at(
-            step, chunk, chunks, record.ctypes.data, arrays.ctypes.data, outputs.ctypes.data, actions.ctypes.data,
-            half, time, flying,
-        )  # fmt: skip
+            step,
+            chunk,
+            chunks,
+            record.ctypes.data,
+            arrays.ctypes.data,
+            outputs.ctypes.data,
+            actions.ctypes.data,
+            half,
+            time,
+            flying,
+        )
 
 
 @entry
-def begin_worlds(record, arrays):  # type: ignore[no-untyped-def]
+def begin_worlds(record, arrays):
     """Compute the first step of the moving obstacles of every world."""
     worlds, moving = _worlds_at(arrays, record[0]), _moving_at(arrays, record[0])
     for world in range(worlds.number):
@@ -240,7 +373,7 @@ def begin_worlds(record, arrays):  # type: ignore[no-untyped-def]
 
 
 @entry
-def reset_where(record, arrays, mask):  # type: ignore[no-untyped-def]
+def reset_where(record, arrays, mask):
     """Begin a new episode for every drone of the mask."""
     drones, worlds = _drones_at(arrays), _worlds_at(arrays, record[0])
     for drone in range(len(mask)):
@@ -249,10 +382,20 @@ def reset_where(record, arrays, mask):  # type: ignore[no-untyped-def]
 
 
 @entry
-def place_where(record, arrays, mask, starts, targets):  # type: ignore[no-untyped-def]
+def place_where(record, arrays, mask, starts, targets):
     """Begin an episode at a given start and target for every drone of the mask."""
     drones = _drones_at(arrays)
     for drone in range(len(mask)):
         if mask[drone]:
             start, target = starts[drone], targets[drone]
-            begin_at(drones, drone, start[0], start[1], start[2], target[0], target[1], target[2], record[0])
+            begin_at(
+                drones,
+                drone,
+                start[0],
+                start[1],
+                start[2],
+                target[0],
+                target[1],
+                target[2],
+                record[0],
+            )

@@ -1,7 +1,8 @@
-"""Where things are in the arrays that the kernel reads and writes, and the groups in which they are handed to it.
+"""Where things are in the arrays that the kernel reads and writes, and the groups in which they are
+handed to it.
 
-Drones are kept in blocks of WIDTH, field by field, so that one instruction moves a whole block: element `lane` of
-field `f` of block `b` is `state[(b * FIELDS + f) * WIDTH + lane]`.
+Drones are kept in blocks of WIDTH, field by field, so that one instruction moves a whole block:
+element `lane` of field `f` of block `b` is `state[(b * FIELDS + f) * WIDTH + lane]`.
 """
 
 from __future__ import annotations
@@ -25,22 +26,39 @@ FLYING, GOAL, STATIC_COLLISION, DYNAMIC_COLLISION, OUT_OF_BOUNDS, TIME_OUT = ran
 
 # Statistics of an episode. While it runs, some columns hold sums; they are made final when it ends.
 STATISTICS = (
-    "return", "length", "success_050", "success_100", "static_collision", "dynamic_collision", "out_of_bounds", "time_out",
-    "at_goal", "path_length", "mean_speed", "min_clearance", "time_to_goal", "distance", "world",
-    "reward_progress", "reward_alive", "reward_static", "reward_dynamic", "reward_smoothness", "reward_height",
-    "reward_goal", "reward_collision",
-)  # fmt: skip
-RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE = 0, 1, 2, 3, 4
-AT_GOAL, PATH_LENGTH, MEAN_SPEED, MIN_CLEARANCE, TIME_TO_GOAL, DISTANCE, WORLD_NUMBER, FIRST_REWARD = (
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-    14,
-    15,
+    "return",
+    "length",
+    "success_050",
+    "success_100",
+    "static_collision",
+    "dynamic_collision",
+    "out_of_bounds",
+    "time_out",
+    "at_goal",
+    "path_length",
+    "mean_speed",
+    "min_clearance",
+    "time_to_goal",
+    "distance",
+    "world",
+    "reward_progress",
+    "reward_alive",
+    "reward_static",
+    "reward_dynamic",
+    "reward_smoothness",
+    "reward_height",
+    "reward_goal",
+    "reward_collision",
 )
+RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE = 0, 1, 2, 3, 4
+AT_GOAL = 8
+PATH_LENGTH = 9
+MEAN_SPEED = 10
+MIN_CLEARANCE = 11
+TIME_TO_GOAL = 12
+DISTANCE = 13
+WORLD_NUMBER = 14
+FIRST_REWARD = 15
 REWARD_GOAL, REWARD_COLLISION = 21, 22
 
 # The numbers of the settings, as one record that compiled code reads by name.
@@ -48,31 +66,94 @@ PARAMETERS = np.dtype(
     [
         (name, np.float32)
         for name in (
-            "dt", "gravity", "keep", "response", "reach", "action_limit", "goal_radius", "collision_radius",
-            "weight_progress", "weight_alive", "weight_static", "weight_dynamic", "weight_smoothness", "weight_height",
-            "reward_goal", "reward_collision", "log_reference", "log_reach", "noise", "dropout",
-            "mass_variation", "thrust_variation", "wind", "slowest", "fastest", "range_x", "range_y", "range_down", "range_up",
+            "dt",
+            "gravity",
+            "keep",
+            "response",
+            "reach",
+            "action_limit",
+            "goal_radius",
+            "collision_radius",
+            "weight_progress",
+            "weight_alive",
+            "weight_static",
+            "weight_dynamic",
+            "weight_smoothness",
+            "weight_height",
+            "reward_goal",
+            "reward_collision",
+            "log_reference",
+            "log_reach",
+            "noise",
+            "dropout",
+            "mass_variation",
+            "thrust_variation",
+            "wind",
+            "slowest",
+            "fastest",
+            "range_x",
+            "range_y",
+            "range_down",
+            "range_up",
             "shortest_trip",
         )
     ]
     + [
         (name, np.int64)
         for name in (
-            "seed", "num_envs", "max_steps", "action_repeat", "world_frame", "goal_ends", "sphere", "first_order", "observed",
-            "delay", "change_world", "eval_layout", "visible", "tick", "auto_reset",
-            "worlds", "moving", "azimuths", "padded_azimuths", "beams", "row", "scratch",
+            "seed",
+            "num_envs",
+            "max_steps",
+            "action_repeat",
+            "world_frame",
+            "goal_ends",
+            "sphere",
+            "first_order",
+            "observed",
+            "delay",
+            "change_world",
+            "eval_layout",
+            "visible",
+            "tick",
+            "auto_reset",
+            "worlds",
+            "moving",
+            "azimuths",
+            "padded_azimuths",
+            "beams",
+            "row",
+            "scratch",
         )
     ],
     align=True,
-)  # fmt: skip
+)
 
 
-# Arrays reach the kernel as addresses, in the order ARRAYS; it makes pointers of them, in groups with their sizes.
+# Arrays reach the kernel as addresses, in the order ARRAYS; it makes pointers of them, in groups
+# with their sizes.
 
 ARRAYS = (
-    "state", "counters", "running", "history", "shapes", "near", "near_start", "points", "point_ranges", "chances",
-    "counts", "sizes", "origins", "positions", "velocities", "goals", "tracks", "azimuths", "beams", "scratch",
-)  # fmt: skip
+    "state",
+    "counters",
+    "running",
+    "history",
+    "shapes",
+    "near",
+    "near_start",
+    "points",
+    "point_ranges",
+    "chances",
+    "counts",
+    "sizes",
+    "origins",
+    "positions",
+    "velocities",
+    "goals",
+    "tracks",
+    "azimuths",
+    "beams",
+    "scratch",
+)
 
 
 class Worlds(NamedTuple):
@@ -96,7 +177,8 @@ class Moving(NamedTuple):
     positions: Any
     velocities: Any
     goals: Any
-    tracks: Any  # (2, K, W, 2, 3, D) float32: positions, velocities; one half is read while the other is written
+    # (2, K, W, 2, 3, D) float32: positions, velocities; one half is read while the other is written
+    tracks: Any
     padded: Any  # int, D
 
 

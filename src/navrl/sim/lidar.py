@@ -1,8 +1,9 @@
-"""Ray casting against boxes and upright cylinders, exact, and fast enough that nobody needs a GPU for it.
+"""Ray casting against boxes and upright cylinders, exact, and fast enough that nobody needs a GPU
+for it.
 
-The rays of one azimuth share a test in the plane; its beams differ only in their slope. An obstacle is met by the few
-azimuths that it subtends, so its angle is estimated first, and only the groups of neighbouring azimuths that it can
-reach are tested, a whole group at once.
+The rays of one azimuth share a test in the plane; its beams differ only in their slope. An obstacle
+is met by the few azimuths that it subtends, so its angle is estimated first, and only the groups of
+neighbouring azimuths that it can reach are tested, a whole group at once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ MISS = 1e9  # m, no hit yet
 STEEP = 1e7  # stands for 1 / 0
 BEAM = 3  # numbers of a beam
 
-# A batch of shapes in the scratch, WIDTH floats a row: the shapes, then what `subtend` finds of them.
+# A batch of shapes in the scratch, WIDTH floats a row: the shapes, then what `subtend` finds of
+# them.
 X0, X1, Y0, Y1, Z0, Z1, CYLINDER, BEGIN, MET, SQUARED = (row * WIDTH for row in range(10))
 REACH = 10 * WIDTH  # then, for each azimuth, how far a shape may be to matter, squared
 BATCH = REACH + 384  # up to 360 azimuths
@@ -54,13 +56,17 @@ BATCH = REACH + 384  # up to 360 azimuths
 class LidarTables:
     """The LiDAR's constants as the kernel reads them."""
 
-    azimuths: NDArray[np.float32]  # (2, P): cosines, then sines, of the azimuths, repeated to fill the last group
-    beams: NDArray[np.float32]  # (V, BEAM): 1 / slope, 1 / cosine, ground distance per metre of height (0: never)
+    # (2, P): cosines, then sines, of the azimuths, repeated to fill the last group
+    azimuths: NDArray[np.float32]
+    # (V, BEAM): 1 / slope, 1 / cosine, ground distance per metre of height (0: never)
+    beams: NDArray[np.float32]
     count: int  # azimuths; P is this, rounded up to whole groups
 
     @property
     def scratch_size(self) -> int:
-        """Floats of scratch that a scan needs: directions (2 rows of P), the rays (V rows of P), a batch of shapes."""
+        """Floats of scratch that a scan needs: directions (2 rows of P), the rays (V rows of P), a
+        batch of shapes.
+        """
         return (2 + len(self.beams)) * self.azimuths.shape[1] + BATCH
 
 
@@ -74,15 +80,19 @@ def make_tables(settings: LidarSettings) -> LidarTables:
     slopes = np.tan(elevations)
     level = np.abs(slopes) < 1e-7
     inverse = np.where(level, STEEP, 1 / np.where(level, 1.0, slopes))
-    beams = np.stack([inverse, 1 / np.cos(elevations), np.where(slopes < -1e-7, -inverse, 0.0)], axis=1)
+    beams = np.stack(
+        [inverse, 1 / np.cos(elevations), np.where(slopes < -1e-7, -inverse, 0.0)], axis=1
+    )
     azimuths = aligned_zeros((2, padded))
     azimuths[:] = np.cos(angles), np.sin(angles)
     return LidarTables(azimuths, beams.astype(np.float32), count)
 
 
 @inner
-def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number, reach):  # type: ignore[no-untyped-def]
-    """Write the inverse directions of all azimuths for a yaw, and the horizontal distance to the ground of each beam."""
+def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number, reach):
+    """Write the inverse directions of all azimuths for a yaw, and the horizontal distance to the
+    ground of each beam.
+    """
     buried = z <= float32(0.0) and abs(x) <= float32(GROUND) and abs(y) <= float32(GROUND)
     near_border = abs(x) + reach > float32(GROUND) or abs(y) + reach > float32(GROUND)
     for base in range(0, padded, WIDTH):
@@ -106,8 +116,10 @@ def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number,
 
 
 @inner
-def _angle(y, x):  # type: ignore[no-untyped-def]
-    """Return atan2(y, x) of lanes to within 2e-3, which is enough to choose azimuths with a margin."""
+def _angle(y, x):
+    """Return atan2(y, x) of lanes to within 2e-3, which is enough to choose azimuths with a
+    margin.
+    """
     ax, ay = maximum(x, -x), maximum(y, -y)
     ratio = minimum(ax, ay) / maximum(maximum(ax, ay), 1e-12)
     square = ratio * ratio
@@ -118,8 +130,9 @@ def _angle(y, x):  # type: ignore[no-untyped-def]
 
 
 @inner
-def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):  # type: ignore[no-untyped-def]
-    """Write `number` shapes (the columns x0 to z1, cylinder) into the batch, relative to the LiDAR; find who meets them.
+def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):
+    """Write `number` shapes (the columns x0 to z1, cylinder) into the batch, relative to the LiDAR;
+    find who meets them.
 
     Returns the bits of the shapes that can be met at all, and the squared distance of the nearest.
     """
@@ -161,14 +174,16 @@ def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit)
 
 
 @inner
-def _hit_group(scratch, base, batch, lane, beams, padded, number):  # type: ignore[no-untyped-def]
+def _hit_group(scratch, base, batch, lane, beams, padded, number):
     """Shorten the rays of one group of azimuths that meet a shape of the batch."""
     x0, x1 = scratch[batch + X0 + lane], scratch[batch + X1 + lane]
     y0, y1 = scratch[batch + Y0 + lane], scratch[batch + Y1 + lane]
     z0, z1 = scratch[batch + Z0 + lane], scratch[batch + Z1 + lane]
     inverse_x, inverse_y = load(scratch, base), load(scratch, padded + base)
     if scratch[batch + CYLINDER + lane] > float32(0.0):
-        centre_x, centre_y, radius = (x0 + x1) * float32(0.5), (y0 + y1) * float32(0.5), (x1 - x0) * float32(0.5)
+        centre_x = (x0 + x1) * float32(0.5)
+        centre_y = (y0 + y1) * float32(0.5)
+        radius = (x1 - x0) * float32(0.5)
         along = centre_x / inverse_x + centre_y / inverse_y
         discriminant = along * along - (centre_x * centre_x + centre_y * centre_y - radius * radius)
         half = sqrt(maximum(discriminant, 0.0))
@@ -187,8 +202,9 @@ def _hit_group(scratch, base, batch, lane, beams, padded, number):  # type: igno
 
 
 @inner
-def cast_at_batch(scratch, batch, met, crowded, lidar):  # type: ignore[no-untyped-def]
-    """Shorten the rays that meet the shapes of the batch whose bits are set, one group of azimuths at a time.
+def cast_at_batch(scratch, batch, met, crowded, lidar):
+    """Shorten the rays that meet the shapes of the batch whose bits are set, one group of azimuths
+    at a time.
 
     If `crowded`, a shape is left out where all rays that could meet it are known to end before it.
     """
@@ -209,35 +225,60 @@ def cast_at_batch(scratch, batch, met, crowded, lidar):  # type: ignore[no-untyp
 
 
 @inner
-def _in_sight(scratch, batch, met):  # type: ignore[no-untyped-def]
-    """Return the bits of the shapes that are not behind what was hit, of those that two azimuths or fewer can meet."""
+def _in_sight(scratch, batch, met):
+    """Return the bits of the shapes that are not behind what was hit, of those that two azimuths or
+    fewer can meet.
+    """
     begin = load(scratch, batch + BEGIN)
-    reach = maximum(gather(scratch, batch + REACH, begin), gather(scratch, batch + REACH, begin + 1.0))
-    return met & bits_of(where(load(scratch, batch + MET) > 2.0, MISS, reach) > load(scratch, batch + SQUARED))
+    reach = maximum(
+        gather(scratch, batch + REACH, begin), gather(scratch, batch + REACH, begin + 1.0)
+    )
+    return met & bits_of(
+        where(load(scratch, batch + MET) > 2.0, MISS, reach) > load(scratch, batch + SQUARED)
+    )
 
 
 @inner
-def _look_around(scratch, batch, beams, count, padded, number, reach):  # type: ignore[no-untyped-def]
-    """Note for each azimuth how far its longest ray still goes along the ground, squared; return the farthest of all."""
+def _look_around(scratch, batch, beams, count, padded, number, reach):
+    """Note for each azimuth how far its longest ray still goes along the ground, squared; return
+    the farthest of all.
+    """
     farthest = splat(0.0)
     for base in range(0, padded, WIDTH):
         longest = splat(0.0)
         for v in range(number):
-            longest = maximum(longest, minimum(load(scratch, (2 + v) * padded + base), reach / beams[v * BEAM + 1]))
+            longest = maximum(
+                longest,
+                minimum(load(scratch, (2 + v) * padded + base), reach / beams[v * BEAM + 1]),
+            )
         store(scratch, batch + REACH + base, longest * longest)
         farthest = maximum(farthest, longest)
-    scratch[batch + REACH + count] = scratch[batch + REACH]  # after the last azimuth comes the first
+    # after the last azimuth comes the first
+    scratch[batch + REACH + count] = scratch[batch + REACH]
     return -smallest(-farthest)
 
 
 @inner
-def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # type: ignore[no-untyped-def]
-    """Cast all rays from a pose at the static shapes of a world; the scratch then holds each ray's horizontal length.
+def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):
+    """Cast all rays from a pose at the static shapes of a world; the scratch then holds each ray's
+    horizontal length.
 
     Returns the squared distance of the nearest shape.
     """
     batch = (2 + lidar.number) * lidar.padded
-    _start_scan(scratch, x, y, z, cosine, sine, lidar.azimuths, lidar.beams, lidar.padded, lidar.number, reach)
+    _start_scan(
+        scratch,
+        x,
+        y,
+        z,
+        cosine,
+        sine,
+        lidar.azimuths,
+        lidar.beams,
+        lidar.padded,
+        lidar.number,
+        reach,
+    )
     cell_x = min(max(int64((x - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
     cell_y = min(max(int64((y - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
     cell = world * (GRID * GRID + 1) + cell_x * GRID + cell_y
@@ -246,12 +287,17 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # t
     for q in range(first, last, WIDTH):
         number = min(last - q, WIDTH)
         shapes = load_columns(worlds.shapes, worlds.near, q)
-        met, closest = subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach)
+        met, closest = subtend(
+            scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach
+        )
         nearest = min(nearest, closest)
         if q > first:
-            # Crowded: leave out what is behind what was hit. The list is sorted by distance from the cell, so a shape
-            # that is farther than the longest ray by more than the cell's diagonal ends it.
-            farthest = _look_around(scratch, batch, lidar.beams, lidar.count, lidar.padded, lidar.number, reach)
+            # Crowded: leave out what is behind what was hit. The list is sorted by distance from
+            # the cell, so a shape that is farther than the longest ray by more than the cell's
+            # diagonal ends it.
+            farthest = _look_around(
+                scratch, batch, lidar.beams, lidar.count, lidar.padded, lidar.number, reach
+            )
             if scratch[batch + SQUARED] > (farthest + float32(1.42 * CELL)) ** 2:
                 break
             met = _in_sight(scratch, batch, met)
@@ -260,8 +306,10 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):  # t
 
 
 @inner
-def measure(scratch, lidar, reach):  # type: ignore[no-untyped-def]
-    """Return the shortest ray and the mean logarithm of all rays, each limited to [1e-6 m, reach]."""
+def measure(scratch, lidar, reach):
+    """Return the shortest ray and the mean logarithm of all rays, each limited to [1e-6 m,
+    reach].
+    """
     beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
     shortest, logarithms = splat(reach), splat(0.0)
     for base in range(0, padded, WIDTH):
@@ -271,15 +319,19 @@ def measure(scratch, lidar, reach):  # type: ignore[no-untyped-def]
             distance = minimum(load(scratch, (2 + v) * padded + base) * beams[v * BEAM + 1], reach)
             shortest = minimum(shortest, distance)
             product = product * where(real, maximum(distance, 1e-6), 1.0)
-            if v % 4 == 3 or v == number - 1:  # four factors of at least 1e-6 stay far above the smallest float
+            if (
+                v % 4 == 3 or v == number - 1
+            ):  # four factors of at least 1e-6 stay far above the smallest float
                 logarithms = logarithms + log(product)
                 product = splat(1.0)
     return smallest(shortest), total(logarithms) / float32(count * number)
 
 
 @inner
-def write_scan(scratch, lidar, reach, image, index):  # type: ignore[no-untyped-def]
-    """Write `reach - distance` of every ray, azimuth by azimuth; what is padding spills over the end of the image."""
+def write_scan(scratch, lidar, reach, image, index):
+    """Write `reach - distance` of every ray, azimuth by azimuth; what is padding spills over the
+    end of the image.
+    """
     beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
     if number == 4:
         first, step = 2 * padded, padded

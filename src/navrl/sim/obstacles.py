@@ -1,4 +1,6 @@
-"""Moving obstacles: each wanders between goals around its origin, at a speed that changes every two seconds."""
+"""Moving obstacles: each wanders between goals around its origin, at a speed that changes every two
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,26 @@ ARRIVED = 0.5  # m from the goal
 
 
 @inner
-def _new_goal(moving, world, k, time, parameters):  # type: ignore[no-untyped-def]
+def _new_goal(moving, world, k, time, parameters):
     """Draw the next goal of an obstacle around its origin."""
     padded = moving.padded
     base, owner = world * 3 * padded, world * padded + k
     seed = parameters.seed
-    x = moving.origins[base + k] + (float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 0) - float32(1)) * parameters.range_x
+    x = (
+        moving.origins[base + k]
+        + (float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 0) - float32(1))
+        * parameters.range_x
+    )
     y = moving.origins[base + padded + k]
-    y += (float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 1) - float32(1)) * parameters.range_y
+    y += (
+        float32(2) * uniform(seed, OBSTACLE_GOAL, owner, time, 1) - float32(1)
+    ) * parameters.range_y
     span = parameters.range_up + parameters.range_down
-    z = moving.origins[base + 2 * padded + k] - parameters.range_down + span * uniform(seed, OBSTACLE_GOAL, owner, time, 2)
+    z = (
+        moving.origins[base + 2 * padded + k]
+        - parameters.range_down
+        + span * uniform(seed, OBSTACLE_GOAL, owner, time, 2)
+    )
     moving.goals[base + k] = min(max(x, float32(-ARENA)), float32(ARENA))
     moving.goals[base + padded + k] = min(max(y, float32(-ARENA)), float32(ARENA))
     tall = moving.sizes[(world * 2 + 1) * padded + k] > float32(0)
@@ -33,7 +45,7 @@ def _new_goal(moving, world, k, time, parameters):  # type: ignore[no-untyped-de
 
 
 @inner
-def _new_velocity(moving, world, k, time, parameters):  # type: ignore[no-untyped-def]
+def _new_velocity(moving, world, k, time, parameters):
     """Draw a speed for an obstacle and point it at its goal."""
     padded = moving.padded
     base = world * 3 * padded
@@ -49,8 +61,10 @@ def _new_velocity(moving, world, k, time, parameters):  # type: ignore[no-untype
 
 
 @inner
-def advance_world(moving, world, time, parameters, track):  # type: ignore[no-untyped-def]
-    """Move the obstacles of a world by one step, and note in `tracks` from `track` on where they are."""
+def advance_world(moving, world, time, parameters, track):
+    """Move the obstacles of a world by one step, and note in `tracks` from `track` on where they
+    are.
+    """
     padded, count = moving.padded, moving.counts[world]
     base = world * 3 * padded
     if count == 0:
@@ -58,7 +72,9 @@ def advance_world(moving, world, time, parameters, track):  # type: ignore[no-un
     for lane in range(0, padded, WIDTH):
         dx = load(moving.goals, base + lane) - load(moving.positions, base + lane)
         dy = load(moving.goals, base + padded + lane) - load(moving.positions, base + padded + lane)
-        dz = load(moving.goals, base + 2 * padded + lane) - load(moving.positions, base + 2 * padded + lane)
+        dz = load(moving.goals, base + 2 * padded + lane) - load(
+            moving.positions, base + 2 * padded + lane
+        )
         arrived = bits_of(dx * dx + dy * dy + dz * dz < ARRIVED * ARRIVED)
         while arrived:
             _new_goal(moving, world, lane + lowest_bit(arrived), time, parameters)

@@ -13,33 +13,66 @@ from navrl.sim.layout import PARAMETERS
 from navrl.sim.settings import NavigationSettings
 
 
-def make_parameters(settings: NavigationSettings, seed: int, auto_reset: bool, sizes: Mapping[str, int]) -> NDArray[Any]:
+def make_parameters(
+    settings: NavigationSettings, seed: int, auto_reset: bool, sizes: Mapping[str, int]
+) -> NDArray[Any]:
     """Return the record of `layout.PARAMETERS` for these settings."""
-    env, moving, sensor, drone, reward, sim = (
-        settings.env, settings.env_dyn, settings.sensor, settings.drone, settings.reward, settings.sim,
-    )  # fmt: skip
+    env = settings.env
+    moving = settings.env_dyn
+    sensor = settings.sensor
+    drone = settings.drone
+    reward = settings.reward
+    sim = settings.sim
     scale = sim.dt if reward.per_second else 1.0
     down = moving.local_range[1] if moving.asymmetric_goals else moving.local_range[2]
     values = {
-        "dt": sim.dt, "gravity": sim.gravity, "keep": 1 - drone.damping * sim.dt,
-        "response": 1 - math.exp(-sim.dt / drone.time_constant), "reach": sensor.lidar_range,
-        "action_limit": env.action_limit, "goal_radius": env.goal_radius, "collision_radius": env.collision_radius,
-        "weight_progress": scale * reward.progress, "weight_alive": scale * reward.alive,
-        "weight_static": scale * reward.static, "weight_dynamic": scale * reward.dynamic,
-        "weight_smoothness": scale * reward.smoothness, "weight_height": scale * reward.height,
-        "reward_goal": reward.goal, "reward_collision": reward.collision, "log_reference": math.log(reward.log_reference),
+        "dt": sim.dt,
+        "gravity": sim.gravity,
+        "keep": 1 - drone.damping * sim.dt,
+        "response": 1 - math.exp(-sim.dt / drone.time_constant),
+        "reach": sensor.lidar_range,
+        "action_limit": env.action_limit,
+        "goal_radius": env.goal_radius,
+        "collision_radius": env.collision_radius,
+        "weight_progress": scale * reward.progress,
+        "weight_alive": scale * reward.alive,
+        "weight_static": scale * reward.static,
+        "weight_dynamic": scale * reward.dynamic,
+        "weight_smoothness": scale * reward.smoothness,
+        "weight_height": scale * reward.height,
+        "reward_goal": reward.goal,
+        "reward_collision": reward.collision,
+        "log_reference": math.log(reward.log_reference),
         "log_reach": math.log(sensor.lidar_range),
-        "noise": sensor.noise, "dropout": sensor.dropout,
-        "mass_variation": drone.mass_variation, "thrust_variation": drone.thrust_variation, "wind": drone.wind,
-        "slowest": moving.vel_range[0], "fastest": moving.vel_range[1],
-        "range_x": moving.local_range[0], "range_y": moving.local_range[1],
-        "range_down": down, "range_up": 2 * moving.local_range[2] - down, "shortest_trip": env.min_trip_length,
-        "seed": seed, "num_envs": env.num_envs, "max_steps": env.max_episode_length, "action_repeat": env.action_repeat,
-        "world_frame": env.action_frame == "world", "goal_ends": env.goal_ends_episode, "sphere": env.collision == "sphere",
-        "first_order": drone.model_name == "first_order", "observed": env.num_observed, "delay": drone.delay,
-        "change_world": env.change_world_at_reset, "eval_layout": env.layout == "navrl_eval",
-        "visible": moving.visible_to_lidar, "tick": max(1, int(2.0 / sim.dt)), "auto_reset": auto_reset, **sizes,
-    }  # fmt: skip
+        "noise": sensor.noise,
+        "dropout": sensor.dropout,
+        "mass_variation": drone.mass_variation,
+        "thrust_variation": drone.thrust_variation,
+        "wind": drone.wind,
+        "slowest": moving.vel_range[0],
+        "fastest": moving.vel_range[1],
+        "range_x": moving.local_range[0],
+        "range_y": moving.local_range[1],
+        "range_down": down,
+        "range_up": 2 * moving.local_range[2] - down,
+        "shortest_trip": env.min_trip_length,
+        "seed": seed,
+        "num_envs": env.num_envs,
+        "max_steps": env.max_episode_length,
+        "action_repeat": env.action_repeat,
+        "world_frame": env.action_frame == "world",
+        "goal_ends": env.goal_ends_episode,
+        "sphere": env.collision == "sphere",
+        "first_order": drone.model_name == "first_order",
+        "observed": env.num_observed,
+        "delay": drone.delay,
+        "change_world": env.change_world_at_reset,
+        "eval_layout": env.layout == "navrl_eval",
+        "visible": moving.visible_to_lidar,
+        "tick": max(1, int(2.0 / sim.dt)),
+        "auto_reset": auto_reset,
+        **sizes,
+    }
     record = np.zeros(1, PARAMETERS)
     for name in PARAMETERS.names or ():
         record[name] = values[name]

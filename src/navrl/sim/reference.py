@@ -1,8 +1,10 @@
-"""A readable torch statement of the navigation task: the oracle that the fast kernels are tested against.
+"""A readable torch statement of the navigation task: the oracle that the fast kernels are tested
+against.
 
-Pure functions over a batch of N drones: nothing edits its arguments, draws a random number or keeps a state. Every
-function follows the dtype and the device of the tensors it is given. SI units, radians, world frame with z up unless
-a name says otherwise. "Choice:" marks what the task's description leaves open.
+Pure functions over a batch of N drones: nothing edits its arguments, draws a random number or keeps
+a state. Every function follows the dtype and the device of the tensors it is given. SI units,
+radians, world frame with z up unless a name says otherwise. "Choice:" marks what the task's
+description leaves open.
 """
 
 import math
@@ -27,14 +29,21 @@ class Scene:
 
 
 def cast_rays(
-    scene: Scene, position: Tensor, yaw: Tensor, azimuths: Tensor, elevations: Tensor, maximum: float = LIDAR_RANGE
+    scene: Scene,
+    position: Tensor,
+    yaw: Tensor,
+    azimuths: Tensor,
+    elevations: Tensor,
+    maximum: float = LIDAR_RANGE,
 ) -> Tensor:
     """Return the exact distance to the first solid along every ray, (N, H, V), at most `maximum`.
 
-    The rays turn with the yaw of the drone only, never with roll or pitch. An origin inside or on a solid gives 0.
+    The rays turn with the yaw of the drone only, never with roll or pitch. An origin inside or on a
+    solid gives 0.
     """
     heading = (yaw[:, None] + azimuths)[:, :, None]  # (N, H, 1)
-    x, y = torch.cos(heading) * torch.cos(elevations), torch.sin(heading) * torch.cos(elevations)  # (N, H, V)
+    # (N, H, V)
+    x, y = (torch.cos(heading) * torch.cos(elevations), torch.sin(heading) * torch.cos(elevations))
     direction = torch.stack([x, y, torch.sin(elevations).expand_as(x)], dim=-1)  # (N, H, V, 3)
     origin = position[:, None, None, :].expand_as(direction)  # (N, H, V, 3)
     ground = _ground_distance(scene.ground_half_width, origin, direction)[..., None]  # (N, H, V, 1)
@@ -48,7 +57,8 @@ def _slab(origin: Tensor, direction: Tensor, low: Tensor, high: Tensor) -> tuple
     parallel = direction == 0
     divisor = torch.where(parallel, 1.0, direction)
     first, second = (low - origin) / divisor, (high - origin) / divisor
-    # A ray parallel to the faces is between them all the way or never: an endless or an empty interval.
+    # A ray parallel to the faces is between them all the way or never: an endless or an empty
+    # interval.
     endless = torch.where((low <= origin) & (origin <= high), math.inf, -math.inf)
     enter = torch.where(parallel, -endless, torch.minimum(first, second))
     leave = torch.where(parallel, endless, torch.maximum(first, second))
@@ -56,36 +66,49 @@ def _slab(origin: Tensor, direction: Tensor, low: Tensor, high: Tensor) -> tuple
 
 
 def _first_hit(enter: Tensor, leave: Tensor) -> Tensor:
-    """Return the distance at which a ray enters a convex solid, 0 from inside, infinity for a miss."""
+    """Return the distance at which a ray enters a convex solid, 0 from inside, infinity for a
+    miss.
+    """
     return torch.where((enter <= leave) & (leave >= 0), enter.clamp(min=0.0), math.inf)
 
 
 def _box_distances(boxes: Tensor, origin: Tensor, direction: Tensor) -> Tensor:
-    """Return (N, H, V, M) distances to boxes: a box is where the slabs of the three axes overlap."""
+    """Return (N, H, V, M) distances to boxes: a box is where the slabs of the three axes
+    overlap.
+    """
     low, high = boxes[:, 0::2], boxes[:, 1::2]  # (M, 3)
-    enter, leave = _slab(origin[..., None, :], direction[..., None, :], low, high)  # (N, H, V, M, 3)
+    # (N, H, V, M, 3)
+    enter, leave = _slab(origin[..., None, :], direction[..., None, :], low, high)
     return _first_hit(enter.amax(dim=-1), leave.amin(dim=-1))
 
 
 def _cylinder_distances(cylinders: Tensor, origin: Tensor, direction: Tensor) -> Tensor:
-    """Return (N, H, V, C) distances to upright cylinders: an endless tube cut by the slab between the two caps."""
+    """Return (N, H, V, C) distances to upright cylinders: an endless tube cut by the slab between
+    the two caps.
+    """
     x, y, radius, bottom, top = cylinders.unbind(dim=-1)  # (C,)
     from_x, from_y = origin[..., 0:1] - x, origin[..., 1:2] - y  # (N, H, V, C)
-    along_x, along_y, along_z = direction[..., 0:1], direction[..., 1:2], direction[..., 2:3]  # (N, H, V, 1)
-    # |from + t * along|^2 = radius^2 in the plane: a t^2 + 2 b t + c = 0. (a > 0: the cosine of no angle rounds to 0.)
+    # (N, H, V, 1)
+    along_x, along_y, along_z = (direction[..., 0:1], direction[..., 1:2], direction[..., 2:3])
+    # |from + t * along|^2 = radius^2 in the plane: a t^2 + 2 b t + c = 0. (a > 0: the cosine of no
+    # angle rounds to 0.)
     a, b = along_x**2 + along_y**2, from_x * along_x + from_y * along_y
     discriminant = b**2 - a * (from_x**2 + from_y**2 - radius**2)
     root = discriminant.clamp(min=0.0).sqrt()
     cap_enter, cap_leave = _slab(origin[..., 2:3], along_z, bottom, top)
-    enter, leave = torch.maximum((-b - root) / a, cap_enter), torch.minimum((-b + root) / a, cap_leave)
+    enter = torch.maximum((-b - root) / a, cap_enter)
+    leave = torch.minimum((-b + root) / a, cap_leave)
     return torch.where(discriminant >= 0, _first_hit(enter, leave), math.inf)
 
 
 def _ground_distance(half_width: float, origin: Tensor, direction: Tensor) -> Tensor:
-    """Return (N, H, V) distances to the square of ground. Choice: solid below, so an origin at z <= 0 gives 0."""
+    """Return (N, H, V) distances to the square of ground. Choice: solid below, so an origin at z <=
+    0 gives 0.
+    """
     height, slope = origin[..., 2], direction[..., 2]
     distance = torch.where(slope < 0, height / -slope.clamp(max=-1e-30), math.inf)
-    landing = origin[..., :2] + distance[..., None].clamp(max=1e30) * direction[..., :2]  # (N, H, V, 2)
+    # (N, H, V, 2)
+    landing = origin[..., :2] + distance[..., None].clamp(max=1e30) * direction[..., :2]
     on_ground = (landing.abs() <= half_width).all(dim=-1)
     buried = (height <= 0) & (origin[..., :2].abs() <= half_width).all(dim=-1)
     return torch.where(buried, 0.0, torch.where(on_ground & (height > 0), distance, math.inf))
@@ -103,9 +126,12 @@ class Airframe:
     force_constant: float = 8.54858e-6  # thrust / (rotor speed)^2
     moment_constant: float = 1.3677728816e-7  # drag moment / (rotor speed)^2
     max_rotor_speed: float = 838.0  # rad/s
-    rotor_lag: float = 0.43  # share of the gap to the target throttle closed in a step, whatever dt is
+    rotor_lag: float = (
+        0.43  # share of the gap to the target throttle closed in a step, whatever dt is
+    )
     velocity_gain: float = 2.2
-    attitude_gain: tuple[float, float, float] = (0.7, 0.7, 0.035)  # divided by the inertia when used
+    # divided by the inertia when used
+    attitude_gain: tuple[float, float, float] = (0.7, 0.7, 0.035)
     rate_gain: tuple[float, float, float] = (0.1, 0.1, 0.025)  # divided by the inertia when used
     damping: float = 0.2  # 1/s, linear and angular
     gravity: float = 9.81
@@ -113,7 +139,9 @@ class Airframe:
 
     @property
     def max_thrust(self) -> float:
-        """Thrust of one rotor at full speed: 6.003 N. Choice: computed from the constants, not the rounded figure."""
+        """Thrust of one rotor at full speed: 6.003 N. Choice: computed from the constants, not the
+        rounded figure.
+        """
         return self.force_constant * self.max_rotor_speed**2
 
     @property
@@ -122,10 +150,15 @@ class Airframe:
         return math.sqrt(self.mass * self.gravity / (4 * self.max_thrust))
 
     def allocation(self, like: Tensor) -> Tensor:
-        """Return the (4, 4) matrix that turns four rotor thrusts into torque x, y, z (body) and total thrust."""
+        """Return the (4, 4) matrix that turns four rotor thrusts into torque x, y, z (body) and
+        total thrust.
+        """
         roll = [math.sin(angle) * self.arm for angle in self.rotor_angles]
         pitch = [-math.cos(angle) * self.arm for angle in self.rotor_angles]
-        yaw = [-direction * self.moment_constant / self.force_constant for direction in self.rotor_directions]
+        yaw = [
+            -direction * self.moment_constant / self.force_constant
+            for direction in self.rotor_directions
+        ]
         return like.new_tensor([roll, pitch, yaw, [1.0] * 4])
 
 
@@ -144,18 +177,24 @@ class Drone:
 
 
 def hover(position: Tensor, yaw: Tensor, airframe: Airframe = HUMMINGBIRD) -> Drone:
-    """Return drones at rest and level at `position` (N, 3), heading `yaw` (N,), rotors carrying the weight."""
+    """Return drones at rest and level at `position` (N, 3), heading `yaw` (N,), rotors carrying the
+    weight.
+    """
     zero = torch.zeros_like(yaw)
     attitude = torch.stack([torch.cos(yaw / 2), zero, zero, torch.sin(yaw / 2)], dim=-1)
     throttle = torch.full_like(attitude, airframe.hover_throttle)
-    return Drone(position.clone(), attitude, torch.zeros_like(position), torch.zeros_like(position), throttle)
+    return Drone(
+        position.clone(), attitude, torch.zeros_like(position), torch.zeros_like(position), throttle
+    )
 
 
 def rotation_matrix(attitude: Tensor) -> Tensor:
     """Return the body-to-world rotation (N, 3, 3) of unit quaternions (N, 4)."""
     w, x, y, z = attitude.unbind(dim=-1)
     first = torch.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], dim=-1)
-    second = torch.stack([2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], dim=-1)
+    second = torch.stack(
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], dim=-1
+    )
     third = torch.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], dim=-1)
     return torch.stack([first, second, third], dim=-2)
 
@@ -170,43 +209,59 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / vector.norm(dim=-1, keepdim=True).clamp(min=TINY)
 
 
-def lee_controller(drone: Drone, velocity_command_world: Tensor, airframe: Airframe = HUMMINGBIRD) -> Tensor:
-    """Return rotor commands (N, 4), nominally in [-1, 1] but not limited, that fly a velocity (N, 3).
+def lee_controller(
+    drone: Drone, velocity_command_world: Tensor, airframe: Airframe = HUMMINGBIRD
+) -> Tensor:
+    """Return rotor commands (N, 4), nominally in [-1, 1] but not limited, that fly a velocity (N,
+    3).
 
-    Geometric control without position and yaw terms: the desired heading is the present one. The nominal mass is
-    used whatever the plant weighs.
+    Geometric control without position and yaw terms: the desired heading is the present one. The
+    nominal mass is used whatever the plant weighs.
     """
     like, rotation, yaw = drone.velocity, rotation_matrix(drone.attitude), yaw_of(drone.attitude)
     gravity = like.new_tensor([0.0, 0.0, airframe.gravity])
-    acceleration = airframe.velocity_gain * (drone.velocity - velocity_command_world) - gravity  # (N, 3), minus wanted
+    # (N, 3), minus wanted
+    acceleration = airframe.velocity_gain * (drone.velocity - velocity_command_world) - gravity
     heading = torch.stack([torch.cos(yaw), torch.sin(yaw), torch.zeros_like(yaw)], dim=-1)
     up = -_unit(acceleration)
     left = _unit(torch.linalg.cross(up, heading))
-    desired = torch.stack([torch.linalg.cross(left, up), left, up], dim=-1)  # (N, 3, 3), the axes are columns
+    # (N, 3, 3), the axes are columns
+    desired = torch.stack([torch.linalg.cross(left, up), left, up], dim=-1)
     difference = desired.mT @ rotation
     skew = 0.5 * (difference - difference.mT)
     attitude_error = torch.stack([skew[:, 2, 1], skew[:, 0, 2], skew[:, 1, 0]], dim=-1)  # (N, 3)
     rate = torch.einsum("nij,ni->nj", rotation, drone.angular_velocity)  # into the body frame
-    # Gains are angular accelerations times inertia, so the wanted torque is the gains times the errors.
-    torque = -attitude_error * like.new_tensor(airframe.attitude_gain) - rate * like.new_tensor(airframe.rate_gain)
+    # Gains are angular accelerations times inertia, so the wanted torque is the gains times the
+    # errors.
+    torque = -attitude_error * like.new_tensor(airframe.attitude_gain) - rate * like.new_tensor(
+        airframe.rate_gain
+    )
     thrust = -airframe.mass * (acceleration * rotation[:, :, 2]).sum(dim=-1, keepdim=True)  # (N, 1)
-    rotor_thrust = torch.cat([torque, thrust], dim=-1) @ torch.linalg.inv(airframe.allocation(like)).mT
+    rotor_thrust = (
+        torch.cat([torque, thrust], dim=-1) @ torch.linalg.inv(airframe.allocation(like)).mT
+    )
     return torch.nan_to_num(2 * rotor_thrust / airframe.max_thrust - 1, nan=0.0)
 
 
 def step_rigid_body(
-    drone: Drone, rotor_commands: Tensor, airframe: Airframe = HUMMINGBIRD,
-    mass_scale: Tensor | float = 1.0, thrust_scale: Tensor | float = 1.0, wind: Tensor | float = 0.0,
-) -> Drone:  # fmt: skip
+    drone: Drone,
+    rotor_commands: Tensor,
+    airframe: Airframe = HUMMINGBIRD,
+    mass_scale: Tensor | float = 1.0,
+    thrust_scale: Tensor | float = 1.0,
+    wind: Tensor | float = 0.0,
+) -> Drone:
     """Return the drones one step of `airframe.dt` later, under `rotor_commands` (N, 4).
 
-    The order is part of the definition: rotor lag; thrust and torque; angular acceleration in the body frame with
-    the gyroscopic term -J^-1 (w x J w); semi-implicit Euler, each velocity first kicked and then damped; position
-    and attitude from the new velocities; quaternion to first order, then normalised.
+    The order is part of the definition: rotor lag; thrust and torque; angular acceleration in the
+    body frame with the gyroscopic term -J^-1 (w x J w); semi-implicit Euler, each velocity first
+    kicked and then damped; position and attitude from the new velocities; quaternion to first
+    order, then normalised.
 
-    `mass_scale`, `thrust_scale`: number or (N,). `wind`: number or (3,) or (N, 3), the air velocity that linear damping
-    pulls towards. Choice: `mass_scale` leaves the inertia alone (a load at the centre); `thrust_scale` multiplies all
-    that a rotor gives, its drag moment included (a tired battery).
+    `mass_scale`, `thrust_scale`: number or (N,). `wind`: number or (3,) or (N, 3), the air velocity
+    that linear damping pulls towards. Choice: `mass_scale` leaves the inertia alone (a load at the
+    centre); `thrust_scale` multiplies all that a rotor gives, its drag moment included (a tired
+    battery).
     """
     dt, like = airframe.dt, drone.velocity
     kept = 1 - airframe.damping * dt
@@ -214,10 +269,12 @@ def step_rigid_body(
     rotation = rotation_matrix(drone.attitude)  # (N, 3, 3)
     target = ((rotor_commands + 1) / 2).clamp(0.0, 1.0).sqrt()
     throttle = drone.throttle + airframe.rotor_lag * (target - drone.throttle)  # (N, 4)
-    rotor_thrust = (throttle**2).clamp(0.0, 1.0) * airframe.max_thrust * _column(thrust_scale, like)  # (N, 4)
+    # (N, 4)
+    rotor_thrust = (throttle**2).clamp(0.0, 1.0) * airframe.max_thrust * _column(thrust_scale, like)
     wrench = rotor_thrust @ airframe.allocation(like).mT  # (N, 4)
     torque, thrust = wrench[:, :3], wrench[:, 3:]
-    rate = torch.einsum("nij,ni->nj", rotation, drone.angular_velocity)  # (N, 3), into the body frame
+    # (N, 3), into the body frame
+    rate = torch.einsum("nij,ni->nj", rotation, drone.angular_velocity)
     gyroscopic = torch.linalg.cross(rate, inertia * rate)
     rate = (rate + dt * (torque - gyroscopic) / inertia) * kept
     gravity = like.new_tensor([0.0, 0.0, airframe.gravity])
@@ -226,16 +283,22 @@ def step_rigid_body(
     velocity = wind + (velocity - wind) * kept
     position = drone.position + dt * velocity
     real, imaginary = drone.attitude[:, :1], drone.attitude[:, 1:]
-    change_imaginary = real * rate + torch.linalg.cross(imaginary, rate)  # of the quaternion product q * (0, rate)
+    # of the quaternion product q * (0, rate)
+    change_imaginary = real * rate + torch.linalg.cross(imaginary, rate)
     change_real = -(imaginary * rate).sum(dim=-1, keepdim=True)
     attitude = _unit(drone.attitude + 0.5 * dt * torch.cat([change_real, change_imaginary], dim=-1))
     return Drone(position, attitude, velocity, torch.einsum("nij,nj->ni", rotation, rate), throttle)
 
 
 def first_order(
-    drone: Drone, velocity_command: Tensor, time_constant: Tensor | float, airframe: Airframe = HUMMINGBIRD
+    drone: Drone,
+    velocity_command: Tensor,
+    time_constant: Tensor | float,
+    airframe: Airframe = HUMMINGBIRD,
 ) -> Drone:
-    """Return the drones one step later when velocity simply follows its command with a lag, without tilting."""
+    """Return the drones one step later when velocity simply follows its command with a lag, without
+    tilting.
+    """
     share = 1 - torch.exp(-airframe.dt / _column(time_constant, drone.velocity))  # (N, 1) or (1, 1)
     velocity = drone.velocity + (velocity_command - drone.velocity) * share
     position, still = drone.position + airframe.dt * velocity, torch.zeros_like(velocity)
@@ -253,12 +316,17 @@ def facing_yaw(start: Tensor, target: Tensor) -> Tensor:
 
 def start_height_range(start: Tensor, target: Tensor) -> Tensor:
     """Return the lower and the upper of start and target height, (N, 2)."""
-    return torch.stack([torch.minimum(start[:, 2], target[:, 2]), torch.maximum(start[:, 2], target[:, 2])], dim=-1)
+    return torch.stack(
+        [torch.minimum(start[:, 2], target[:, 2]), torch.maximum(start[:, 2], target[:, 2])], dim=-1
+    )
 
 
 def to_goal_frame(vector: Tensor, target_direction: Tensor) -> Tensor:
-    """Return world vectors (N, ..., 3) in the goal frame: x along the horizontal target direction (N, 3), z up."""
-    # Choice: a target straight above the start gives angle 0, the world frame, not a frame that is no rotation.
+    """Return world vectors (N, ..., 3) in the goal frame: x along the horizontal target direction
+    (N, 3), z up.
+    """
+    # Choice: a target straight above the start gives angle 0, the world frame, not a frame that is
+    # no rotation.
     return _turn(vector, -torch.atan2(target_direction[:, 1], target_direction[:, 0]))
 
 
@@ -282,17 +350,27 @@ class MovingObstacles:
     position: Tensor  # (N, D, 3) centres
     velocity: Tensor  # (N, D, 3)
     width: Tensor  # (N, D) or (D,)
-    is_tall: Tensor  # (D,) bool: "2D" cylinders, 5 m tall, centre at 2.5 m; the others are floating boxes, 1 m tall
+    # (D,) bool: "2D" cylinders, 5 m tall, centre at 2.5 m; the others are floating boxes, 1 m tall
+    is_tall: Tensor
 
 
 def advance_obstacles(
-    position: Tensor, velocity: Tensor, goal: Tensor, origin: Tensor, is_tall: Tensor, step: Tensor | int,
-    uniforms_goal: Tensor, uniforms_speed: Tensor, dt: float = 0.016, symmetric_height: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    position: Tensor,
+    velocity: Tensor,
+    goal: Tensor,
+    origin: Tensor,
+    is_tall: Tensor,
+    step: Tensor | int,
+    uniforms_goal: Tensor,
+    uniforms_speed: Tensor,
+    dt: float = 0.016,
+    symmetric_height: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return position, velocity and goal (..., D, 3) after one step; `step` counts calls from 0.
 
-    `uniforms_goal` (..., D, 3) and `uniforms_speed` (..., D) are in [0, 1), one for each obstacle whether used or not.
-    `symmetric_height` draws the goal's height from +-4.5 m around the origin, not from the original's -5..4 m.
+    `uniforms_goal` (..., D, 3) and `uniforms_speed` (..., D) are in [0, 1), one for each obstacle
+    whether used or not. `symmetric_height` draws the goal's height from +-4.5 m around the origin,
+    not from the original's -5..4 m.
     Choice: "within 0.5 m" of the goal is strict, and in three dimensions.
     """
     step = torch.as_tensor(step, device=position.device)
@@ -311,20 +389,31 @@ def advance_obstacles(
 
 
 def observe(
-    drone: Drone, target: Tensor, target_direction: Tensor, obstacles: MovingObstacles,
-    count: int = 5, maximum: float = LIDAR_RANGE,
-) -> dict[str, Tensor]:  # fmt: skip
+    drone: Drone,
+    target: Tensor,
+    target_direction: Tensor,
+    obstacles: MovingObstacles,
+    count: int = 5,
+    maximum: float = LIDAR_RANGE,
+) -> dict[str, Tensor]:
     """Return the policy's inputs and, as "nearest_*" (N, count), what reward and termination need.
 
-    state (N, 8), direction (N, 3), dynamic_obstacle (N, count, 10); nearest_horizontal, nearest_height_difference
-    (0 for tall ones), nearest_clearance, nearest_width, nearest_height. An obstacle further away horizontally than
-    `maximum` leaves a zero row and a clearance of `maximum`; so does a missing one, which is infinitely far away.
+    state (N, 8), direction (N, 3), dynamic_obstacle (N, count, 10); nearest_horizontal,
+    nearest_height_difference (0 for tall ones), nearest_clearance, nearest_width, nearest_height.
+    An obstacle further away horizontally than `maximum` leaves a zero row and a clearance of
+    `maximum`; so does a missing one, which is infinitely far away.
     """
     to_target = target - drone.position
-    state = [to_goal_frame(_unit(to_target), target_direction), to_target[:, :2].norm(dim=-1, keepdim=True)]
+    state = [
+        to_goal_frame(_unit(to_target), target_direction),
+        to_target[:, :2].norm(dim=-1, keepdim=True),
+    ]
     state += [to_target[:, 2:], to_goal_frame(drone.velocity, target_direction)]
     nearest = _nearest(drone.position, obstacles, count)  # (N, count, 8)
-    relative, velocity, width, height = nearest[..., :3], nearest[..., 3:6], nearest[..., 6], nearest[..., 7]
+    relative = nearest[..., :3]
+    velocity = nearest[..., 3:6]
+    width = nearest[..., 6]
+    height = nearest[..., 7]
     horizontal, distance = relative[..., :2].norm(dim=-1), relative.norm(dim=-1)
     in_range = horizontal <= maximum
     row = [to_goal_frame(relative / distance.clamp(min=TINY)[..., None], target_direction)]
@@ -343,10 +432,14 @@ def observe(
 
 
 def _nearest(position: Tensor, obstacles: MovingObstacles, count: int) -> Tensor:
-    """Return (N, count, 8): relative position, velocity, width, height of the nearest; missing ones at infinity."""
+    """Return (N, count, 8): relative position, velocity, width, height of the nearest; missing ones
+    at infinity.
+    """
     relative = obstacles.position - position[:, None, :]  # (N, D, 3)
     batch, number = relative.shape[:2]
-    columns = torch.zeros(batch, max(number, count), 8, dtype=position.dtype, device=position.device)
+    columns = torch.zeros(
+        batch, max(number, count), 8, dtype=position.dtype, device=position.device
+    )
     columns[:, number:, 0] = math.inf
     columns[:, :number, :2] = relative[..., :2]
     columns[:, :number, 2] = torch.where(obstacles.is_tall, 0.0, relative[..., 2])
@@ -358,12 +451,20 @@ def _nearest(position: Tensor, obstacles: MovingObstacles, count: int) -> Tensor
 
 
 def reward_terms(
-    drone: Drone, previous_velocity: Tensor, target: Tensor, distances: Tensor, height_range: Tensor,
-    clearance: Tensor, has_moving_obstacles: bool = True, maximum: float = LIDAR_RANGE,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Return the separate terms (N,) of the reward, without weights: progress, static, dynamic, smoothness, height.
+    drone: Drone,
+    previous_velocity: Tensor,
+    target: Tensor,
+    distances: Tensor,
+    height_range: Tensor,
+    clearance: Tensor,
+    has_moving_obstacles: bool = True,
+    maximum: float = LIDAR_RANGE,
+) -> dict[str, Tensor]:
+    """Return the separate terms (N,) of the reward, without weights: progress, static, dynamic,
+    smoothness, height.
 
-    `distances` (N, H, V) of the LiDAR, `height_range` (N, 2), `clearance` (N, count): `nearest_clearance` of `observe`.
+    `distances` (N, H, V) of the LiDAR, `height_range` (N, 2), `clearance` (N, count):
+    `nearest_clearance` of `observe`.
     """
     low, high, height = height_range[:, 0] - 0.2, height_range[:, 1] + 0.2, drone.position[:, 2]
     excess = torch.maximum(height - high, low - height).clamp(min=0.0)
@@ -377,18 +478,30 @@ def reward_terms(
     }
 
 
-def total_reward(terms: dict[str, Tensor], smoothness_weight: float = 0.1, height_weight: float = 8.0) -> Tensor:
-    """Return the reward (N,). The original behaves as with `smoothness_weight=0`: its penalty was always zero."""
+def total_reward(
+    terms: dict[str, Tensor], smoothness_weight: float = 0.1, height_weight: float = 8.0
+) -> Tensor:
+    """Return the reward (N,). The original behaves as with `smoothness_weight=0`: its penalty was
+    always zero.
+    """
     penalty = smoothness_weight * terms["smoothness"] + height_weight * terms["height"]
     return terms["progress"] + 1 + terms["static"] + terms["dynamic"] - penalty
 
 
 def terminations(
-    drone: Drone, target: Tensor, distances: Tensor, observation: dict[str, Tensor], margin: float = 0.3
+    drone: Drone,
+    target: Tensor,
+    distances: Tensor,
+    observation: dict[str, Tensor],
+    margin: float = 0.3,
 ) -> dict[str, Tensor]:
-    """Return bool tensors (N,); the first three end an episode, the two "reached_*" are statistics of this step."""
+    """Return bool tensors (N,); the first three end an episode, the two "reached_*" are statistics
+    of this step.
+    """
     beside = observation["nearest_horizontal"] <= observation["nearest_width"] / 2 + margin
-    level = observation["nearest_height_difference"].abs() <= observation["nearest_height"] / 2 + margin
+    level = (
+        observation["nearest_height_difference"].abs() <= observation["nearest_height"] / 2 + margin
+    )
     height, to_target = drone.position[:, 2], (target - drone.position).norm(dim=-1)
     return {
         "static_collision": (distances < margin).flatten(1).any(dim=-1),

@@ -1,4 +1,6 @@
-"""The settings of the navigation task: one dataclass per group of keys that a user types (`env.num_envs=1024`)."""
+"""The settings of the navigation task: one dataclass per group of keys that a user types
+(`env.num_envs=1024`).
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,31 @@ class TaskSettings:
     num_envs: int = 1024
     num_worlds: int = 64  # pool of maps, each with its own moving obstacles
     num_obstacles: int = 350  # static boxes in a map
-    obstacles_per_world: list[int] = field(default_factory=list)  # a curriculum: counts for worlds 0, 1, ...; cycled
+    # a curriculum: counts for worlds 0, 1, ...; cycled
+    obstacles_per_world: list[int] = field(default_factory=list)
     map_seed: int = 1  # world w is drawn with seed map_seed + w, or all with map_seed if same_map
     same_map: bool = False
-    world_files: list[str] = field(default_factory=list)  # YAML, PNG or NPZ instead of random maps; cycled
-    quantised_widths: bool = True  # boxes of 0.3 or 0.7 m as in the original; else any of 0.3, 0.4, ... 0.9 m
+    # YAML, PNG or NPZ instead of random maps; cycled
+    world_files: list[str] = field(default_factory=list)
+    quantised_widths: bool = (
+        True  # boxes of 0.3 or 0.7 m as in the original; else any of 0.3, 0.4, ... 0.9 m
+    )
     placement_attempts: int = 1000  # tries to place a box before it is put where it fell
     change_world_at_reset: bool = True
-    layout: str = "random"  # starts and targets on random edges, or the row of parallel lines `navrl_eval`
+    layout: str = (
+        "random"  # starts and targets on random edges, or the row of parallel lines `navrl_eval`
+    )
     max_episode_length: int = 2200  # simulated steps
     action_repeat: int = 1  # simulated steps for each decision
     action_frame: str = "goal"  # velocity commands in the goal frame, or in the world frame
     action_limit: float = 2.0  # m/s on each axis; the bound of the action space
     goal_ends_episode: bool = True
     goal_radius: float = 0.5  # m
-    min_trip_length: float = 2.0  # m from a random start to its random target; 0: any, as in the original
-    collision: str = "rays"  # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
+    min_trip_length: float = (
+        2.0  # m from a random start to its random target; 0: any, as in the original
+    )
+    # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
+    collision: str = "rays"
     collision_radius: float = 0.3  # m
     num_observed: int = 5  # nearest moving obstacles in the observation
 
@@ -55,7 +66,9 @@ class MovingSettings:
     obstacles_per_world: list[int] = field(default_factory=list)  # a curriculum, as in `env`
     vel_range: list[float] = field(default_factory=lambda: [0.5, 1.5])  # m/s
     local_range: list[float] = field(default_factory=lambda: [5.0, 5.0, 4.5])  # m around the origin
-    asymmetric_goals: bool = True  # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
+    asymmetric_goals: bool = (
+        True  # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
+    )
     visible_to_lidar: bool = False
 
 
@@ -115,7 +128,9 @@ EARLIER = {"env.min_trip_length": 0.0}
 
 @dataclass
 class NavigationSettings:
-    """Everything that defines the navigation task. The defaults are the better task; see `conf/env/navrl_exact.yaml`."""
+    """Everything that defines the navigation task. The defaults are the better task; see
+    `conf/env/navrl_exact.yaml`.
+    """
 
     env: TaskSettings = field(default_factory=TaskSettings)
     env_dyn: MovingSettings = field(default_factory=MovingSettings)
@@ -126,7 +141,9 @@ class NavigationSettings:
 
     @classmethod
     def of(cls, **overrides: Any) -> NavigationSettings:
-        """Return the defaults with dotted overrides, double underscores for dots: `of(env__num_envs=8)`."""
+        """Return the defaults with dotted overrides, double underscores for dots:
+        `of(env__num_envs=8)`.
+        """
         settings = cls()
         for key, value in overrides.items():
             settings.set(key.replace("__", "."), value)
@@ -138,7 +155,9 @@ class NavigationSettings:
         settings = cls()
         for group, values in mapping.items():
             if not isinstance(values, Mapping):
-                raise ConfigError(f"{str(group)[:60]} is {shown(values)}; expected settings by name")
+                raise ConfigError(
+                    f"{str(group)[:60]} is {shown(values)}; expected settings by name"
+                )
             for key, value in values.items():
                 settings.set(f"{group}.{key}", value)
         return settings
@@ -155,7 +174,11 @@ class NavigationSettings:
     def keys(cls) -> list[str]:
         """Return every dotted key."""
         instance = cls()
-        return [f"{g.name}.{f.name}" for g in dataclasses.fields(cls) for f in dataclasses.fields(getattr(instance, g.name))]
+        return [
+            f"{g.name}.{f.name}"
+            for g in dataclasses.fields(cls)
+            for f in dataclasses.fields(getattr(instance, g.name))
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as nested plain values."""
@@ -165,7 +188,11 @@ class NavigationSettings:
         """Raise a ConfigError that names the first setting with an impossible value."""
         for key in self.keys():
             group, name = key.split(".")
-            _check_type(key, getattr(getattr(self, group), name), getattr(getattr(NavigationSettings(), group), name))
+            _check_type(
+                key,
+                getattr(getattr(self, group), name),
+                getattr(getattr(NavigationSettings(), group), name),
+            )
         for key, holds, expected in _RULES:
             group, name = key.split(".")
             value = getattr(getattr(self, group), name)
@@ -173,7 +200,10 @@ class NavigationSettings:
                 raise ConfigError(f"{key} is {shown(value)}; expected {expected}")
         height_range = self.sensor.lidar_vfov
         if self.sensor.lidar_vbeams > 1 and height_range[0] >= height_range[1]:
-            raise ConfigError(f"sensor.lidar_vfov is {height_range}; expected [lowest, highest] with lowest < highest")
+            raise ConfigError(
+                f"sensor.lidar_vfov is {height_range}; expected [lowest, highest] with lowest < "
+                "highest"
+            )
 
 
 def _check_type(key: str, value: Any, example: Any) -> None:
@@ -183,7 +213,9 @@ def _check_type(key: str, value: Any, example: Any) -> None:
         fits = isinstance(value, int | float)
     elif isinstance(example, list):
         kinds = (int, float) if example and isinstance(example[0], float) else (int, str)
-        fits = isinstance(value, list | tuple) and all(isinstance(v, kinds) and not isinstance(v, bool) for v in value)
+        fits = isinstance(value, list | tuple) and all(
+            isinstance(v, kinds) and not isinstance(v, bool) for v in value
+        )
     else:
         fits = isinstance(value, type(example))
     if not fits:
@@ -215,7 +247,11 @@ _RULES: list[_Rule] = [
     _between("env.num_envs", 1, MAXIMUM_ENVIRONMENTS),
     _between("env.num_worlds", 1, MAXIMUM_WORLDS),
     _between("env.num_obstacles", 0, MAXIMUM_OBSTACLES),
-    ("env.obstacles_per_world", _counts_up_to(MAXIMUM_OBSTACLES), f"counts from 0 to {MAXIMUM_OBSTACLES}"),
+    (
+        "env.obstacles_per_world",
+        _counts_up_to(MAXIMUM_OBSTACLES),
+        f"counts from 0 to {MAXIMUM_OBSTACLES}",
+    ),
     _between("env.map_seed", 0, 2**32 - 1 - MAXIMUM_WORLDS),
     ("env.world_files", lambda value: all(isinstance(v, str) for v in value), "a list of paths"),
     _between("env.placement_attempts", 1, 100_000),
@@ -230,11 +266,27 @@ _RULES: list[_Rule] = [
     _between("env.collision_radius", 0.01, 2.0),
     _between("env.num_observed", 1, 32),
     _between("env_dyn.num_obstacles", 0, MAXIMUM_MOVING),
-    ("env_dyn.obstacles_per_world", _counts_up_to(MAXIMUM_MOVING), f"counts from 0 to {MAXIMUM_MOVING}"),
-    ("env_dyn.vel_range", lambda v: len(v) == 2 and 0 <= v[0] <= v[1] <= 50, "[slowest, fastest] in m/s, 0 to 50"),
-    ("env_dyn.local_range", lambda v: len(v) == 3 and all(0 < x <= 40 for x in v), "[x, y, z] in m, each 0 to 40"),
+    (
+        "env_dyn.obstacles_per_world",
+        _counts_up_to(MAXIMUM_MOVING),
+        f"counts from 0 to {MAXIMUM_MOVING}",
+    ),
+    (
+        "env_dyn.vel_range",
+        lambda v: len(v) == 2 and 0 <= v[0] <= v[1] <= 50,
+        "[slowest, fastest] in m/s, 0 to 50",
+    ),
+    (
+        "env_dyn.local_range",
+        lambda v: len(v) == 3 and all(0 < x <= 40 for x in v),
+        "[x, y, z] in m, each 0 to 40",
+    ),
     _between("sensor.lidar_range", 0.5, 20.0),
-    ("sensor.lidar_vfov", lambda v: len(v) == 2 and all(-85 <= x <= 85 for x in v), "two angles from -85 to 85"),
+    (
+        "sensor.lidar_vfov",
+        lambda v: len(v) == 2 and all(-85 <= x <= 85 for x in v),
+        "two angles from -85 to 85",
+    ),
     _between("sensor.lidar_vbeams", 1, 64),
     ("sensor.lidar_hres", _divides_circle, "degrees from 1 to 180 that divide the circle evenly"),
     _between("sensor.noise", 0.0, 1.0),
@@ -248,7 +300,16 @@ _RULES: list[_Rule] = [
     _between("drone.delay", 0, 32),
     *(
         _between(f"reward.{name}", -1e6, 1e6)
-        for name in ("progress", "alive", "static", "dynamic", "smoothness", "height", "goal", "collision")
+        for name in (
+            "progress",
+            "alive",
+            "static",
+            "dynamic",
+            "smoothness",
+            "height",
+            "goal",
+            "collision",
+        )
     ),
     _between("reward.log_reference", 1e-3, 100.0),
     _between("sim.dt", 0.001, 0.05),

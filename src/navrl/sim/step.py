@@ -1,4 +1,6 @@
-"""What a step of the environment gives: packed observations, rewards, endings, statistics, in one piece of memory."""
+"""What a step of the environment gives: packed observations, rewards, endings, statistics, in one
+piece of memory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ STATE = 8  # numbers of the drone's own state in an observation
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """How an observation lies in its packed row: LiDAR, moving obstacles, state, direction, padding."""
+    """How an observation lies in its packed row: LiDAR, moving obstacles, state, direction,
+    padding.
+    """
 
     azimuths: int
     beams: int
@@ -34,8 +38,12 @@ class ObservationLayout:
         return {
             "state": packed[..., rays + features : rays + features + STATE],
             "lidar": packed[..., :rays].unflatten(-1, (1, self.azimuths, self.beams)),
-            "direction": packed[..., rays + features + STATE : rays + features + STATE + 3].view(*lead, 1, 3),
-            "dynamic_obstacle": packed[..., rays : rays + features].unflatten(-1, (1, self.observed, FEATURES)),
+            "direction": packed[..., rays + features + STATE : rays + features + STATE + 3].view(
+                *lead, 1, 3
+            ),
+            "dynamic_obstacle": packed[..., rays : rays + features].unflatten(
+                -1, (1, self.observed, FEATURES)
+            ),
         }
 
 
@@ -53,8 +61,11 @@ class Step:
             "statistics": ((num_envs, len(STATISTICS)), torch.float32),
         }
         # One piece of memory for all, so that one look tells whether it is still where it was.
-        sizes = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
-        memory = torch.from_numpy(aligned_zeros((sum(sizes),), np.uint8))  # not by torch: its threads hang in a forked child
+        sizes = [
+            -(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()
+        ]
+        # not by torch: its threads hang in a forked child
+        memory = torch.from_numpy(aligned_zeros((sum(sizes),), np.uint8))
         views = [
             part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
             for part, (shape, dtype) in zip(memory.split(sizes), shapes.values(), strict=True)
@@ -69,12 +80,21 @@ class Step:
 
     def _locate(self) -> None:
         """Note where the tensors are, in the order of layout.Outputs."""
-        written = (self.packed, self.final_packed, self.reward, self.terminated, self.truncated, self.statistics)
+        written = (
+            self.packed,
+            self.final_packed,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            self.statistics,
+        )
         self.addresses = np.array([tensor.data_ptr() for tensor in written], np.int64)
         self._first = self.packed.data_ptr()
 
     def in_place(self) -> bool:
-        """Tell whether the tensors are still where they were made; moved ones (`share_memory_`) cannot be written."""
+        """Tell whether the tensors are still where they were made; moved ones (`share_memory_`)
+        cannot be written.
+        """
         return self.packed.data_ptr() == self._first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -89,7 +109,9 @@ class Step:
 
     @property
     def final_observation(self) -> dict[str, Tensor]:
-        """The last observation of the episodes that ended in this step, as views into `final_packed`."""
+        """The last observation of the episodes that ended in this step, as views into
+        `final_packed`.
+        """
         return self.layout.split(self.final_packed)
 
     @property
@@ -98,7 +120,9 @@ class Step:
         return self.terminated | self.truncated
 
     def episodes(self) -> dict[str, Tensor]:
-        """Return copies of the statistics of the episodes that ended in this step, by name, (number ended,)."""
+        """Return copies of the statistics of the episodes that ended in this step, by name, (number
+        ended,).
+        """
         rows = self.statistics[self.done]
         return {name: rows[:, column] for column, name in enumerate(STATISTICS)}
 

@@ -71,9 +71,10 @@ NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, 
 
 
 @inner
-def _find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach):  # type: ignore[no-untyped-def]
+def _find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach):
     """Write the nearest moving obstacles within reach, nearest first; return how many there are."""
-    # In a crowd, look first no farther than twice as many as needed should be; most of the time that is enough.
+    # In a crowd, look first no farther than twice as many as needed should be; most of the time
+    # that is enough.
     crowd = float32(2 * observed * (2 * ARENA) ** 2 / math.pi) / float32(count)
     limit = min(crowd, reach * reach)
     while True:
@@ -84,11 +85,14 @@ def _find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach)
 
 
 @inner
-def _find_within(scratch, nearest, moving, track, x, y, observed, limit):  # type: ignore[no-untyped-def]
-    """Write the nearest moving obstacles within the root of `limit`, nearest first; return how many there are."""
+def _find_within(scratch, nearest, moving, track, x, y, observed, limit):
+    """Write the nearest moving obstacles within the root of `limit`, nearest first; return how many
+    there are.
+    """
     found, padded = 0, moving.padded
     for lane in range(0, padded, WIDTH):
-        dx, dy = load(moving.tracks, track + lane) - x, load(moving.tracks, track + padded + lane) - y
+        dx = load(moving.tracks, track + lane) - x
+        dy = load(moving.tracks, track + padded + lane) - y
         close = bits_of(dx * dx + dy * dy <= limit)
         while close:
             k = lane + lowest_bit(close)
@@ -103,7 +107,9 @@ def _find_within(scratch, nearest, moving, track, x, y, observed, limit):  # typ
             found = min(found + 1, observed)
             for other in range(found - 1, place, -1):
                 scratch[nearest + other] = scratch[nearest + other - 1]
-                scratch[nearest + NEAREST // 2 + other] = scratch[nearest + NEAREST // 2 + other - 1]
+                scratch[nearest + NEAREST // 2 + other] = scratch[
+                    nearest + NEAREST // 2 + other - 1
+                ]
             scratch[nearest + place], scratch[nearest + NEAREST // 2 + place] = distance, float32(k)
             if found == observed:
                 limit = scratch[nearest + observed - 1]
@@ -111,8 +117,12 @@ def _find_within(scratch, nearest, moving, track, x, y, observed, limit):  # typ
 
 
 @inner
-def _meet_obstacles(scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, row, index):  # type: ignore[no-untyped-def]
-    """Return the clearance term, the least clearance, and whether one is hit; write their rows unless `index` < 0."""
+def _meet_obstacles(
+    scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, row, index
+):
+    """Return the clearance term, the least clearance, and whether one is hit; write their rows
+    unless `index` < 0.
+    """
     padded, reach, margin = moving.padded, parameters.reach, parameters.collision_radius
     product, least, hit = 1.0, float32(MISS), False
     for place in range(found):
@@ -121,7 +131,8 @@ def _meet_obstacles(scratch, nearest, found, moving, world, track, x, y, z, fx, 
         width = moving.sizes[world * 2 * padded + k]
         dx, dy = moving.tracks[track + k] - x, moving.tracks[track + padded + k] - y
         dz = float32(0) if tall else moving.tracks[track + 2 * padded + k] - z
-        horizontal, distance = math.sqrt(scratch[nearest + place]), math.sqrt(dx * dx + dy * dy + dz * dz)
+        horizontal = math.sqrt(scratch[nearest + place])
+        distance = math.sqrt(dx * dx + dy * dy + dz * dz)
         half_height = float32(TALL / 2) if tall else float32(SHORT / 2)
         if horizontal <= width * float32(0.5) + margin and abs(dz) <= half_height + margin:
             hit = True
@@ -136,7 +147,8 @@ def _meet_obstacles(scratch, nearest, found, moving, world, track, x, y, z, fx, 
             row[at + 2], row[at + 3], row[at + 4] = dz * inverse, horizontal, dz
             row[at + 5], row[at + 6] = vx * fx + vy * fy, vy * fx - vx * fy
             row[at + 7] = moving.tracks[track + 5 * padded + k]
-            row[at + 8], row[at + 9] = width * float32(4) - float32(1), float32(0) if tall else float32(1)
+            row[at + 8] = width * float32(4) - float32(1)
+            row[at + 9] = float32(0) if tall else float32(1)
     absent = parameters.observed - found
     if index >= 0:
         for feature in range(absent * FEATURES):
@@ -148,7 +160,7 @@ def _meet_obstacles(scratch, nearest, found, moving, world, track, x, y, z, fx, 
 
 
 @inner
-def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach):  # type: ignore[no-untyped-def]
+def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach):
     """Let the rays meet the moving obstacles too, a batch of shapes at a time."""
     padded, batch = moving.padded, (2 + lidar.number) * lidar.padded
     widest = reach + float32(1)
@@ -161,39 +173,56 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
             pz = moving.tracks[track + 2 * padded + k]
             half_height = float32(TALL / 2) if tall > float32(0) else float32(SHORT / 2)
             lane = batch + used
-            scratch[lane + X0], scratch[lane + X1], scratch[lane + Y0] = px - half, px + half, py - half
-            scratch[lane + Y1], scratch[lane + Z0], scratch[lane + Z1] = py + half, pz - half_height, pz + half_height
+            scratch[lane + X0] = px - half
+            scratch[lane + X1] = px + half
+            scratch[lane + Y0] = py - half
+            scratch[lane + Y1] = py + half
+            scratch[lane + Z0] = pz - half_height
+            scratch[lane + Z1] = pz + half_height
             scratch[lane + CYLINDER] = tall
             used += 1
         if used == WIDTH or (used > 0 and k == moving.counts[world] - 1):
             shapes = (
-                load(scratch, batch + X0), load(scratch, batch + X1), load(scratch, batch + Y0), load(scratch, batch + Y1),
-                load(scratch, batch + Z0), load(scratch, batch + Z1), load(scratch, batch + CYLINDER), load(scratch, batch),
-            )  # fmt: skip
-            met, _ = subtend(scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach)
+                load(scratch, batch + X0),
+                load(scratch, batch + X1),
+                load(scratch, batch + Y0),
+                load(scratch, batch + Y1),
+                load(scratch, batch + Z0),
+                load(scratch, batch + Z1),
+                load(scratch, batch + CYLINDER),
+                load(scratch, batch),
+            )
+            met, _ = subtend(
+                scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach
+            )
             cast_at_batch(scratch, batch, met, False, lidar)
             used = 0
 
 
 @inner
-def _disturb_scan(observation, index, rays, drone, episode, step, parameters):  # type: ignore[no-untyped-def]
+def _disturb_scan(observation, index, rays, drone, episode, step, parameters):
     """Add noise and drop-outs to the written scan."""
     moment = (int64(episode) << 24) + step
     for ray in range(rays):
         value = observation[index + ray]
         if parameters.noise > float32(0) and value > float32(0):
             value -= parameters.noise * normal(parameters.seed, LIDAR_NOISE, drone, moment, ray)
-        if parameters.dropout > float32(0) and uniform(parameters.seed, LIDAR_DROPOUT, drone, moment, ray) < parameters.dropout:
+        if (
+            parameters.dropout > float32(0)
+            and uniform(parameters.seed, LIDAR_DROPOUT, drone, moment, ray) < parameters.dropout
+        ):
             value = float32(0)
         observation[index + ray] = min(max(value, float32(0)), parameters.reach)
 
 
 @inner
-def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, index):  # type: ignore[no-untyped-def]
-    """Look around: return what reward and termination need; write the observation from `index` on, unless it is < 0.
+def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, index):
+    """Look around: return what reward and termination need; write the observation from `index` on,
+    unless it is < 0.
 
-    Returns the shortest ray, the mean logarithm of the rays, the squared distance of the nearest shape, the clearance
-    term of the moving obstacles, the least clearance to one of them, and whether one was hit.
+    Returns the shortest ray, the mean logarithm of the rays, the squared distance of the nearest
+    shape, the clearance term of the moving obstacles, the least clearance to one of them, and
+    whether one was hit.
     """
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     world = int64(drones.counters[drone * COUNTERS + WORLD])
@@ -214,24 +243,29 @@ def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, obse
             _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach)
         write_scan(scratch, lidar, reach, observation, index)
         if parameters.noise > float32(0) or parameters.dropout > float32(0):
-            episode, step = drones.counters[drone * COUNTERS + EPISODE], drones.counters[drone * COUNTERS + STEP]
+            episode = drones.counters[drone * COUNTERS + EPISODE]
+            step = drones.counters[drone * COUNTERS + STEP]
             _disturb_scan(observation, index, rays, drone, episode, step, parameters)
     fx, fy = state[base + FORWARD * WIDTH], state[base + (FORWARD + 1) * WIDTH]
     nearest, found = (2 + lidar.number) * lidar.padded + BATCH, 0
     count = moving.counts[world]
     if count > 0:
-        found = _find_nearest(scratch, nearest, moving, count, track, x, y, parameters.observed, reach)
+        found = _find_nearest(
+            scratch, nearest, moving, count, track, x, y, parameters.observed, reach
+        )
     at = index + rays if write else -1
     dynamic_term, least, hit = _meet_obstacles(
         scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, observation, at
     )
     if write:
-        _write_state(state, base, x, y, z, fx, fy, observation, index + rays + parameters.observed * FEATURES)
+        _write_state(
+            state, base, x, y, z, fx, fy, observation, index + rays + parameters.observed * FEATURES
+        )
     return shortest, static_term, surface, dynamic_term, least, hit
 
 
 @inner
-def _write_state(state, base, x, y, z, fx, fy, row, at):  # type: ignore[no-untyped-def]
+def _write_state(state, base, x, y, z, fx, fy, row, at):
     """Write the eight numbers of the drone's state, then the direction from start to target."""
     dx, dy = state[base + TARGET * WIDTH] - x, state[base + (TARGET + 1) * WIDTH] - y
     dz = state[base + (TARGET + 2) * WIDTH] - z
@@ -241,13 +275,18 @@ def _write_state(state, base, x, y, z, fx, fy, row, at):  # type: ignore[no-unty
     row[at + 2], row[at + 3], row[at + 4] = dz * inverse, math.sqrt(dx * dx + dy * dy), dz
     row[at + 5], row[at + 6] = vx * fx + vy * fy, vy * fx - vx * fy
     row[at + 7] = state[base + (VELOCITY + 2) * WIDTH]
-    row[at + 8], row[at + 9] = state[base + DIRECTION * WIDTH], state[base + (DIRECTION + 1) * WIDTH]
+    row[at + 8] = state[base + DIRECTION * WIDTH]
+    row[at + 9] = state[base + (DIRECTION + 1) * WIDTH]
     row[at + 10] = float32(0)
 
 
 @inner
-def judge(drones, drone, parameters, has_moving, shortest, static_term, surface, dynamic_term, least, hit):  # type: ignore[no-untyped-def]
-    """Pay one step of a drone, count it in the statistics, end the episode if it must; return the reward."""
+def judge(
+    drones, drone, parameters, has_moving, shortest, static_term, surface, dynamic_term, least, hit
+):
+    """Pay one step of a drone, count it in the statistics, end the episode if it must; return the
+    reward.
+    """
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     running, counters = drones.running, drones.counters
     count, column = drone * COUNTERS, drone * len(STATISTICS)
@@ -258,7 +297,8 @@ def judge(drones, drone, parameters, has_moving, shortest, static_term, surface,
     dy = state[base + (TARGET + 1) * WIDTH] - state[base + (POSITION + 1) * WIDTH]
     dz = state[base + (TARGET + 2) * WIDTH] - z
     distance = math.sqrt(dx * dx + dy * dy + dz * dz)
-    jump_x, jump_y = vx - state[base + PREVIOUS_VELOCITY * WIDTH], vy - state[base + (PREVIOUS_VELOCITY + 1) * WIDTH]
+    jump_x = vx - state[base + PREVIOUS_VELOCITY * WIDTH]
+    jump_y = vy - state[base + (PREVIOUS_VELOCITY + 1) * WIDTH]
     jump_z = vz - state[base + (PREVIOUS_VELOCITY + 2) * WIDTH]
     over = max(z - state[base + HEIGHT_HIGH * WIDTH] - float32(HEIGHT_MARGIN), float32(0))
     under = max(state[base + HEIGHT_LOW * WIDTH] - float32(HEIGHT_MARGIN) - z, float32(0))
@@ -266,8 +306,11 @@ def judge(drones, drone, parameters, has_moving, shortest, static_term, surface,
         parameters.weight_progress * (vx * dx + vy * dy + vz * dz) / max(distance, float32(1e-6)),
         parameters.weight_alive,
         parameters.weight_static * (static_term - parameters.log_reference),
-        parameters.weight_dynamic * (dynamic_term - parameters.log_reference) if has_moving else float32(0),
-        -parameters.weight_smoothness * math.sqrt(jump_x * jump_x + jump_y * jump_y + jump_z * jump_z),
+        parameters.weight_dynamic * (dynamic_term - parameters.log_reference)
+        if has_moving
+        else float32(0),
+        -parameters.weight_smoothness
+        * math.sqrt(jump_x * jump_x + jump_y * jump_y + jump_z * jump_z),
         -parameters.weight_height * (over * over + under * under),
     )
     reward = float32(0)
@@ -276,7 +319,9 @@ def judge(drones, drone, parameters, has_moving, shortest, static_term, surface,
         running[column + FIRST_REWARD + number] += terms[number]
     running[column + PATH_LENGTH] += parameters.dt * math.sqrt(vx * vx + vy * vy + vz * vz)
     running[column + MIN_CLEARANCE] = min(running[column + MIN_CLEARANCE], min(shortest, least))
-    outcome = _outcome(running, column, counters[count + STEP], parameters, z, distance, shortest, surface, hit)
+    outcome = _outcome(
+        running, column, counters[count + STEP], parameters, z, distance, shortest, surface, hit
+    )
     if outcome == GOAL:
         reward += parameters.reward_goal
         running[column + REWARD_GOAL] += parameters.reward_goal
@@ -292,7 +337,7 @@ def judge(drones, drone, parameters, has_moving, shortest, static_term, surface,
 
 
 @inner
-def _outcome(running, column, step, parameters, z, distance, shortest, surface, hit):  # type: ignore[no-untyped-def]
+def _outcome(running, column, step, parameters, z, distance, shortest, surface, hit):
     """Return how the episode ends at this step, or 0; a collision comes before everything else."""
     radius = parameters.collision_radius
     struck = surface < radius * radius if parameters.sphere else shortest < radius
@@ -315,7 +360,7 @@ def _outcome(running, column, step, parameters, z, distance, shortest, surface, 
 
 
 @inner
-def finish(drones, drone, finished, parameters):  # type: ignore[no-untyped-def]
+def finish(drones, drone, finished, parameters):
     """Copy the statistics of an ended episode to its row of `finished`, made final."""
     column, outcome = drone * len(STATISTICS), drones.counters[drone * COUNTERS + OUTCOME]
     for number in range(len(STATISTICS)):

@@ -1,4 +1,6 @@
-"""Static maps: the original's random boxes, drawn bit for bit, and any height field as a few exact boxes."""
+"""Static maps: the original's random boxes, drawn bit for bit, and any height field as a few exact
+boxes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ HEIGHT_PROBABILITIES = (0.10, 0.15, 0.20, 0.55)
 
 @dataclass(frozen=True)
 class RandomMap:
-    """A random map: vertex heights in units of 0.1 m, the boxes drawn (x0, y0, width, length, height) in pixels."""
+    """A random map: vertex heights in units of 0.1 m, the boxes drawn (x0, y0, width, length,
+    height) in pixels.
+    """
 
     vertices: NDArray[np.int16]  # (401, 401)
     boxes: NDArray[np.float64]  # (n, 5)
@@ -29,25 +33,34 @@ class RandomMap:
     def cell_heights(self) -> NDArray[np.float32]:
         """Return the height of each 0.1 m cell of the arena in metres, (400, 400).
 
-        Meshing pulls the lower vertex of every steep edge onto the higher one, so a cell is as high as the
-        lowest of its four vertices, and a box of w pixels is w - 1 cells wide.
+        Meshing pulls the lower vertex of every steep edge onto the higher one, so a cell is as high
+        as the lowest of its four vertices, and a box of w pixels is w - 1 cells wide.
         """
         v = self.vertices
         lowest = np.minimum(np.minimum(v[:-1, :-1], v[1:, :-1]), np.minimum(v[:-1, 1:], v[1:, 1:]))
         return lowest.astype(np.float32) * np.float32(PIXEL)
 
 
-def draw_map(seed: int, num_obstacles: int, *, quantised_widths: bool = True, attempts: int = 100_000) -> RandomMap:
-    """Return the map that the original draws for a seed, from NumPy's legacy generator, number for number."""
+def draw_map(
+    seed: int, num_obstacles: int, *, quantised_widths: bool = True, attempts: int = 100_000
+) -> RandomMap:
+    """Return the map that the original draws for a seed, from NumPy's legacy generator, number for
+    number.
+    """
     generator = np.random.RandomState(seed)
     stream = np.empty(0, np.uint32)
     probabilities = np.cumsum(HEIGHT_PROBABILITIES)
     edges = np.array(HEIGHT_EDGES) / PIXEL
     widest = 1 if quantised_widths else 6
     while True:
-        # Which words are used depends on the words: draw a generous amount, and double it if it was not enough.
-        stream = np.concatenate([stream, _words(generator, max(len(stream), 64 * num_obstacles + 1024))])
-        boxes, retries, complete = _place_boxes(stream, num_obstacles, probabilities, edges, widest, attempts)
+        # Which words are used depends on the words: draw a generous amount, and double it if it was
+        # not enough.
+        stream = np.concatenate(
+            [stream, _words(generator, max(len(stream), 64 * num_obstacles + 1024))]
+        )
+        boxes, retries, complete = _place_boxes(
+            stream, num_obstacles, probabilities, edges, widest, attempts
+        )
         if complete:
             break
     raster = np.zeros((RASTER, RASTER))
@@ -63,15 +76,17 @@ def _words(generator: np.random.RandomState, count: int) -> NDArray[np.uint32]:
 
 
 @kernel()
-def _uniform(stream, position):  # type: ignore[no-untyped-def]
+def _uniform(stream, position):
     """Return a double in [0, 1) as NumPy's legacy generator makes it of two words."""
     high, low = stream[position] >> np.uint32(5), stream[position + 1] >> np.uint32(6)
     return (high * 67108864.0 + low) / 9007199254740992.0, position + 2
 
 
 @kernel()
-def _below(stream, position, largest, mask):  # type: ignore[no-untyped-def]
-    """Return an integer in [0, largest] as NumPy's legacy generator makes it: masked words, rejecting the large."""
+def _below(stream, position, largest, mask):
+    """Return an integer in [0, largest] as NumPy's legacy generator makes it: masked words,
+    rejecting the large.
+    """
     while position < len(stream):
         value = np.int64(stream[position] & np.uint32(mask))
         position += 1
@@ -81,7 +96,7 @@ def _below(stream, position, largest, mask):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _place_boxes(stream, count, probabilities, edges, widest, attempts):  # type: ignore[no-untyped-def]
+def _place_boxes(stream, count, probabilities, edges, widest, attempts):
     boxes, retries = np.zeros((count, 5)), np.zeros(count, np.int64)
     position = 4  # the original first draws a sub-terrain and a difficulty, which change nothing
     reserve = 64  # words that one attempt is most unlikely to exceed
@@ -112,13 +127,19 @@ def _place_boxes(stream, count, probabilities, edges, widest, attempts):  # type
             if _spaced(boxes, k, x, y, width, length):
                 break
             retries[k] = attempt + 1
-        boxes[k, 0], boxes[k, 1], boxes[k, 2], boxes[k, 3], boxes[k, 4] = x, y, width, length, height
+        boxes[k, 0] = x
+        boxes[k, 1] = y
+        boxes[k, 2] = width
+        boxes[k, 3] = length
+        boxes[k, 4] = height
     return boxes, retries, True
 
 
 @kernel()
-def _spaced(boxes, count, x, y, width, length):  # type: ignore[no-untyped-def]
-    """Tell whether a box keeps the original's spacing rule: no gap of 2 to 10 pixels, overlap allowed."""
+def _spaced(boxes, count, x, y, width, length):
+    """Tell whether a box keeps the original's spacing rule: no gap of 2 to 10 pixels, overlap
+    allowed.
+    """
     for k in range(count):
         dx, dy = abs(boxes[k, 0] - x) - width, abs(boxes[k, 1] - y) - length
         if dx < 0 and dy < 0:
@@ -128,14 +149,23 @@ def _spaced(boxes, count, x, y, width, length):  # type: ignore[no-untyped-def]
     return True
 
 
-def boxes_of_heights(heights: NDArray[np.float32], half_width: float = ARENA) -> NDArray[np.float32]:
+def boxes_of_heights(
+    heights: NDArray[np.float32], half_width: float = ARENA
+) -> NDArray[np.float32]:
     """Return boxes (M, 6) of x0, x1, y0, y1, z0, z1 that fill a height field of a square exactly.
 
     Neighbouring cells of equal height are merged into rectangles.
     """
     rows, columns = heights.shape
     rectangles = _rectangles(np.ascontiguousarray(heights, np.float32))
-    scale = np.array([2 * half_width / rows, 2 * half_width / rows, 2 * half_width / columns, 2 * half_width / columns])
+    scale = np.array(
+        [
+            2 * half_width / rows,
+            2 * half_width / rows,
+            2 * half_width / columns,
+            2 * half_width / columns,
+        ]
+    )
     boxes = np.zeros((len(rectangles), 6), np.float32)
     boxes[:, :4] = rectangles[:, :4] * scale - half_width
     boxes[:, 5] = rectangles[:, 4]
@@ -143,8 +173,10 @@ def boxes_of_heights(heights: NDArray[np.float32], half_width: float = ARENA) ->
 
 
 @kernel()
-def _rectangles(heights):  # type: ignore[no-untyped-def]
-    """Return the rectangles of equal height, (M, 5): first row, end row, first column, end column, height."""
+def _rectangles(heights):
+    """Return the rectangles of equal height, (M, 5): first row, end row, first column, end column,
+    height.
+    """
     rows, columns = heights.shape
     taken = np.zeros((rows, columns), np.bool_)
     found = np.zeros((rows * columns, 5))
@@ -170,7 +202,7 @@ def _rectangles(heights):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _same(heights, taken, row, left, right, height):  # type: ignore[no-untyped-def]
+def _same(heights, taken, row, left, right, height):
     for column in range(left, right):
         if taken[row, column] or heights[row, column] != height:
             return False

@@ -9,7 +9,8 @@ __all__ = ["start_threads"]
 
 
 def start_threads() -> int:
-    """Return how many threads numba has, which run from now on; torch keeps the number that it was told to use.
+    """Return how many threads numba has, which run from now on; torch keeps the number that it was
+    told to use.
 
     Where both use the same OpenMP, numba's start would set that number to its own.
     """

@@ -1,4 +1,6 @@
-"""Reads the files of worlds within limits: what a file unpacks to is known before it is unpacked."""
+"""Reads the files of worlds within limits: what a file unpacks to is known before it is
+unpacked.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ MAXIMUM_DIRECTORY = 64 << 10  # bytes of a zip archive's list of files: a thousa
 _ARRAY_BYTES = 16 * MAXIMUM_PIXELS + (64 << 10)  # of the widest numbers, and a header
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-MAXIMUM_SCALAR = 1000  # characters; YAML takes time with the square of it to read 1:1:1:1 as a number
+MAXIMUM_SCALAR = (
+    1000  # characters; YAML takes time with the square of it to read 1:1:1:1 as a number
+)
 _END_OF_ZIP, _END_OF_ZIP64 = b"PK\x05\x06", b"PK\x06\x07"
 _TOLD = 200  # characters of what a library says
 _Read = TypeVar("_Read")
@@ -36,7 +40,9 @@ def check_size(path: Path) -> None:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file holds; aliases, which can stand for billions of values, are refused."""
+    """Return what a YAML file holds; aliases, which can stand for billions of values, are
+    refused.
+    """
     import yaml  # comes with Hydra; only this kind of file needs it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where it is there
@@ -60,9 +66,15 @@ def _check_events(path: Path, events: Any) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         place = f"line {event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
-            raise WorldError(f"{path}: {place} has the alias *{shown(event.anchor)}; write the value itself there")
+            raise WorldError(
+                f"{path}: {place} has the alias *{shown(event.anchor)}; write the value "
+                "itself there"
+            )
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAXIMUM_SCALAR:
-            raise WorldError(f"{path}: {place} has a value of {len(event.value)} characters; expected a number or a word")
+            raise WorldError(
+                f"{path}: {place} has a value of {len(event.value)} characters; expected a "
+                "number or a word"
+            )
         if nodes > MAXIMUM_NODES:
             raise WorldError(f"{path}: more than {MAXIMUM_NODES} values; expected a smaller world")
         if depth > MAXIMUM_DEPTH:
@@ -85,7 +97,9 @@ def read_png(path: Path) -> tuple[NDArray[np.float32], float]:
         with Image.open(file, formats=["PNG"]) as image:
             _check_pixels(path, image.width, image.height)  # a later header may say otherwise
             if image.mode not in ("L", "I;16", "I", "1"):
-                raise WorldError(f"{path}: image mode {image.mode}; expected one grey channel of 8 or 16 bits")
+                raise WorldError(
+                    f"{path}: image mode {image.mode}; expected one grey channel of 8 or 16 bits"
+                )
             white = {"L": 255.0, "1": 1.0}.get(image.mode, 65535.0)
             return np.asarray(image, np.float32), white
 
@@ -102,18 +116,26 @@ def read_npz(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any
 
     def read(file: IO[bytes]) -> tuple[dict[str, NDArray[Any]], list[str]]:
         if file.read(6) == b"\x93NUMPY":
-            raise WorldError(f"{path}: holds one bare array; expected an archive, as numpy.savez writes it")
+            raise WorldError(
+                f"{path}: holds one bare array; expected an archive, as numpy.savez writes it"
+            )
         _check_directory(path, file)
         with zipfile.ZipFile(file) as archive:
             members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-            found = {name: _read_array(path, name, archive, members[name]) for name in wanted if name in members}
+            found = {
+                name: _read_array(path, name, archive, members[name])
+                for name in wanted
+                if name in members
+            }
         return found, list(members)
 
     return _guarded(path, "not a readable NPZ archive", read)
 
 
 def _check_directory(path: Path, file: IO[bytes]) -> None:
-    """Refuse an archive that says it has very many files: Python's zipfile reads all their names."""
+    """Refuse an archive that says it has very many files: Python's zipfile reads all their
+    names.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - (66 << 10)))
     tail = file.read()
@@ -124,12 +146,19 @@ def _check_directory(path: Path, file: IO[bytes]) -> None:
         raise WorldError(f"{path}: a very long list of files; expected heights and half_width only")
 
 
-def _read_array(path: Path, name: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+def _read_array(
+    path: Path, name: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
+) -> NDArray[Any]:
     """Return an array whose size was looked at first; no more bytes are unpacked than it has."""
     if entry.flag_bits & 1:
-        raise WorldError(f"{path}: {name} is encrypted; expected an archive as numpy.savez writes it")
+        raise WorldError(
+            f"{path}: {name} is encrypted; expected an archive as numpy.savez writes it"
+        )
     if entry.file_size > _ARRAY_BYTES:
-        raise WorldError(f"{path}: {name} unpacks to {entry.file_size} bytes; expected at most {MAXIMUM_PIXELS} cells")
+        raise WorldError(
+            f"{path}: {name} unpacks to {entry.file_size} bytes; expected at most "
+            f"{MAXIMUM_PIXELS} cells"
+        )
     with archive.open(entry) as member:
         version = np.lib.format.read_magic(member)
         read_header = {
@@ -144,7 +173,8 @@ def _read_array(path: Path, name: str, archive: zipfile.ZipFile, entry: zipfile.
         size = math.prod(shape) * dtype.itemsize
         if size > _ARRAY_BYTES:
             raise WorldError(
-                f"{path}: {name} of shape {shown(shape)} and type {shown(str(dtype))}; expected at most {MAXIMUM_PIXELS} cells"
+                f"{path}: {name} of shape {shown(shape)} and type {shown(str(dtype))}; expected "
+                f"at most {MAXIMUM_PIXELS} cells"
             )
         content = member.read(size)
         if len(content) != size or member.read(1):  # the second compares the checksum, too

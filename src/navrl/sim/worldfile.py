@@ -1,4 +1,6 @@
-"""Worlds of your own: boxes and cylinders listed in YAML, or heights from a PNG image or an NPZ array."""
+"""Worlds of your own: boxes and cylinders listed in YAML, or heights from a PNG image or an NPZ
+array.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ class World:
     """The static part of one world."""
 
     boxes: NDArray[np.float32]  # (M, 6): x0, x1, y0, y1, z0, z1
-    cylinders: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 5), np.float32))  # x, y, radius, z0, z1
-    starts: NDArray[np.float32] = field(default_factory=lambda: _NO_POINTS)  # (S, 3); empty: random edges
+    # x, y, radius, z0, z1
+    cylinders: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 5), np.float32))
+    # (S, 3); empty: random edges
+    starts: NDArray[np.float32] = field(default_factory=lambda: _NO_POINTS)
     goals: NDArray[np.float32] = field(default_factory=lambda: _NO_POINTS)  # (G, 3)
     name: str = ""
 
@@ -38,13 +42,15 @@ def load_world(path: str | Path) -> World:
 
     Raises:
         FileNotFoundError: there is no such file.
-        WorldError: the file is damaged, of the wrong shape, or describes something impossible; the message says what.
+        WorldError: the file is damaged, of the wrong shape, or describes something impossible; the
+            message says what.
     """
     path = Path(path)
     readers = {".yaml": _read_yaml, ".yml": _read_yaml, ".png": _read_png, ".npz": _read_npz}
     if path.suffix.lower() not in readers:
         raise WorldError(
-            f"{path}: cannot read a world from {path.suffix or 'a file without ending'!r}; expected .yaml, .png or .npz"
+            f"{path}: cannot read a world from {path.suffix or 'a file without ending'!r}; "
+            "expected .yaml, .png or .npz"
         )
     if not path.is_file():
         raise FileNotFoundError(2, "no such world file", str(path))
@@ -55,10 +61,15 @@ def load_world(path: str | Path) -> World:
 def _read_yaml(path: Path) -> World:
     content = read_yaml(path)
     if not isinstance(content, Mapping):
-        raise WorldError(f"{path}: expected keys boxes, cylinders, starts, goals at the top, found {type(content).__name__}")
+        raise WorldError(
+            f"{path}: expected keys boxes, cylinders, starts, goals at the top, found "
+            f"{type(content).__name__}"
+        )
     _known_keys(path, "the file", content, ("name", "boxes", "cylinders", "starts", "goals"))
     boxes = [_box(path, i, entry) for i, entry in enumerate(_entries(path, content, "boxes"))]
-    cylinders = [_cylinder(path, i, entry) for i, entry in enumerate(_entries(path, content, "cylinders"))]
+    cylinders = [
+        _cylinder(path, i, entry) for i, entry in enumerate(_entries(path, content, "cylinders"))
+    ]
     starts, goals = (_points(path, content, key) for key in ("starts", "goals"))
     world = World(
         np.array(boxes, np.float32).reshape(-1, 6),
@@ -89,24 +100,37 @@ def _entries(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
 def _known_keys(path: Path, subject: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in entry:
         if key not in known:
-            raise WorldError(f"{path}: {subject} has an unknown key {shown(key)}.{nearest_name(key, known)}")
+            raise WorldError(
+                f"{path}: {subject} has an unknown key {shown(key)}.{nearest_name(key, known)}"
+            )
 
 
 def _numbers(path: Path, subject: str, value: Any, count: int) -> list[float]:
     values = value if isinstance(value, list) else [value]
-    good = len(values) == count and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    good = len(values) == count and all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in values
+    )
     if not good or not all(abs(v) < 1e9 for v in values):
-        raise WorldError(f"{path}: {subject} is {shown(value)}; expected {count} finite number{'s' if count > 1 else ''}")
+        raise WorldError(
+            f"{path}: {subject} is {shown(value)}; expected {count} finite "
+            f"number{'s' if count > 1 else ''}"
+        )
     return [float(v) for v in values]
 
 
-def _shape(path: Path, subject: str, entry: Any, required: Sequence[str], optional: Sequence[str]) -> Mapping[str, Any]:
+def _shape(
+    path: Path, subject: str, entry: Any, required: Sequence[str], optional: Sequence[str]
+) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise WorldError(f"{path}: {subject} is {shown(entry)}; expected keys {', '.join(required)}")
+        raise WorldError(
+            f"{path}: {subject} is {shown(entry)}; expected keys {', '.join(required)}"
+        )
     _known_keys(path, subject, entry, (*required, *optional))
     missing = [key for key in required if key not in entry]
     if missing:
-        raise WorldError(f"{path}: {subject} has no {' and no '.join(missing)}; expected {', '.join(required)}")
+        raise WorldError(
+            f"{path}: {subject} has no {' and no '.join(missing)}; expected {', '.join(required)}"
+        )
     return entry
 
 
@@ -129,25 +153,37 @@ def _cylinder(path: Path, index: int, entry: Any) -> list[float]:
     (height,) = _numbers(path, f"{subject}.height", entry["height"], 1)
     (bottom,) = _numbers(path, f"{subject}.bottom", entry.get("bottom", 0.0), 1)
     if min(radius, height) <= 0:
-        raise WorldError(f"{path}: {subject} has radius {radius} and height {height}; expected both above 0")
-    _bounded(path, subject, [x - radius, x + radius, y - radius, y + radius, bottom, bottom + height])
+        raise WorldError(
+            f"{path}: {subject} has radius {radius} and height {height}; expected both above 0"
+        )
+    _bounded(
+        path, subject, [x - radius, x + radius, y - radius, y + radius, bottom, bottom + height]
+    )
     return [x, y, radius, bottom, bottom + height]
 
 
 def _bounded(path: Path, subject: str, extent: list[float]) -> list[float]:
     if min(extent[:4]) < -GROUND or max(extent[:4]) > GROUND or not 0 < extent[5] <= MAXIMUM_HEIGHT:
         raise WorldError(
-            f"{path}: {subject} spans x {extent[0]:g}..{extent[1]:g}, y {extent[2]:g}..{extent[3]:g}, top {extent[5]:g}; "
-            f"expected x and y within {GROUND:g} m of the centre and a top between 0 and {MAXIMUM_HEIGHT:g} m"
+            f"{path}: {subject} spans x {extent[0]:g}..{extent[1]:g}, y "
+            f"{extent[2]:g}..{extent[3]:g}, top {extent[5]:g}; "
+            f"expected x and y within {GROUND:g} m of the centre and a top between 0 and "
+            f"{MAXIMUM_HEIGHT:g} m"
         )
     return extent
 
 
 def _points(path: Path, content: Mapping[str, Any], key: str) -> NDArray[np.float32]:
-    points = [_numbers(path, f"{key}[{i}]", entry, 3) for i, entry in enumerate(_entries(path, content, key))]
+    points = [
+        _numbers(path, f"{key}[{i}]", entry, 3)
+        for i, entry in enumerate(_entries(path, content, key))
+    ]
     for i, (x, y, z) in enumerate(points):
         if max(abs(x), abs(y)) > GROUND or not 0.2 < z < 4.0:
-            raise WorldError(f"{path}: {key}[{i}] is {[x, y, z]}; expected x, y within {GROUND:g} m and 0.2 < z < 4")
+            raise WorldError(
+                f"{path}: {key}[{i}] is {[x, y, z]}; expected x, y within {GROUND:g} m and 0.2 "
+                "< z < 4"
+            )
     return np.array(points, np.float32).reshape(-1, 3)
 
 
@@ -158,7 +194,8 @@ def _check_edges(path: Path, world: World) -> None:
     reach += [(np.abs(world.cylinders[:, :2]) + world.cylinders[:, 2:3]).max(initial=0)]
     if max(reach) > EDGE:
         raise WorldError(
-            f"{path}: obstacles reach {max(reach):.1f} m from the centre, where random starts and targets lie (24 m); "
+            f"{path}: obstacles reach {max(reach):.1f} m from the centre, where random starts "
+            "and targets lie (24 m); "
             f"keep them within {EDGE:g} m, or list starts and goals in the file"
         )
 
@@ -169,36 +206,49 @@ def _heights(path: Path, heights: NDArray[Any], half_width: float) -> World:
             f"{path}: heights of shape {shown(heights.shape)}; "
             f"expected two axes, at least 2 x 2, at most {MAXIMUM_PIXELS} cells"
         )
-    if not np.issubdtype(heights.dtype, np.number) or np.issubdtype(heights.dtype, np.complexfloating):
-        raise WorldError(f"{path}: heights of type {shown(str(heights.dtype))}; expected real numbers")
+    if not np.issubdtype(heights.dtype, np.number) or np.issubdtype(
+        heights.dtype, np.complexfloating
+    ):
+        raise WorldError(
+            f"{path}: heights of type {shown(str(heights.dtype))}; expected real numbers"
+        )
     heights = heights.astype(np.float32)
     if not np.isfinite(heights).all() or heights.min() < 0 or heights.max() > MAXIMUM_HEIGHT:
         raise WorldError(
-            f"{path}: heights must be finite, from 0 to {MAXIMUM_HEIGHT:g} m; found {heights.min()} to {heights.max()}"
+            f"{path}: heights must be finite, from 0 to {MAXIMUM_HEIGHT:g} m; found "
+            f"{heights.min()} to {heights.max()}"
         )
     boxes = boxes_of_heights(heights, half_width)
     if len(boxes) > MAXIMUM_SHAPES:
         raise WorldError(
-            f"{path}: makes {len(boxes)} boxes; expected at most {MAXIMUM_SHAPES}: use fewer heights, or a coarser grid"
+            f"{path}: makes {len(boxes)} boxes; expected at most {MAXIMUM_SHAPES}: use fewer "
+            "heights, or a coarser grid"
         )
     return World(boxes, name=path.stem)
 
 
 def _read_png(path: Path) -> World:
-    """Grey levels are heights: black is the ground, white is 6 m; the image covers the 40 m arena, its top is +y."""
+    """Grey levels are heights: black is the ground, white is 6 m; the image covers the 40 m arena,
+    its top is +y.
+    """
     pixels, white = read_png(path)
-    heights = np.round(pixels / white * 60.0) * 0.1  # 0.1 m steps, so that equal heights merge into few boxes
+    # 0.1 m steps, so that equal heights merge into few boxes
+    heights = np.round(pixels / white * 60.0) * 0.1
     return _heights(path, np.ascontiguousarray(heights[::-1].T), ARENA)
 
 
 def _read_npz(path: Path) -> World:
-    """An array `heights` (x, y) in metres, and optionally `half_width`, half the side of the square that it covers."""
+    """An array `heights` (x, y) in metres, and optionally `half_width`, half the side of the square
+    that it covers.
+    """
     arrays, names = read_npz(path, ("heights", "half_width"))
     if "heights" not in arrays:
         raise WorldError(f"{path}: holds {_listed(names)}; expected an array named heights")
     width = arrays.get("half_width", np.array(ARENA))
     if width.size != 1 or width.dtype.kind not in "iuf" or not 1.0 <= float(width.item()) <= EDGE:
-        raise WorldError(f"{path}: half_width is {shown(width.tolist())}; expected one number from 1 to {EDGE:g}")
+        raise WorldError(
+            f"{path}: half_width is {shown(width.tolist())}; expected one number from 1 to {EDGE:g}"
+        )
     return _heights(path, arrays["heights"], float(width.item()))
 
 

@@ -1,4 +1,6 @@
-"""The pool of worlds as flat arrays that the kernel reads: obstacles, a grid of what is near, moving obstacles."""
+"""The pool of worlds as flat arrays that the kernel reads: obstacles, a grid of what is near,
+moving obstacles.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,17 @@ ORIGIN_ATTEMPTS = 2000  # before moving obstacles may start closer to each other
 
 @dataclass(frozen=True)
 class WorldPool:
-    """All worlds of an environment; nothing in it changes while drones fly, but a new seed draws new origins."""
+    """All worlds of an environment; nothing in it changes while drones fly, but a new seed draws
+    new origins.
+    """
 
     worlds: list[World]
     shapes: NDArray[np.float32]  # (B, SHAPE): x0, x1, y0, y1, z0, z1, 1 if a cylinder, unused
     near: NDArray[np.int32]  # (K,) rows of `shapes`, grouped by world and cell, nearest first
     near_start: NDArray[np.int32]  # (W, GRID * GRID + 1) where each cell's group starts in `near`
     points: NDArray[np.float32]  # (P, 3) given starts and goals
-    point_ranges: NDArray[np.int32]  # (W, 4): first start, number of starts, first goal, number of goals
+    # (W, 4): first start, number of starts, first goal, number of goals
+    point_ranges: NDArray[np.int32]
     moving_counts: NDArray[np.int32]  # (W,)
     moving_sizes: NDArray[np.float32]  # (W, 2, D): width in m; 1 if a tall cylinder
     moving_origins: NDArray[np.float32]  # (W, 3, D)
@@ -48,7 +53,9 @@ class WorldPool:
 
 
 def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
-    """Return the worlds that the settings describe; `seed` only moves the origins of moving obstacles."""
+    """Return the worlds that the settings describe; `seed` only moves the origins of moving
+    obstacles.
+    """
     worlds = _static_worlds(settings)
     shapes = [_shapes_of(world) for world in worlds]
     near_start, near = [], []
@@ -64,7 +71,9 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
     pool = WorldPool(
         worlds=worlds,
         shapes=np.concatenate([*shapes, np.zeros((1, SHAPE), np.float32)]),
-        near=np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(np.int32),  # read in whole groups
+        near=np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(
+            np.int32
+        ),  # read in whole groups
         near_start=np.stack(near_start).astype(np.int32),
         points=points,
         point_ranges=ranges,
@@ -93,7 +102,12 @@ def _static_worlds(settings: NavigationSettings) -> list[World]:
         seed = task.map_seed + (0 if task.same_map else w)
         count = per_world(task.obstacles_per_world, task.num_obstacles, w)
         if (seed, count) not in known:
-            drawn = draw_map(seed, count, quantised_widths=task.quantised_widths, attempts=task.placement_attempts)
+            drawn = draw_map(
+                seed,
+                count,
+                quantised_widths=task.quantised_widths,
+                attempts=task.placement_attempts,
+            )
             known[seed, count] = World(boxes_of_heights(drawn.cell_heights()), name=f"map {seed}")
         worlds.append(known[seed, count])
     return worlds
@@ -113,8 +127,12 @@ def _shapes_of(world: World) -> NDArray[np.float32]:
     return shapes
 
 
-def _near_lists(shapes: NDArray[np.float32], reach: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each cell of the grid, the shapes within `reach` of some point of it, nearest first."""
+def _near_lists(
+    shapes: NDArray[np.float32], reach: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return, for each cell of the grid, the shapes within `reach` of some point of it, nearest
+    first.
+    """
     cells, rows, squared = _near_pairs(shapes, reach)
     order = np.lexsort((squared, cells))
     start = np.zeros(GRID * GRID + 1, np.int64)
@@ -123,8 +141,10 @@ def _near_lists(shapes: NDArray[np.float32], reach: float) -> tuple[NDArray[np.i
 
 
 @kernel()
-def _near_pairs(shapes, reach):  # type: ignore[no-untyped-def]
-    """Return all pairs of a cell and a shape within `reach` of it, and the squared distance between them."""
+def _near_pairs(shapes, reach):
+    """Return all pairs of a cell and a shape within `reach` of it, and the squared distance between
+    them.
+    """
     room = 1024
     cells, rows, squared = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
     used = 0
@@ -148,7 +168,7 @@ def _near_pairs(shapes, reach):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _cells_between(low, high):  # type: ignore[no-untyped-def]
+def _cells_between(low, high):
     """Return the first and last cell along an axis that an interval touches."""
     first = math.floor((low - GRID_ORIGIN) / CELL)
     last = math.floor((high - GRID_ORIGIN) / CELL)
@@ -156,7 +176,8 @@ def _cells_between(low, high):  # type: ignore[no-untyped-def]
 
 
 def _points_of(worlds: list[World]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    points: list[NDArray[np.float32]] = [np.zeros((1, 3), np.float32)]  # never empty: the kernel takes its address
+    # never empty: the kernel takes its address
+    points: list[NDArray[np.float32]] = [np.zeros((1, 3), np.float32)]
     ranges, used = [], 1
     for world in worlds:
         ranges.append([used, len(world.starts), used + len(world.starts), len(world.goals)])
@@ -168,8 +189,13 @@ def _points_of(worlds: list[World]) -> tuple[NDArray[np.float32], NDArray[np.int
 def _moving_obstacles(
     settings: MovingSettings, num_worlds: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D): eight equal classes, four boxes then four cylinders."""
-    wanted = [per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8 for w in range(num_worlds)]
+    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D): eight equal classes, four boxes
+    then four cylinders.
+    """
+    wanted = [
+        per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8
+        for w in range(num_worlds)
+    ]
     padded = -(-max(1, *wanted) // WIDTH) * WIDTH
     sizes = np.zeros((num_worlds, 2, padded), np.float32)
     origins = np.full((num_worlds, 3, padded), FAR, np.float32)
@@ -181,7 +207,7 @@ def _moving_obstacles(
 
 
 @kernel()
-def _draw_origins(origins, count, seed, world):  # type: ignore[no-untyped-def]
+def _draw_origins(origins, count, seed, world):
     spacing = 2.0 * math.sqrt(ARENA * ARENA / max(count, 1))
     for k in range(count):
         distance, attempt = spacing, 0

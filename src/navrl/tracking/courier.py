@@ -1,7 +1,8 @@
-"""A process that carries the records of one run to one tracker: `python -m navrl.tracking.courier RUN TRACKER`.
+"""A process that carries the records of one run to one tracker: `python -m navrl.tracking.courier
+RUN TRACKER`.
 
-It may be killed at any moment, and kills itself when the tracker does not answer in time; what it has not noted as
-delivered, the next one delivers. It loads neither torch nor the simulator.
+It may be killed at any moment, and kills itself when the tracker does not answer in time; what it
+has not noted as delivered, the next one delivers. It loads neither torch nor the simulator.
 """
 
 from __future__ import annotations
@@ -26,18 +27,23 @@ from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
 POLL = 0.1  # s between looks at the queue
-NICENESS = 10  # a tenth of a core beside a busy training; with 19 W&B's client is not loaded in time
+NICENESS = (
+    10  # a tenth of a core beside a busy training; with 19 W&B's client is not loaded in time
+)
 BACK_OFF = (0.5, 30.0)  # s after the first failure, and at most
 ATTEMPTS = 3  # of a courier that no training waits for
 ROWS = ("metrics", "image", "video")
 STORED = ("artifact", "alias", "delete")
 
 
-Limit = Callable[[str, float], contextlib.AbstractContextManager[None]]  # what is done, and seconds beyond the deadline
+# what is done, and seconds beyond the deadline
+Limit = Callable[[str, float], contextlib.AbstractContextManager[None]]
 
 
 class Courier:
-    """Carries what a tracker lacks, in two lanes: a model that cannot be delivered does not hold the metrics up."""
+    """Carries what a tracker lacks, in two lanes: a model that cannot be delivered does not hold
+    the metrics up.
+    """
 
     def __init__(self, spool: Spool, journal: Journal, limit: Limit) -> None:
         self._spool, self._journal, self._limit = spool, journal, limit
@@ -60,8 +66,12 @@ class Courier:
         missing = self.missing()
         if missing:
             self._spool.sync()
-        lanes = ([record for record in missing if (record["kind"] in STORED) is stored] for stored in (False, True))
-        whole = [self._lane(lane) for lane in lanes]  # the second lane runs whatever the first one does
+        lanes = (
+            [record for record in missing if (record["kind"] in STORED) is stored]
+            for stored in (False, True)
+        )
+        # the second lane runs whatever the first one does
+        whole = [self._lane(lane) for lane in lanes]
         return all(whole)
 
     def finish(self) -> bool:
@@ -111,12 +121,16 @@ class Courier:
     def _size(self, record: dict[str, Any]) -> int:
         """Return the size of a record's file."""
         try:
-            return (self._spool.files / record["sha256"]).stat().st_size if "sha256" in record else 0
+            return (
+                (self._spool.files / record["sha256"]).stat().st_size if "sha256" in record else 0
+            )
         except OSError:
             return 0
 
     def _carry(self, record: dict[str, Any]) -> str | None:
-        """Deliver a record and return what the tracker calls it, or None where it has yet to confirm it."""
+        """Deliver a record and return what the tracker calls it, or None where it has yet to
+        confirm it.
+        """
         kind, number = record["kind"], record["number"]
         if kind in ("run", "end"):
             return ""
@@ -133,7 +147,8 @@ class Courier:
         elif kind == "summary":
             mirror.summary(_known(record["values"]))
         elif kind == "artifact":
-            file, metadata = self._spool.file(record["sha256"]), {**record["metadata"], "file": record["file"]}
+            file = self._spool.file(record["sha256"])
+            metadata = {**record["metadata"], "file": record["file"]}
             return mirror.upload(file, record["name"], aliases=record["aliases"], metadata=metadata)
         elif kind == "alias":
             mirror.set_alias(record["name"], record["alias"], self._version(record["of"]))
@@ -154,17 +169,23 @@ class Courier:
     def _version(self, number: int) -> str:
         """Return what the tracker calls the model of a record."""
         if number in self._journal.refused:
-            raise Undeliverable(f"the model of record {number} was refused: {self._journal.refused[number]}")
+            raise Undeliverable(
+                f"the model of record {number} was refused: {self._journal.refused[number]}"
+            )
         if not (label := self._journal.done.get(number)):
             raise Undeliverable(f"{self._journal.tracker} has no model of record {number}")
         return label
 
     def _open(self) -> Mirror:
         if self._mirror is None:
-            info = next(record for record in reversed(self._spool.records) if record["kind"] == "run")
+            info = next(
+                record for record in reversed(self._spool.records) if record["kind"] == "run"
+            )
             options = info["options"].get(self._journal.tracker, {})
             mirror = open_mirror(self._journal.tracker, folder=self._spool.run, **options)
-            run = RunInfo(id=info["id"], name=info["name"], folder=self._spool.run, config=info["config"])
+            run = RunInfo(
+                id=info["id"], name=info["name"], folder=self._spool.run, config=info["config"]
+            )
             self._last = mirror.start(run)
             self._mirror = mirror
             for service in _services(os.getpid()):
@@ -173,11 +194,15 @@ class Courier:
 
 
 class Watch:
-    """Ends the process, with all that it has started, when a call takes too long or the patience is over."""
+    """Ends the process, with all that it has started, when a call takes too long or the patience is
+    over.
+    """
 
     def __init__(self, journal: Path, deadline: float, stop: Callable[[], None]) -> None:
         self._journal, self._deadline, self._stop = journal, deadline, stop
-        self._call: tuple[float, str, float] | None = None  # when it is over, what it is, the seconds it was given
+        self._call: tuple[float, str, float] | None = (
+            None  # when it is over, what it is, the seconds it was given
+        )
         self.end: float | None = None  # when the patience is over
         threading.Thread(target=self._look, name="navrl-watch", daemon=True).start()
 
@@ -208,7 +233,8 @@ class Watch:
 
 
 def end_services(courier: int) -> None:
-    """Kill the process that W&B's client has started for a courier that is dead, or is this very process.
+    """Kill the process that W&B's client has started for a courier that is dead, or is this very
+    process.
 
     It would outlive the courier, for hours if no server answers.
     """
@@ -224,7 +250,11 @@ def _services(courier: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         words = _words(int(entry.name))
-        if words and words[0].endswith(b"/wandb-core") and (b"--pid", str(courier).encode()) in pairwise(words):
+        if (
+            words
+            and words[0].endswith(b"/wandb-core")
+            and (b"--pid", str(courier).encode()) in pairwise(words)
+        ):
             found.append(int(entry.name))
     return found
 
@@ -251,8 +281,12 @@ def _stop_all() -> None:
     os._exit(OVERDUE)
 
 
-def deliver(run: Path, tracker: str, *, parent: int | None = None, deadline: float | None = None) -> int:
-    """Carry records until there are no more: with a parent, until its run has ended; return the exit code."""
+def deliver(
+    run: Path, tracker: str, *, parent: int | None = None, deadline: float | None = None
+) -> int:
+    """Carry records until there are no more: with a parent, until its run has ended; return the
+    exit code.
+    """
     spool = Spool(run)
     with Journal(spool, tracker) as journal:
         if not journal.lock():
@@ -274,7 +308,9 @@ def _serve(courier: Courier, spool: Spool, watch: Watch, parent: int) -> int:
     while True:
         ended = os.getppid() != parent or has_ended(spool)
         if ended and watch.end is None:
-            watch.end = time.monotonic() + next(r["patience"] for r in reversed(spool.records) if r["kind"] == "run")
+            watch.end = time.monotonic() + next(
+                r["patience"] for r in reversed(spool.records) if r["kind"] == "run"
+            )
             resting = 0.0
         if time.monotonic() >= resting:
             whole = courier.round()
@@ -316,7 +352,9 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values without those that were not finite, which are null in the queue: no tracker can draw them."""
+    """Return the values without those that were not finite, which are null in the queue: no tracker
+    can draw them.
+    """
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -327,7 +365,9 @@ def _short(error: BaseException) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a process."""
-    parser = argparse.ArgumentParser(prog="python -m navrl.tracking.courier", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m navrl.tracking.courier", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("tracker")
     parser.add_argument("--parent", type=int, help="the process of the training, to end with")

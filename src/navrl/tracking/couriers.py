@@ -1,7 +1,9 @@
-"""Keeps the courier processes of a run alive: `python -m navrl.tracking.couriers RUN TRACKER... --parent PID`.
+"""Keeps the courier processes of a run alive: `python -m navrl.tracking.couriers RUN TRACKER...
+--parent PID`.
 
-A process of its own, started once: to start a process stops all threads of the one that starts it, for milliseconds on a
-good day, and training is not to wait for couriers that die and are sent again.
+A process of its own, started once: to start a process stops all threads of the one that starts it,
+for milliseconds on a good day, and training is not to wait for couriers that die and are sent
+again.
 """
 
 from __future__ import annotations
@@ -25,22 +27,37 @@ DEATH = 1.0  # s that killed processes have to be gone
 _OUTPUT_LIMIT = 1 << 20  # bytes of what couriers have printed that are kept when another one starts
 
 
-def start_couriers(run: Path, trackers: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start the process that sends a courier to each tracker, for as long as this process lives and the run goes on.
+def start_couriers(
+    run: Path, trackers: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the process that sends a courier to each tracker, for as long as this process lives and
+    the run goes on.
 
     What is secret goes into `environment`, on top of that of this process: all users see arguments.
     """
     words = (*trackers, "--parent", str(os.getpid()))
-    return _start(Spool(run), "couriers", "navrl.tracking.couriers", *words, environment=environment or {})
+    return _start(
+        Spool(run), "couriers", "navrl.tracking.couriers", *words, environment=environment or {}
+    )
 
 
-def start_courier(spool: Spool, tracker: str, *options: str, own_session: bool = True) -> subprocess.Popen[bytes]:
-    """Start a process that carries the records of a run to a tracker; what it prints goes to `TRACKER.output`."""
-    return _start(spool, tracker, "navrl.tracking.courier", tracker, *options, own_session=own_session)
+def start_courier(
+    spool: Spool, tracker: str, *options: str, own_session: bool = True
+) -> subprocess.Popen[bytes]:
+    """Start a process that carries the records of a run to a tracker; what it prints goes to
+    `TRACKER.output`.
+    """
+    return _start(
+        spool, tracker, "navrl.tracking.courier", tracker, *options, own_session=own_session
+    )
 
 
-def end_couriers(process: subprocess.Popen[bytes], until: float, spool: Spool, trackers: Sequence[str]) -> None:
-    """Wait for a process and those that it has started, until a moment of `time.monotonic`; then kill them."""
+def end_couriers(
+    process: subprocess.Popen[bytes], until: float, spool: Spool, trackers: Sequence[str]
+) -> None:
+    """Wait for a process and those that it has started, until a moment of `time.monotonic`; then
+    kill them.
+    """
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(0.0, until - time.monotonic()))
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -49,7 +66,9 @@ def end_couriers(process: subprocess.Popen[bytes], until: float, spool: Spool, t
         process.wait(DEATH)
     until = time.monotonic() + DEATH
     for courier in [Journal(spool, tracker).courier() for tracker in trackers]:
-        while is_alive(courier) and time.monotonic() < until:  # it was killed, but not waited for: it is not our child
+        while (
+            is_alive(courier) and time.monotonic() < until
+        ):  # it was killed, but not waited for: it is not our child
             time.sleep(0.005)
         if not is_alive(courier):  # else it is none of ours: another process delivers
             end_services(courier)
@@ -69,7 +88,8 @@ def _start(
         if output.stat().st_size > _OUTPUT_LIMIT:
             output.unlink()
     command = [sys.executable, "-m", module, str(spool.run.resolve()), *words]
-    # A script that uses W&B itself has a service of W&B's client, which ends with the script: couriers have their own.
+    # A script that uses W&B itself has a service of W&B's client, which ends with the script:
+    # couriers have their own.
     inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     with open(output, "ab", opener=open_private) as file:
         # A session of its own: Ctrl+C is for the training, which ends it in good time.
@@ -93,7 +113,9 @@ class Couriers:
         self._pause = dict.fromkeys(self._processes, RESTART[0])
 
     def tend(self, ended: bool) -> bool:
-        """Start those that do not run, with some rest after a death, but none after the end; return whether any runs."""
+        """Start those that do not run, with some rest after a death, but none after the end; return
+        whether any runs.
+        """
         now = time.monotonic()
         for tracker, process in self._processes.items():
             if process is not None and process.poll() is not None:
@@ -102,13 +124,19 @@ class Couriers:
                 self._pause[tracker] = min(2 * self._pause[tracker], RESTART[1])
             elif process is None and now >= self._next[tracker] and not ended:
                 options = ("--parent", str(os.getpid()))
-                self._processes[tracker] = start_courier(self._spool, tracker, *options, own_session=False)
+                self._processes[tracker] = start_courier(
+                    self._spool, tracker, *options, own_session=False
+                )
         return any(process is not None for process in self._processes.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a process, until the run has ended or its process is dead; the couriers notice both by themselves."""
-    parser = argparse.ArgumentParser(prog="python -m navrl.tracking.couriers", description=(__doc__ or "").splitlines()[0])
+    """Run as a process, until the run has ended or its process is dead; the couriers notice both by
+    themselves.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m navrl.tracking.couriers", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("trackers", nargs="+")
     parser.add_argument("--parent", type=int, required=True)

@@ -1,8 +1,10 @@
-"""What a training uses: `Tracking` takes metrics, pictures and models, and returns at once whatever the trackers do.
+"""What a training uses: `Tracking` takes metrics, pictures and models, and returns at once whatever
+the trackers do.
 
-A thread writes what it is given to the queue in the run's folder; courier processes carry it from there. The caller waits
-until the record is safe from a kill, which takes a fraction of a millisecond, and never longer than `WAIT`: a disk that is
-slower than that is waited for by the thread alone.
+A thread writes what it is given to the queue in the run's folder; courier processes carry it from
+there. The caller waits until the record is safe from a kill, which takes a fraction of a
+millisecond, and never longer than `WAIT`: a disk that is slower than that is waited for by the
+thread alone.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from navrl.tracking.spool import Journal, Spool
 WAIT = 0.02  # s that a caller waits for the disk at most
 FIRST_WAIT = 1.0  # s that the beginning of a run waits for the disk at most
 HELD = 10_000  # records that are kept in memory while the disk takes none
-HELD_FILES = 64  # of them with an open file or a whole model: a process may open a thousand files, and training needs some
+# of them with an open file or a whole model: a process may open a thousand files, and training
+# needs some
+HELD_FILES = 64
 RETRY = 0.5  # s after the disk has failed
 KEEP_NO_MODELS = {"tensorboard"}
 Work = Callable[[Spool], object]
@@ -60,7 +64,8 @@ def current_tracking() -> Tracking | None:
 
 
 class Tracking:
-    """Takes what a run wants to show, for any number of trackers. What goes wrong there is one warning, never more.
+    """Takes what a run wants to show, for any number of trackers. What goes wrong there is one
+    warning, never more.
 
     >>> with Tracking(TrackingSettings(), {"seed": 0}, Path("runs/a")) as tracking:
     ...     tracking.log(1, {"train/kl": 0.1})
@@ -70,13 +75,17 @@ class Tracking:
         MissingExtraError: they name one that is not installed.
     """
 
-    def __init__(self, settings: TrackingSettings, config: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, settings: TrackingSettings, config: Mapping[str, Any], folder: str | os.PathLike[str]
+    ) -> None:
         check_trackers(settings)
         self.folder = Path(folder)
         self._settings = settings
         self._trackers = _wanted(settings)
         self._live = _live(settings)
-        self._before: dict[str, int] = {}  # the last step of each metric that an earlier session has logged
+        self._before: dict[
+            str, int
+        ] = {}  # the last step of each metric that an earlier session has logged
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._waiting = 0  # records that are not on the disk yet
         self._heavy = 0  # of them with a file or a model
@@ -87,10 +96,13 @@ class Tracking:
             return
         spool = Spool(self.folder)
         begun = self._begin(spool, config)
-        self._thread = threading.Thread(target=self._write, args=(spool,), name="navrl-tracking", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write, args=(spool,), name="navrl-tracking", daemon=True
+        )
         self._thread.start()
         self._hand_over(begun, FIRST_WAIT)
-        self._couriers = self._start_couriers()  # now, or they take the end of an earlier session for that of this one
+        # now, or they take the end of an earlier session for that of this one
+        self._couriers = self._start_couriers()
         _open.append(self)
 
     @property
@@ -104,9 +116,15 @@ class Tracking:
         return not self._trackers or not set(self._trackers) <= KEEP_NO_MODELS
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take the metrics of a step. Those that this run has logged before it was resumed are not logged again."""
+        """Take the metrics of a step. Those that this run has logged before it was resumed are not
+        logged again.
+        """
         if self._thread is not None:
-            fresh = {key: plain_value(value, key) for key, value in values.items() if step > self._before.get(key, -1)}
+            fresh = {
+                key: plain_value(value, key)
+                for key, value in values.items()
+                if step > self._before.get(key, -1)
+            }
             if fresh:
                 self._hand_over(lambda spool: spool.append("metrics", step=int(step), values=fresh))
 
@@ -142,7 +160,8 @@ class Tracking:
         aliases: Collection[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take a model whose file has yet to be written: `write(path)` is called by the thread, some time later.
+        """Take a model whose file has yet to be written: `write(path)` is called by the thread,
+        some time later.
 
         Raises:
             RegistryError: the name or an alias is illegal.
@@ -164,14 +183,18 @@ class Tracking:
         self._hand_over(lambda spool: spool.append("summary", values=plain))
 
     def flush(self, seconds: float = 10.0) -> bool:
-        """Wait until everything is in the queue on the disk, but not for long; return whether it is."""
+        """Wait until everything is in the queue on the disk, but not for long; return whether it
+        is.
+        """
         until = time.monotonic() + seconds
         while self._waiting and time.monotonic() < until:
             time.sleep(0.005)
         return not self._waiting
 
     def close(self) -> None:
-        """Give the trackers a last while to take what is queued; the rest waits for `navrl sync`."""
+        """Give the trackers a last while to take what is queued; the rest waits for `navrl
+        sync`.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -182,16 +205,26 @@ class Tracking:
         if self._couriers is not None:
             end_couriers(self._couriers, until, Spool(self.folder), self._live)
         if thread.is_alive() or self._waiting:
-            self._warn("lost", f"{self._waiting} records could not be written to {self.folder} and are lost to the trackers")
+            self._warn(
+                "lost",
+                f"{self._waiting} records could not be written to {self.folder} and are lost to "
+                "the trackers",
+            )
         self._report()
 
     def _begin(self, spool: Spool, config: Mapping[str, Any]) -> Work:
-        """Return what writes the record that begins a session; the run keeps its identity over many of them."""
+        """Return what writes the record that begins a session; the run keeps its identity over many
+        of them.
+        """
         settings, runs = self._settings, []
         for record in spool.read():
             if record["kind"] == "run":
                 runs.append(record)
-            shown = {"metrics": record.get("values", ()), "image": (record.get("name"),), "video": (record.get("name"),)}
+            shown = {
+                "metrics": record.get("values", ()),
+                "image": (record.get("name"),),
+                "video": (record.get("name"),),
+            }
             for key in shown.get(record["kind"], ()):
                 self._before[key] = max(record["step"], self._before.get(key, -1))
         wandb = settings.wandb
@@ -204,9 +237,15 @@ class Tracking:
         plain = redacted(plain_value(config, "config"))
         name = wandb.name or self.folder.resolve().name
         return lambda spool: spool.tidy().append(
-            "run", id=identity, name=name, trackers=[*self._trackers], options=options, config=plain,
-            patience=settings.patience, deadline=settings.deadline,
-        )  # fmt: skip
+            "run",
+            id=identity,
+            name=name,
+            trackers=[*self._trackers],
+            options=options,
+            config=plain,
+            patience=settings.patience,
+            deadline=settings.deadline,
+        )
 
     def _start_couriers(self) -> subprocess.Popen[bytes] | None:
         uri = self._settings.mlflow.uri
@@ -215,11 +254,18 @@ class Tracking:
             if "mlflow" in self._live:
                 check_secret(uri)
         except TrackingError as error:
-            self._warn("secret", f"mlflow.uri {error}, or type mlflow.uri=... again; until then records wait in the queue")
+            self._warn(
+                "secret",
+                f"mlflow.uri {error}, or type mlflow.uri=... again; until then records wait in "
+                "the queue",
+            )
         try:
             return start_couriers(self.folder, self._live, environment) if self._live else None
         except OSError as error:
-            self._warn("couriers", f"nothing will be delivered to {', '.join(self._live)} during this run: {error}")
+            self._warn(
+                "couriers",
+                f"nothing will be delivered to {', '.join(self._live)} during this run: {error}",
+            )
             return None
 
     def _media(self, kind: str, step: int, name: str, path: Path) -> None:
@@ -249,18 +295,26 @@ class Tracking:
 
         self._hand_over(work, heavy=True, descriptor=descriptor)
 
-    def _hand_over(self, work: Work, seconds: float = WAIT, *, heavy: bool = False, descriptor: int = -1) -> None:
-        """Give the thread something to write and wait a moment for it, unless it is behind already."""
+    def _hand_over(
+        self, work: Work, seconds: float = WAIT, *, heavy: bool = False, descriptor: int = -1
+    ) -> None:
+        """Give the thread something to write and wait a moment for it, unless it is behind
+        already.
+        """
         if self._thread is None:
             return
         task = _Task(work, threading.Event(), heavy, descriptor)
         with self._lock:
-            behind, full = self._waiting > 0, self._waiting >= HELD or (heavy and self._heavy >= HELD_FILES)
+            behind = self._waiting > 0
+            full = self._waiting >= HELD or (heavy and self._heavy >= HELD_FILES)
             self._waiting += 1
             self._heavy += heavy
         if full:
             self._done_with(task)
-            self._warn("full", f"the disk of {self.folder} takes nothing; records for the trackers are dropped")
+            self._warn(
+                "full",
+                f"the disk of {self.folder} takes nothing; records for the trackers are dropped",
+            )
             return
         self._queue.put(task)
         if not behind:
@@ -298,7 +352,10 @@ class Tracking:
             try:
                 held[0].work(spool)
             except OSError as error:
-                self._warn("disk", f"{spool.folder} cannot be written: {error.strerror}; records wait in memory")
+                self._warn(
+                    "disk",
+                    f"{spool.folder} cannot be written: {error.strerror}; records wait in memory",
+                )
                 return
             except Exception as error:  # of what was to be written: not worth a training
                 self._warn("record", f"something could not be queued for the trackers: {error}")
@@ -312,7 +369,10 @@ class Tracking:
                 journal = Journal(spool, tracker).read()
                 if left := len(journal.missing(spool.read())):
                     reason = f" ({journal.failure})" if journal.failure else ""
-                    told = f"{left} records have not reached {tracker}{reason}; `navrl sync {self.folder}` delivers them"
+                    told = (
+                        f"{left} records have not reached {tracker}{reason}; `navrl sync "
+                        f"{self.folder}` delivers them"
+                    )
                     self._warn(tracker, told)
 
     def _warn(self, about: str, message: str) -> None:
@@ -323,14 +383,26 @@ class Tracking:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
-def _artifact_record(name: str, file_name: str, aliases: Collection[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def _artifact_record(
+    name: str, file_name: str, aliases: Collection[str], metadata: Mapping[str, Any] | None
+) -> dict[str, Any]:
     labels = [check_alias(alias) for alias in dict.fromkeys(aliases)]
     plain = plain_value(metadata or {}, "metadata")
-    return {"name": check_name(name), "file": legal_file_name(file_name), "aliases": labels, "metadata": plain}
+    return {
+        "name": check_name(name),
+        "file": legal_file_name(file_name),
+        "aliases": labels,
+        "metadata": plain,
+    }
 
 
 def _wanted(settings: TrackingSettings) -> tuple[str, ...]:
@@ -341,7 +413,9 @@ def _wanted(settings: TrackingSettings) -> tuple[str, ...]:
 
 def _live(settings: TrackingSettings) -> list[str]:
     """Return the trackers that are delivered to during a run."""
-    return [name for name in _wanted(settings) if name != "wandb" or settings.wandb.mode == "online"]
+    return [
+        name for name in _wanted(settings) if name != "wandb" or settings.wandb.mode == "online"
+    ]
 
 
 def check_trackers(settings: TrackingSettings) -> None:

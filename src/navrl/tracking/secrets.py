@@ -1,7 +1,7 @@
 """Passwords and tokens in addresses: never in a file, and taken from the environment when needed.
 
-A run records `http://ada:***@host:5000` where `http://ada:PASSWORD@host:5000` was typed. The process
-that trains keeps the whole address in memory, and hands it to delivery processes in their
+A run records `http://ada:***@host:5000` where `http://ada:PASSWORD@host:5000` was typed. The
+process that trains keeps the whole address in memory, and hands it to delivery processes in their
 environment, which no other user can read.
 """
 
@@ -55,7 +55,9 @@ def redacted(value: Any) -> Any:
 
 
 def check_address(key: str, address: str) -> None:
-    """Raise a ConfigError for what is no address, or one whose password cannot be told from the rest."""
+    """Raise a ConfigError for what is no address, or one whose password cannot be told from the
+    rest.
+    """
     if not _is_clear(address):
         raise ConfigError(
             f"{key} is no address; expected scheme://[user:password@]host[:port]/path, with "

@@ -1,4 +1,6 @@
-"""Where a run's metrics and models are mirrored to, and how long anybody waits: keys `tracker*`, `wandb.*`, `mlflow.*`."""
+"""Where a run's metrics and models are mirrored to, and how long anybody waits: keys `tracker*`,
+`wandb.*`, `mlflow.*`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")
 class WandbSettings:
     """Keys `wandb.*`: the run in Weights & Biases. The run's folder has everything in any case."""
 
-    mode: str = "disabled"  # or offline (everything waits in the run's folder for `navrl sync`), or online
+    mode: str = (
+        "disabled"  # or offline (everything waits in the run's folder for `navrl sync`), or online
+    )
     project: str = "NavRL"  # of every tracker
     name: str = ""  # of the run; default: its folder's
     entity: str = ""
@@ -47,7 +51,9 @@ class TrackingSettings:
     wandb: WandbSettings = field(default_factory=WandbSettings)
     mlflow: MlflowSettings = field(default_factory=MlflowSettings)
     patience: float = 8.0  # s that the end of a run waits for its trackers
-    deadline: float = 60.0  # s that a tracker has to answer before its courier is ended and another one sent
+    deadline: float = (
+        60.0  # s that a tracker has to answer before its courier is ended and another one sent
+    )
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -56,10 +62,14 @@ class TrackingSettings:
         for name in self.trackers:
             if name not in TRACKERS:
                 raise ConfigError(
-                    f"tracker {name!r} is unknown; there are {', '.join(TRACKERS)}.{nearest_name(name, TRACKERS)}"
+                    f"tracker {name!r} is unknown; there are "
+                    f"{', '.join(TRACKERS)}.{nearest_name(name, TRACKERS)}"
                 )
         if "wandb" in self.trackers and self.wandb.mode == "disabled":
-            raise ConfigError("tracker names wandb, but wandb.mode is disabled; add wandb.mode=online or wandb.mode=offline")
+            raise ConfigError(
+                "tracker names wandb, but wandb.mode is disabled; add wandb.mode=online or "
+                "wandb.mode=offline"
+            )
         if not 0 <= self.patience <= 3600:
             raise ConfigError(f"tracker_patience is {self.patience}; expected 0 to 3600 seconds")
         if not 0.1 <= self.deadline <= 3600:
@@ -75,5 +85,7 @@ def tracker_names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, Iterable) or not all(isinstance(name, str) for name in value):
-        raise ConfigError(f"tracker is {value!r}; expected names such as tracker=mlflow or tracker=[wandb,mlflow]")
+        raise ConfigError(
+            f"tracker is {value!r}; expected names such as tracker=mlflow or tracker=[wandb,mlflow]"
+        )
     return tuple(dict.fromkeys(name.strip() for name in value if name.strip()))

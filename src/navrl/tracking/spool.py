@@ -1,8 +1,10 @@
-"""The durable queue of a run: records that survive kill -9, files that survive pruning, and what each tracker has of them.
+"""The durable queue of a run: records that survive kill -9, files that survive pruning, and what
+each tracker has of them.
 
-`RUN/tracking/records.log` holds a record a line, numbered from 1, with a checksum in front of it; only ever appended to, by
-the one process that trains. A file of a record is kept under its SHA-256 in `files/`, as a hard link where that is safe.
-`RUN/tracking/TRACKER.log` has the same form; the tracker's courier notes there what was delivered, refused or has failed.
+`RUN/tracking/records.log` holds a record a line, numbered from 1, with a checksum in front of it;
+only ever appended to, by the one process that trains. A file of a record is kept under its SHA-256
+in `files/`, as a hard link where that is safe. `RUN/tracking/TRACKER.log` has the same form; the
+tracker's courier notes there what was delivered, refused or has failed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Dropped(Undeliverable):
 
 
 class Lines:
-    """A file of checked lines, one JSON object each. A torn tail is cut off by whoever appends, and ignored by who reads."""
+    """A file of checked lines, one JSON object each. A torn tail is cut off by whoever appends, and
+    ignored by who reads.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,9 +52,13 @@ class Lines:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers out for the block; what one that died has left of a line is cut off."""
+        """Keep other writers out for the block; what one that died has left of a line is cut
+        off.
+        """
         if self._descriptor < 0:
-            self._descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+            self._descriptor = open_private(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            )
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             size = os.fstat(self._descriptor).st_size
@@ -69,11 +77,14 @@ class Lines:
                 line = line[os.write(self._descriptor, line) :]
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, size)  # a full disk: half a line would spoil the next one
+                # a full disk: half a line would spoil the next one
+                os.ftruncate(self._descriptor, size)
             raise
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the records that were appended since the last call; nothing where there is no file."""
+        """Yield the records that were appended since the last call; nothing where there is no
+        file.
+        """
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._read)
@@ -161,7 +172,8 @@ class Spool:
         self.make_folder()
         with self._lines.locked():
             records = self.read()
-            number = (records[-1]["number"] if records else 0) + 1 + self.damaged  # a damaged one had a number too
+            # a damaged one had a number too
+            number = (records[-1]["number"] if records else 0) + 1 + self.damaged
             record = {"number": number, "kind": kind, "time": time.time(), **values}
             self._lines.append(record)
         return record
@@ -172,7 +184,9 @@ class Spool:
         self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def keep(self, descriptor: int) -> str:
-        """Keep the file that is open at `descriptor` whatever becomes of its name, and return its SHA-256."""
+        """Keep the file that is open at `descriptor` whatever becomes of its name, and return its
+        SHA-256.
+        """
         self.files.mkdir(parents=True, exist_ok=True)
         temporary = self.files / f".{secrets.token_hex(8)}.tmp"
         try:
@@ -192,17 +206,26 @@ class Spool:
         path = self.files / digest
         if not path.is_file():
             if (self.files / f"{digest}.dropped").exists():
-                raise Dropped(f"{path}: the file was removed when every tracker of the run had got it; fetch it from there")
-            raise Undeliverable(f"{path}: the file of a record is gone; it cannot be delivered any more")
+                raise Dropped(
+                    f"{path}: the file was removed when every tracker of the run had got it; "
+                    "fetch it from there"
+                )
+            raise Undeliverable(
+                f"{path}: the file of a record is gone; it cannot be delivered any more"
+            )
         if digest_of(path) != digest:
-            raise Undeliverable(f"{path}: the file was changed after it was queued; it cannot be delivered any more")
+            raise Undeliverable(
+                f"{path}: the file was changed after it was queued; it cannot be delivered any more"
+            )
         return path
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
         """Hold the lock that blocks file removal: what is kept has no record yet."""
         self.make_folder()
-        descriptor = os.open(self.folder / "files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(
+            self.folder / "files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -210,12 +233,21 @@ class Spool:
             os.close(descriptor)
 
     def drop(self) -> int:
-        """Remove the files that every tracker has got, but not those that an alias still means; return how many."""
+        """Remove the files that every tracker has got, but not those that an alias still means;
+        return how many.
+        """
         with self.keeping():
             records = self.read()
-            trackers = {tracker for record in records if record["kind"] == "run" for tracker in record["trackers"]}
+            trackers = {
+                tracker
+                for record in records
+                if record["kind"] == "run"
+                for tracker in record["trackers"]
+            }
             journals = [Journal(self, tracker).read() for tracker in trackers]
-            needed = {record["number"] for journal in journals for record in journal.missing(records)} | _meant(records)
+            needed = {
+                record["number"] for journal in journals for record in journal.missing(records)
+            } | _meant(records)
             of_files = [record for record in records if "sha256" in record]
             digests = {record["sha256"] for record in of_files}
             digests -= {record["sha256"] for record in of_files if record["number"] in needed}
@@ -226,7 +258,9 @@ class Spool:
         return len(there)
 
     def tidy(self) -> Self:
-        """Remove what a writer that was killed has left half written; what is young may be somebody's work."""
+        """Remove what a writer that was killed has left half written; what is young may be
+        somebody's work.
+        """
         for left in (*self.files.glob(".*.tmp"), *self.folder.glob(".written-*")):
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > _ABANDONED:
@@ -247,7 +281,10 @@ def _meant(records: list[dict[str, Any]]) -> set[int]:
     meant: dict[tuple[str, str], int] = {}
     for record in records:
         if record["kind"] == "artifact":
-            meant |= {(record["name"], alias): record["number"] for alias in ("latest", *record["aliases"])}
+            meant |= {
+                (record["name"], alias): record["number"]
+                for alias in ("latest", *record["aliases"])
+            }
         elif record["kind"] == "alias":
             meant[record["name"], record["alias"]] = record["of"]
     return {*meant.values()}
@@ -262,13 +299,15 @@ def digest_of(path: str | os.PathLike[str]) -> str:
 def _link(descriptor: int, target: Path) -> str | None:
     """Give an open file another name and return its digest; None where only a copy will do.
 
-    Our own files are replaced, never written again; any other may be, and a link would change with it.
+    Our own files are replaced, never written again; any other may be, and a link would change with
+    it.
     """
     if os.pread(descriptor, len(CONTAINER), 0) != CONTAINER:
         return None
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # With a folder the system is asked to follow the link in /proc to the file; without one Python does not ask.
+        # With a folder the system is asked to follow the link in /proc to the file; without one
+        # Python does not ask.
         os.link(f"/proc/self/fd/{descriptor}", target.name, dst_dir_fd=folder)
     except OSError:  # another disk, or nobody else has the file any more
         return None
@@ -313,7 +352,9 @@ class Journal:
             elif "refused" in line:
                 self.refused[line["number"]] = line["refused"]
             else:
-                self.done |= dict.fromkeys(range(line["first"], line["number"] + 1), line.get("label", ""))
+                self.done |= dict.fromkeys(
+                    range(line["first"], line["number"] + 1), line.get("label", "")
+                )
                 self.failure = ""
         return self
 
@@ -337,12 +378,18 @@ class Journal:
 
     def missing(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the records that the tracker has not got and may still get."""
-        return [record for record in records if record["number"] not in self.done and record["number"] not in self.refused]
+        return [
+            record
+            for record in records
+            if record["number"] not in self.done and record["number"] not in self.refused
+        ]
 
     def lock(self) -> bool:
         """Become the tracker's only courier, until `close`; False where another one is."""
         self._spool.make_folder()
-        descriptor = os.open(self._folder / f"{self.tracker}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(
+            self._folder / f"{self.tracker}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -371,5 +418,10 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,9 +1,11 @@
 """Models to and from Weights & Biases in one call each, for any script that has torch and wandb.
 
-What is uploaded is a plain `torch.save` file; what is downloaded can be read by `torch.load(path)` as it is.
+What is uploaded is a plain `torch.save` file; what is downloaded can be read by `torch.load(path)`
+as it is.
 
-Uploads go through the durable queue of the open `Tracking`, or of one that these functions open by themselves beside the
-script's own W&B run: a call copies the tensors and returns, and what W&B cannot take now is delivered later, by `navrl sync`.
+Uploads go through the durable queue of the open `Tracking`, or of one that these functions open by
+themselves beside the script's own W&B run: a call copies the tensors and returns, and what W&B
+cannot take now is delivered later, by `navrl sync`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ __all__ = [
     "upload_model_to_wandb",
 ]
 
-BEST, BEST_STEP = "best_value", "best_step"  # where a tracker of the best value keeps it, and its step
+# where a tracker of the best value keeps it, and its step
+BEST, BEST_STEP = ("best_value", "best_step")
 PLAIN = "state_dict.pt"  # of a model file of navrl, its weights as torch.save writes them
 _best: dict[str, dict[str, float]] = {}  # by metric, where the caller keeps none
 
@@ -56,9 +59,11 @@ def upload_model_to_wandb(
     *,
     name: str = "model",
 ) -> str:
-    """Queue a model for W&B and return the reference that it will have; tensors are copied, so training may go on at once.
+    """Queue a model for W&B and return the reference that it will have; tensors are copied, so
+    training may go on at once.
 
-    The file is a `torch.save` of the state on the CPU, which `torch.load(path, weights_only=True)` reads.
+    The file is a `torch.save` of the state on the CPU, which `torch.load(path, weights_only=True)`
+    reads.
 
     Raises:
         RegistryError: the alias or the name is illegal.
@@ -68,7 +73,9 @@ def upload_model_to_wandb(
     tensors = [*_tensors(copy)]
     parameters = sum(tensor.numel() for tensor in tensors)
     metadata = _metadata(step, model_type, eval_metrics, parameters)
-    tracking.written_artifact(lambda path: _save(copy, path), f"{name}.pt", name, [model_alias], metadata)
+    tracking.written_artifact(
+        lambda path: _save(copy, path), f"{name}.pt", name, [model_alias], metadata
+    )
     size = sum(tensor.nbytes for tensor in tensors)
     tracking.log(step, {"model/total_parameters": parameters, "model/file_size_mb": size / 1e6})
     return f"{name}:{model_alias}"
@@ -84,7 +91,8 @@ def upload_model_file_to_wandb(
     parameters: int = 0,
     name: str = "model",
 ) -> str:
-    """Queue a model file of navrl as it is, and return the reference that it will have; the file may be removed at once.
+    """Queue a model file of navrl as it is, and return the reference that it will have; the file
+    may be removed at once.
 
     Raises:
         RegistryError: the alias or the name is illegal.
@@ -107,8 +115,8 @@ def save_and_upload_best_model(
 ) -> bool:
     """Upload a model as `best` if its metric is higher than ever; return whether it is.
 
-    `best_value_tracker["best_value"]` is the highest so far, `["best_step"]` its step; both are updated. Without a
-    tracker they are kept for the process.
+    `best_value_tracker["best_value"]` is the highest so far, `["best_step"]` its step; both are
+    updated. Without a tracker they are kept for the process.
 
     Raises:
         ConfigError: `eval_metrics` lacks the metric; the nearest one is named.
@@ -116,12 +124,19 @@ def save_and_upload_best_model(
     eval_metrics = as_mapping("eval_metrics", eval_metrics)
     if threshold_metric not in eval_metrics:
         near = nearest_name(threshold_metric, eval_metrics)
-        raise ConfigError(f"eval_metrics has no {threshold_metric!r}; there are {', '.join(eval_metrics) or 'none'}.{near}")
+        raise ConfigError(
+            f"eval_metrics has no {threshold_metric!r}; there are "
+            f"{', '.join(eval_metrics) or 'none'}.{near}"
+        )
     measured = eval_metrics[threshold_metric]
     if not isinstance(measured, SupportsFloat):
-        raise ConfigError(f"eval_metrics[{threshold_metric!r}] is {shown(measured)}; expected a number")
+        raise ConfigError(
+            f"eval_metrics[{threshold_metric!r}] is {shown(measured)}; expected a number"
+        )
     value = float(measured)
-    tracker = _best.setdefault(threshold_metric, {}) if best_value_tracker is None else best_value_tracker
+    tracker = (
+        _best.setdefault(threshold_metric, {}) if best_value_tracker is None else best_value_tracker
+    )
     if not value > tracker.get(BEST, float("-inf")):
         return False
     upload_model_to_wandb(model_state_dict, step, eval_metrics, "best", "best_model", name=name)
@@ -137,9 +152,10 @@ def download_model_from_wandb(
 ) -> Path:
     """Return a file that `torch.load(path)` reads: the weights of `user/project/model:best`.
 
-    It is fetched once for each version and verified each time. Of a model file of navrl, which holds more than weights, this
-    is its state dict in a file beside it. Without W&B in reach, the version that the alias meant when it was last asked for is
-    returned, with a warning; or one that waits in the queue of this script for that user and project.
+    It is fetched once for each version and verified each time. Of a model file of navrl, which
+    holds more than weights, this is its state dict in a file beside it. Without W&B in reach, the
+    version that the alias meant when it was last asked for is returned, with a warning; or one that
+    waits in the queue of this script for that user and project.
 
     Raises:
         RegistryError: the reference is malformed.
@@ -148,8 +164,11 @@ def download_model_from_wandb(
     return _readable_by_torch(fetch_model_from_wandb(reference, download_dir, timeout=timeout))
 
 
-def fetch_model_from_wandb(reference: str, download_dir: str | os.PathLike[str] = "models", *, timeout: float = 60.0) -> Path:
-    """Return the file of `user/project/model:best` as it was uploaded; see `download_model_from_wandb`.
+def fetch_model_from_wandb(
+    reference: str, download_dir: str | os.PathLike[str] = "models", *, timeout: float = 60.0
+) -> Path:
+    """Return the file of `user/project/model:best` as it was uploaded; see
+    `download_model_from_wandb`.
 
     Raises:
         RegistryError: the reference is malformed.
@@ -166,11 +185,15 @@ def fetch_model_from_wandb(reference: str, download_dir: str | os.PathLike[str] 
     except TrackingError:
         raise
     except Exception as error:  # whatever W&B's client can think of
-        return _without_network(parsed, place, cache, " ".join(str(error).split())[:200] or type(error).__name__)
+        return _without_network(
+            parsed, place, cache, " ".join(str(error).split())[:200] or type(error).__name__
+        )
 
 
 def _fetch(parsed: Reference, place: Path, cache: Path) -> Path:
-    options = {"entity": parsed.entity or "", "folder": cache} | ({"project": parsed.project} if parsed.project else {})
+    options = {"entity": parsed.entity or "", "folder": cache} | (
+        {"project": parsed.project} if parsed.project else {}
+    )
     mirror: Any = open_mirror("wandb", **options)
     version = mirror.version_of(str(parsed))
     file = _kept(place, version)
@@ -204,10 +227,14 @@ def _without_network(parsed: Reference, place: Path, cache: Path, reason: str) -
         tracking.flush()
     if Spool(folder).exists():
         try:
-            return open_mirror("spooled", folder=folder).download(str(parsed), place.parent / "queued")
+            return open_mirror("spooled", folder=folder).download(
+                str(parsed), place.parent / "queued"
+            )
         except TrackingError:
             reason += f", and the queue in {folder} has none"
-    raise TrackingError(f"{parsed}: not fetched from W&B: {reason}; {cache} has no copy. {_advice(reason)}")
+    raise TrackingError(
+        f"{parsed}: not fetched from W&B: {reason}; {cache} has no copy. {_advice(reason)}"
+    )
 
 
 def _advice(reason: str) -> str:
@@ -220,7 +247,9 @@ def _advice(reason: str) -> str:
 
 
 def _within(seconds: float, call: Callable[[], Path]) -> Path:
-    """Return what a call gives, or raise what it raises, within so many seconds: W&B's client may wait for ever."""
+    """Return what a call gives, or raise what it raises, within so many seconds: W&B's client may
+    wait for ever.
+    """
     found: list[Path] = []
     failed: list[BaseException] = []
 
@@ -244,12 +273,17 @@ def _tracking() -> Tracking:
     """Return the tracking that takes models, and warn if none of its trackers keeps any."""
     tracking = current_tracking() or _beside_the_script()
     if not tracking.keeps_models:
-        told = "the model is not uploaded: no tracker of this run keeps models; set wandb.mode=online or offline"
+        told = (
+            "the model is not uploaded: no tracker of this run keeps models; set "
+            "wandb.mode=online or offline"
+        )
         warnings.warn(told, RuntimeWarning, stacklevel=3)
     return tracking
 
 
-def _metadata(step: int, model_type: str, metrics: Mapping[str, Any] | None, parameters: int) -> dict[str, Any]:
+def _metadata(
+    step: int, model_type: str, metrics: Mapping[str, Any] | None, parameters: int
+) -> dict[str, Any]:
     known, step = as_mapping("eval_metrics", metrics), whole_number("step", step, 0)
     rows = [("step", step), ("parameters", parameters), *known.items()]
     card = "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)])
@@ -274,12 +308,15 @@ def _save(state: Any, path: Path) -> None:
     except pickle.UnpicklingError as error:
         path.unlink()
         raise StateError(
-            "the model holds something else than tensors, numbers, texts, lists and dicts; pass a state_dict"
+            "the model holds something else than tensors, numbers, texts, lists and dicts; pass "
+            "a state_dict"
         ) from error
 
 
 def _readable_by_torch(file: Path) -> Path:
-    """Return a file that `torch.load` reads: this one, or beside a container of navrl the weights in it."""
+    """Return a file that `torch.load` reads: this one, or beside a container of navrl the weights
+    in it.
+    """
     with open(file, "rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             return file
@@ -296,7 +333,9 @@ def _readable_by_torch(file: Path) -> Path:
 
 
 def _copied(value: Any) -> Any:
-    """Return a state that training cannot change any more, however deep its tensors lie, as plain values on the CPU."""
+    """Return a state that training cannot change any more, however deep its tensors lie, as plain
+    values on the CPU.
+    """
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufc":
@@ -315,9 +354,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _beside_the_script() -> Tracking:
-    """Open a tracking in the project of the script's own W&B run, and close it when the script ends."""
+    """Open a tracking in the project of the script's own W&B run, and close it when the script
+    ends.
+    """
     run = getattr(sys.modules.get("wandb"), "run", None)
-    project = getattr(run, "project", None) or os.environ.get("WANDB_PROJECT", "") or WandbSettings.project
+    project = (
+        getattr(run, "project", None)
+        or os.environ.get("WANDB_PROJECT", "")
+        or WandbSettings.project
+    )
     entity = getattr(run, "entity", None) or os.environ.get("WANDB_ENTITY", "")
     name = f"models of {run.name or run.id}" if run is not None else "models"
     settings = TrackingSettings(wandb=WandbSettings(_mode(), project, name, entity))
@@ -332,7 +377,11 @@ def _mode() -> str:
     run = getattr(sys.modules.get("wandb"), "run", None)
     own = next((mode for mode in ("disabled", "offline") if getattr(run, mode, False)), None)
     tracking = current_tracking()
-    mode = own or (tracking.wandb_mode if tracking is not None else "") or os.environ.get("WANDB_MODE", "online")
+    mode = (
+        own
+        or (tracking.wandb_mode if tracking is not None else "")
+        or os.environ.get("WANDB_MODE", "online")
+    )
     return mode if mode in MODES else "online"
 
 

@@ -28,14 +28,18 @@ class CollectingAhead:
         make_collector: makes a collector that acts with a network.
     """
 
-    def __init__(self, network: nn.Module, make_collector: Callable[[AppliedNetwork], Collector]) -> None:
+    def __init__(
+        self, network: nn.Module, make_collector: Callable[[AppliedNetwork], Collector]
+    ) -> None:
         self._network = network
         self._acting = copy.deepcopy(network).requires_grad_(False)
         self._applied = accelerate(self._acting)
         self._make_collector = make_collector
-        self._collectors: deque[Collector] = deque()  # two: one flies while training reads the other's batch
+        # two: one flies while training reads the other's batch
+        self._collectors: deque[Collector] = deque()
         self._last: Rollout | None = None  # that was taken
-        self._statistics = (0.0, 1.0)  # mean and spread of the returns: the unit of the critic's output
+        # mean and spread of the returns: the unit of the critic's output
+        self._statistics = (0.0, 1.0)
         self._thread = ThreadPoolExecutor(1, "navrl-ahead")
         self._batch: Future[Rollout] | None = None
 

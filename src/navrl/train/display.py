@@ -30,14 +30,16 @@ PHASE_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 MISSING = "-"
 NAN = math.nan
 
-# A pipe closed by its reader (`navrl train | head`; rich turns that into SystemExit), a terminal that went away or that
-# cannot show a letter are no reasons to stop training.
+# A pipe closed by its reader (`navrl train | head`; rich turns that into SystemExit), a terminal
+# that went away or that cannot show a letter are no reasons to stop training.
 HARMLESS = (OSError, SystemExit, UnicodeError)
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands. What is NaN or None is shown as a dash or left out. Rates are shares from 0 to 1."""
+    """Where a run stands. What is NaN or None is shown as a dash or left out. Rates are shares from
+    0 to 1.
+    """
 
     iteration: int
     iterations: int
@@ -67,7 +69,9 @@ class Status:
 
 
 class Display(ABC):
-    """What both displays do. `update` costs microseconds; nothing that happens to the terminal stops training."""
+    """What both displays do. `update` costs microseconds; nothing that happens to the terminal
+    stops training.
+    """
 
     def __init__(self, console: Console, title: str) -> None:
         self.console = console
@@ -92,8 +96,12 @@ class Display(ABC):
 
 @contextmanager
 def open_display(console: Console, title: str) -> Iterator[Display]:
-    """Give a LiveDisplay on a terminal, else a PlainDisplay; leaving the block leaves the last status on the screen."""
-    live = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+    """Give a LiveDisplay on a terminal, else a PlainDisplay; leaving the block leaves the last
+    status on the screen.
+    """
+    live = (
+        console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+    )
     display: Display = LiveDisplay(console, title) if live else PlainDisplay(console, title)
     try:
         yield display
@@ -141,7 +149,10 @@ def plain_line(status: Status) -> str:
         f"entropy {_number(status.entropy)}",
     ]
     if status.evaluation:
-        pieces.append("evaluated " + ", ".join(f"{name} {_percent(rate)}" for name, rate in status.evaluation.items()))
+        pieces.append(
+            "evaluated "
+            + ", ".join(f"{name} {_percent(rate)}" for name, rate in status.evaluation.items())
+        )
     if status.seconds_left is not None:
         pieces.append(f"{_clock(status.seconds_left)} left")
     if saved := _saved(status):
@@ -185,21 +196,37 @@ class LiveDisplay(Display):
         if self._status is not None:
             since = 0.0 if self._ended else time.monotonic() - self._updated
             inside = draw(_later(self._status, since), list(self._curve.values), max(width - 4, 20))
-        yield Panel(inside, title=Text(self.title, "bold"), title_align="left", width=width, border_style="bright_black")
+        yield Panel(
+            inside,
+            title=Text(self.title, "bold"),
+            title_align="left",
+            width=width,
+            border_style="bright_black",
+        )
 
 
 def _later(status: Status, seconds: float) -> Status:
     """Return a status with its clocks moved on, so that a long iteration does not look dead."""
     left = status.seconds_left
-    return replace(status, seconds=status.seconds + seconds, seconds_left=None if left is None else left - seconds)
+    return replace(
+        status,
+        seconds=status.seconds + seconds,
+        seconds_left=None if left is None else left - seconds,
+    )
 
 
 def draw(status: Status, history: Sequence[float], width: int) -> Group:
     """Return the inside of the panel for so many columns."""
     parts: list[RenderableType] = [
-        _progress(status, width), Text(), _outcomes(status, history, width), Text(), _learning(status, width), Text(),
-        *_phases(status, width), *_footer(status, width),
-    ]  # fmt: skip
+        _progress(status, width),
+        Text(),
+        _outcomes(status, history, width),
+        Text(),
+        _learning(status, width),
+        Text(),
+        *_phases(status, width),
+        *_footer(status, width),
+    ]
     return Group(*parts)
 
 
@@ -226,10 +253,18 @@ def _named(name: str, value: str, style: str = "") -> Text:
 def _progress(status: Status, width: int) -> Group:
     share = status.frames / status.total_frames if status.total_frames else 0.0
     left = f", {_clock(status.seconds_left)} left" if status.seconds_left is not None else ""
-    numbers = Text.assemble((f" {100 * share:.0f} %", "bold"), f"  {_clock(status.seconds)} gone{left}")
+    numbers = Text.assemble(
+        (f" {100 * share:.0f} %", "bold"), f"  {_clock(status.seconds)} gone{left}"
+    )
     total = max(status.total_frames, 1)
     length = max(width - len(numbers), 8)
-    bar = ProgressBar(total, min(status.frames, total), width=length, complete_style="green", finished_style="green")
+    bar = ProgressBar(
+        total,
+        min(status.frames, total),
+        width=length,
+        complete_style="green",
+        finished_style="green",
+    )
     line = Table.grid()
     line.add_row(bar, numbers)
     pieces = (
@@ -244,7 +279,11 @@ def _outcomes(status: Status, history: Sequence[float], width: int) -> Group:
     high, low = sparkline(history, max(width - 19, 8))
     rising = Text.assemble(" " * 19, (high, "green"), no_wrap=True, overflow="crop")
     success = Text.assemble(
-        ("success   ", "dim"), (f"{_percent(status.success):>7}  ", "bold green"), (low, "green"), no_wrap=True, overflow="crop"
+        ("success   ", "dim"),
+        (f"{_percent(status.success):>7}  ", "bold green"),
+        (low, "green"),
+        no_wrap=True,
+        overflow="crop",
     )
     pieces = (
         Text.assemble(("collision ", "dim"), (f"{_percent(status.collision):>7}", "bold red")),
@@ -298,7 +337,9 @@ def _phases(status: Status, width: int) -> list[Text]:
 def _footer(status: Status, width: int) -> list[Text]:
     lines = []
     if status.evaluation:
-        rates = [_named(name, _percent(rate), "bold green") for name, rate in status.evaluation.items()]
+        rates = [
+            _named(name, _percent(rate), "bold green") for name, rate in status.evaluation.items()
+        ]
         lines.append(_flow([Text("in unseen worlds", "dim"), *rates], width))
     if saved := _saved(status):
         stall = f", stall {_number(status.stall_ms)} ms" if status.stall_ms is not None else ""
@@ -313,7 +354,9 @@ def _footer(status: Status, width: int) -> list[Text]:
 
 
 def _saved(status: Status) -> str:
-    """Return the state of saving: the last checkpoint and its age, or why the last attempts failed."""
+    """Return the state of saving: the last checkpoint and its age, or why the last attempts
+    failed.
+    """
     saves = status.saves
     age = _clock(time.monotonic() - saves.at)
     last = f"iteration {saves.iteration}, {age} ago" if saves.iteration is not None else ""
@@ -324,7 +367,9 @@ def _saved(status: Status) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> tuple[str, str]:
-    """Return a curve of shares from 0 to 1, two lines high, older values to the left, each place the mean of its part."""
+    """Return a curve of shares from 0 to 1, two lines high, older values to the left, each place
+    the mean of its part.
+    """
     if not values:
         return "", ""
     count = min(width, len(values))
@@ -350,7 +395,9 @@ class _Curve:
         self.values.append(math.fsum(self._open) / self._together)
         self._open.clear()
         if len(self.values) == HISTORY:
-            self.values = [(a + b) / 2 for a, b in zip(self.values[::2], self.values[1::2], strict=True)]
+            self.values = [
+                (a + b) / 2 for a, b in zip(self.values[::2], self.values[1::2], strict=True)
+            ]
             self._together *= 2
 
 

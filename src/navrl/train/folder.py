@@ -1,4 +1,6 @@
-"""RunFolder: where a training run keeps everything: its settings, circumstances, metrics, checkpoints, evaluations."""
+"""RunFolder: where a training run keeps everything: its settings, circumstances, metrics,
+checkpoints, evaluations.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,25 @@ from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.monitor import keep_aside, plain_value
 from navrl.tracking.secrets import redact
 
-__all__ = ["RunFolder", "as_json", "default_name", "is_finished", "make_folder", "read_record", "sequence_of", "write_text"]
+__all__ = [
+    "RunFolder",
+    "as_json",
+    "default_name",
+    "is_finished",
+    "make_folder",
+    "read_record",
+    "sequence_of",
+    "write_text",
+]
 
 LARGEST_RECORD = 16 << 20  # bytes of a run.json that are read
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
-    """Return a name for a new run, by the time of day: `runs/2026-11-16_01-02-03`; taken ones get `-2`, `-3`, ..."""
+    """Return a name for a new run, by the time of day: `runs/2026-11-16_01-02-03`; taken ones get
+    `-2`, `-3`, ...
+    """
     name = Path(parent) / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     number = 1
     path = name
@@ -42,7 +55,10 @@ def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
 
 def as_json(values: Mapping[str, Any]) -> str:
     """Return JSON to be read by people and programs; what is not finite becomes null."""
-    return json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return (
+        json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False)
+        + "\n"
+    )
 
 
 def make_folder(path: Path, option: str) -> None:
@@ -50,11 +66,15 @@ def make_folder(path: Path, option: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{option} {path} cannot be made a folder: {error.strerror}; name another") from error
+        raise ConfigError(
+            f"{option} {path} cannot be made a folder: {error.strerror}; name another"
+        ) from error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file: whole or not at all; one with an address in it is for its owner to read."""
+    """Write a text file: whole or not at all; one with an address in it is for its owner to
+    read.
+    """
     with AtomicFile(path, mode=0o600 if "://" in text else 0o666) as file:
         file.write([text.encode()])
         file.commit()
@@ -80,18 +100,26 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def is_finished(run: Path, record: Mapping[str, Any]) -> bool:
-    """Return whether a run came to its end; runs of older versions left an evaluation and no mark."""
-    return "finished" in record or ("sequence" not in record and (run / "evaluation.json").is_file())
+    """Return whether a run came to its end; runs of older versions left an evaluation and no
+    mark.
+    """
+    return "finished" in record or (
+        "sequence" not in record and (run / "evaluation.json").is_file()
+    )
 
 
 def sequence_of(record: Mapping[str, Any]) -> int:
-    """Return the number that orders the runs of a folder by when they were last begun; 0 for older versions."""
+    """Return the number that orders the runs of a folder by when they were last begun; 0 for older
+    versions.
+    """
     number = record.get("sequence")
     return number if type(number) is int and 0 < number < 1 << 53 else 0
 
 
 def next_sequence(run: Path) -> int:
-    """Return a number above those of all runs beside a run: clocks may be set back, this order may not."""
+    """Return a number above those of all runs beside a run: clocks may be set back, this order may
+    not.
+    """
     highest = 0
     for path in run.absolute().parent.glob("*/run.json"):
         with suppress(OSError, ValueError):
@@ -100,9 +128,11 @@ def next_sequence(run: Path) -> int:
 
 
 class RunFolder:
-    """The folder of one run. `create` a new one and `open(lock=True)` to go on: both hold its lock until `close`.
+    """The folder of one run. `create` a new one and `open(lock=True)` to go on: both hold its lock
+    until `close`.
 
-    The lock belongs to the process: the kernel takes it back when the process ends, however it ends.
+    The lock belongs to the process: the kernel takes it back when the process ends, however it
+    ends.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -150,7 +180,8 @@ class RunFolder:
         """Make a new run's folder, and hold its lock. `origin` is what `origin()` gives later.
 
         Raises:
-            ConfigError: the folder holds a run already, somebody trains in it, or it cannot be written.
+            ConfigError: the folder holds a run already, somebody trains in it, or it cannot be
+                written.
         """
         folder = cls(path)
         with _explained(folder.path):
@@ -159,13 +190,18 @@ class RunFolder:
             try:
                 if folder.holds_run():
                     raise ConfigError(
-                        f"{folder.path} holds a run already; name another folder with run_folder=..., "
+                        f"{folder.path} holds a run already; name another folder with "
+                        "run_folder=..., "
                         "or go on with that run with resume=auto"
                     )
                 folder.checkpoints.mkdir(exist_ok=True)
                 folder.evaluations.mkdir(exist_ok=True)
                 write_text(folder.config_path, config_yaml)
-                record = {"sequence": next_sequence(folder.path), **_circumstances(command), "resumed": []}
+                record = {
+                    "sequence": next_sequence(folder.path),
+                    **_circumstances(command),
+                    "resumed": [],
+                }
                 record |= {"origin": dict(origin)} if origin else {}
                 folder._write_record(record)  # last: with it, the run is there
             except BaseException:
@@ -183,7 +219,9 @@ class RunFolder:
         folder = cls(path)
         if not folder.holds_run():
             there = "holds no run (no run.json)" if folder.path.is_dir() else "is not there"
-            raise ConfigError(f"{folder.path} {there}; expected the folder of a run, as `navrl train` makes it")
+            raise ConfigError(
+                f"{folder.path} {there}; expected the folder of a run, as `navrl train` makes it"
+            )
         with _explained(folder.path):
             if lock:
                 folder._take_lock()
@@ -211,7 +249,8 @@ class RunFolder:
         return origin if isinstance(origin, dict) else {}
 
     def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
-        """Add to `run.json` that the run goes on from an iteration: when, where and with which versions.
+        """Add to `run.json` that the run goes on from an iteration: when, where and with which
+        versions.
 
         The run becomes the newest of its parent folder, and is not finished any more. A damaged
         `run.json` is kept as `run.damaged-1.json`, with a warning, and a new one is written.
@@ -221,11 +260,16 @@ class RunFolder:
         record.pop("finished", None)
         record["sequence"] = next_sequence(self.path)
         earlier = record.get("resumed")
-        record["resumed"] = [*(earlier if isinstance(earlier, list) else []), {"iteration": iteration, **circumstances}]
+        record["resumed"] = [
+            *(earlier if isinstance(earlier, list) else []),
+            {"iteration": iteration, **circumstances},
+        ]
         self._write_record(record)
 
     def _read_or_keep_aside(self) -> dict[str, Any]:
-        """Return what `run.json` says, or nothing after a damaged one was kept under another name."""
+        """Return what `run.json` says, or nothing after a damaged one was kept under another
+        name.
+        """
         try:
             return read_record(self.record_path)
         except ValueError as error:
@@ -243,7 +287,9 @@ class RunFolder:
         self._write_record({**self.record(), "finished": finished})
 
     def is_finished(self) -> bool:
-        """Return whether the run came to its end, as far as it says so; a damaged `run.json` says nothing."""
+        """Return whether the run came to its end, as far as it says so; a damaged `run.json` says
+        nothing.
+        """
         try:
             return is_finished(self.path, read_record(self.record_path))
         except ValueError:
@@ -252,7 +298,9 @@ class RunFolder:
             raise self._unreadable(error) from error
 
     def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
-        """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite becomes null."""
+        """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite
+        becomes null.
+        """
         path = self.evaluations / f"{name}.json"
         with _explained(path):
             write_text(path, as_json(rows))
@@ -267,7 +315,12 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _write_record(self, record: Mapping[str, Any]) -> None:
@@ -275,20 +328,30 @@ class RunFolder:
             write_text(self.record_path, as_json(record))
 
     def _take_lock(self) -> None:
-        descriptor = os.open(self.path / "training.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(
+            self.path / "training.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in NO_LOCKS:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                holder = (
+                    os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                    or "another process"
+                )
                 os.close(descriptor)
                 if not isinstance(error, BlockingIOError):
                     raise
                 raise ConfigError(
-                    f"{self.path}: {holder} trains in this folder; wait until it ends, stop it (kill -INT, it saves first), "
+                    f"{self.path}: {holder} trains in this folder; wait until it ends, stop it "
+                    "(kill -INT, it saves first), "
                     "or name another folder with run_folder=..."
                 ) from None
-            warnings.warn(f"{self.path} is on a file system without locks: see to it that only one trains there", stacklevel=4)
+            warnings.warn(
+                f"{self.path} is on a file system without locks: see to it that only one "
+                "trains there",
+                stacklevel=4,
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock = descriptor
@@ -302,7 +365,8 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) else path
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error} ({place}); name another folder with run_folder=..."
+            f"{path} cannot be written: {error.strerror or error} ({place}); name another "
+            "folder with run_folder=..."
         ) from error
 
 
@@ -310,7 +374,9 @@ def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
     """Return what somebody needs to repeat a run, or to explain why it went otherwise."""
     here = machine()
     return {
-        "command": redact(command) if isinstance(command, str) else shlex.join(map(redact, command)),
+        "command": redact(command)
+        if isinstance(command, str)
+        else shlex.join(map(redact, command)),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "process": os.getpid(),
         "host": socket.gethostname(),
@@ -324,9 +390,14 @@ def _git() -> dict[str, Any] | None:
     """Return commit and state of the working directory, or None outside a repository."""
 
     def ask(*words: str) -> str:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=True, timeout=10
+        )
         return done.stdout.strip()
 
     with suppress(OSError, subprocess.SubprocessError):
-        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+        return {
+            "commit": ask("rev-parse", "HEAD"),
+            "dirty": bool(ask("status", "--porcelain", "--untracked-files=no")),
+        }
     return None

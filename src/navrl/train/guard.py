@@ -34,7 +34,9 @@ class Guard:
 
 def named(**states: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of several state dicts by name: `network.lidar.0.weight`."""
-    tensors = {f"{part}.{name}": value for part, state in states.items() for name, value in state.items()}
+    tensors = {
+        f"{part}.{name}": value for part, state in states.items() for name, value in state.items()
+    }
     return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
 
 

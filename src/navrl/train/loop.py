@@ -1,4 +1,6 @@
-"""The training loop: collect, learn, and now and then evaluate and save. The other processes do what the leader says."""
+"""The training loop: collect, learn, and now and then evaluate and save. The other processes do
+what the leader says.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from navrl.train.stopping import StopRequest
 from navrl.train.team import Team, TeamError
 from navrl.train.trainers import AnyTrainer, make_trainer
 
-LEARN, EVALUATE, SAVE, STOP = "learn", "evaluate", "save", "stop"  # the steps that a team takes together
+# the steps that a team takes together
+LEARN, EVALUATE, SAVE, STOP = ("learn", "evaluate", "save", "stop")
 
 
 @dataclass
@@ -46,7 +49,8 @@ class Ending:
 def follow(team: Team, order: Order) -> None:
     """Train as one of the others: take each step that the leader shares, until it shares `STOP`.
 
-    Between two steps every process waits for the leader, so it can save whatever happened to it there.
+    Between two steps every process waits for the leader, so it can save whatever happened to it
+    there.
     """
     trainer = make_trainer(order.config, team)
     restore(trainer, order)
@@ -68,7 +72,9 @@ def lead(
     stop: StopRequest,
     publisher: Publisher,
 ) -> Ending:
-    """Train as the leader until the end, a signal, or checkpoints that fail; return how it ended."""
+    """Train as the leader until the end, a signal, or checkpoints that fail; return how it
+    ended.
+    """
     config, begins = order.config, order.state is None
     trainer = make_trainer(config, team)
     restore(trainer, order)
@@ -88,7 +94,8 @@ def lead(
             leader.save()  # a run killed early can go on too
         ending = leader.train()
         team.share(STOP)
-    # From here on a signal raises Stopped. One that came later than the last iteration's plan was only noted.
+    # From here on a signal raises Stopped. One that came later than the last iteration's plan was
+    # only noted.
     return replace(ending, finished=ending.finished and stop.signal is None)
 
 
@@ -121,18 +128,21 @@ class _Leader:
     saved: int = -1  # the last iteration that was handed to the saver
 
     def train(self) -> Ending:
-        """Run iterations until the end, or until something stops the training; everything is flushed then."""
+        """Run iterations until the end, or until something stops the training; everything is
+        flushed then.
+        """
         trainer, stopped = self.trainer, False
         while trainer.iteration < trainer.iterations and not stopped:
-            # Not saved after an error in here: the processes of a team are at different places of the
-            # iteration, and no state of all of them exists. The last checkpoint is whole.
+            # Not saved after an error in here: the processes of a team are at different places of
+            # the iteration, and no state of all of them exists. The last checkpoint is whole.
             batch, report = self._learn()
             try:
                 plan = self._plan()
                 self._follow_up(plan, batch, report)
             except Exception as error:
                 if not isinstance(error, TeamError) and self.saved < trainer.iteration:
-                    self.save()  # the state between two iterations is whole, whatever failed after them
+                    # the state between two iterations is whole, whatever failed after them
+                    self.save()
                 raise
             stopped = plan["stop"]
         if not stopped and self.stop.signal is None:
@@ -200,17 +210,23 @@ class _Leader:
     def save(self, score: dict[str, float] | None = None) -> None:
         """Save the state of the whole team in the background."""
         trainer, config = self.trainer, self.trainer.config
-        own, shared = trainer.own_state(), trainer.shared_state()  # may raise, so before the team is asked
+        # may raise, so before the team is asked
+        own, shared = (trainer.own_state(), trainer.shared_state())
         self.team.share(SAVE)
         state = shared | {"ranks": self.team.gather(own), "config": as_saved(config)}
         self.saving.save(trainer.iteration, state, score, config.compress_checkpoint)
         self.saved = trainer.iteration
 
     def _problem(self) -> str:
-        """Return what could not be saved and what to do, in sentences; nothing if everything was."""
+        """Return what could not be saved and what to do, in sentences; nothing if everything
+        was.
+        """
         status, told = self.saving.status, []
         if self.gave_up:
-            told.append(f"training stopped after iteration {self.trainer.iteration}: {PATIENCE} checkpoints in a row failed")
+            told.append(
+                f"training stopped after iteration {self.trainer.iteration}: {PATIENCE} "
+                "checkpoints in a row failed"
+            )
         if status.failure:
             told.append(f"the last checkpoint was not written: {status.failure}")
         if told:
@@ -218,8 +234,14 @@ class _Leader:
             told.append(
                 "free space or make the folder writable, then go on with "
                 f"`navrl train resume=auto run_folder={self.folder.path}`"
-                + (" (on_save_failure=continue trains on without checkpoints)" if self.gave_up else "")
+                + (
+                    " (on_save_failure=continue trains on without checkpoints)"
+                    if self.gave_up
+                    else ""
+                )
             )
         if missing := self.record.missing():
-            told.append(f"not written: {', '.join(missing[:5])}" + (", ..." if len(missing) > 5 else ""))
+            told.append(
+                f"not written: {', '.join(missing[:5])}" + (", ..." if len(missing) > 5 else "")
+            )
         return "; ".join(told)

@@ -65,10 +65,14 @@ def open_run(config: Config, typed: list[str]) -> Opened:
     if config.resume_checkpoint:
         return _start_from(config, typed, command)
     _settle_processes(config)
-    return Opened(RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config)
+    return Opened(
+        RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config
+    )
 
 
-def _go_on(config: Config, typed: list[str], path: Path, folder: RunFolder | None, command: list[str]) -> Opened:
+def _go_on(
+    config: Config, typed: list[str], path: Path, folder: RunFolder | None, command: list[str]
+) -> Opened:
     """Return the state of a run and its settings; a run without any checkpoint starts over."""
     state, weights, source = load_state(config, path), None, None
     saved = saved_settings(path) if state is None else state["config"]
@@ -89,10 +93,14 @@ def _go_on(config: Config, typed: list[str], path: Path, folder: RunFolder | Non
     folder.record_resume(command, iteration)
     if weights is not None:
         check_weights(config, weights, str(source))
-    told = f"resumed after iteration {iteration}" if state is not None else (
-        f"{path} was stopped before its first checkpoint: it starts over with the same settings and seed"
-        + (f", from the weights of {source}" if source else "")
-    )  # fmt: skip
+    told = (
+        f"resumed after iteration {iteration}"
+        if state is not None
+        else (
+            f"{path} was stopped before its first checkpoint: it starts over with the same "
+            "settings and seed" + (f", from the weights of {source}" if source else "")
+        )
+    )
     return Opened(folder, config, state, weights.parameters if weights else None, told)
 
 
@@ -101,7 +109,8 @@ def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
     path = Path(config.run_folder) if config.run_folder else default_name()
     if (path / "run.json").exists():
         raise ConfigError(
-            f"run_folder {path} holds another run than {config.resume_checkpoint}; name a new folder, or leave run_folder out"
+            f"run_folder {path} holds another run than {config.resume_checkpoint}; name a new "
+            "folder, or leave run_folder out"
         )
     source = find_source(config.resume_checkpoint, config.tracker_deadline)
     state, weights = _contents(source)
@@ -115,7 +124,9 @@ def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
     return Opened(folder, config, weights=weights.parameters, told=told)
 
 
-def _go_on_elsewhere(path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]) -> Opened:
+def _go_on_elsewhere(
+    path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]
+) -> Opened:
     """Go on from the checkpoint of another run in a new folder; the other run is left alone."""
     config, iteration = continued_config(state["config"], typed), state["iteration"]
     if iteration >= total_iterations(config):
@@ -139,13 +150,18 @@ def _create(path: Path, config: Config, source: Source, command: list[str]) -> R
 
 
 def _naming(config: Config, source: Source | None) -> Config:
-    """Return settings for `config.yaml` that name what the run starts from, should it start over."""
+    """Return settings for `config.yaml` that name what the run starts from, should it start
+    over.
+    """
     return dataclasses.replace(config, resume_checkpoint=source.lasting) if source else config
 
 
 def _told_new(source: Source, changes: list[str], config: Config) -> str:
     new = "the critics, the memory" if config.algorithm == "sac" else "the normaliser of values"
-    told = f"a new training from the weights of {source}: the optimiser, {new}, the counters and the random numbers are new"
+    told = (
+        f"a new training from the weights of {source}: the optimiser, {new}, the counters "
+        "and the random numbers are new"
+    )
     if changes:
         more = ", ..." if len(changes) > SHOWN_CHANGES else ""
         told += f"; settings of the model: {', '.join(changes[:SHOWN_CHANGES])}{more}"
@@ -161,7 +177,9 @@ def _finished(subject: str, config: Config, iteration: int) -> Opened:
 
 
 def _settle_processes(config: Config) -> None:
-    """Choose the number of processes if none was typed; refuse one that does not divide the work."""
+    """Choose the number of processes if none was typed; refuse one that does not divide the
+    work.
+    """
     config.processes = config.processes or _fitting_processes(config)
     counts = {
         "env.num_envs": config.env.num_envs,
@@ -169,7 +187,10 @@ def _settle_processes(config: Config) -> None:
     }
     for key, value in counts.items():
         if value % config.processes:
-            raise ConfigError(f"{key} is {value}; expected a multiple of the {config.processes} processes (processes=N)")
+            raise ConfigError(
+                f"{key} is {value}; expected a multiple of the {config.processes} processes "
+                "(processes=N)"
+            )
 
 
 def _fitting_processes(config: Config) -> int:

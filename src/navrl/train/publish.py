@@ -43,7 +43,9 @@ class Publisher:
         self._waiting = kept_models(self._folder) if policy.name else []  # the oldest first
         self._waited = 0.0  # s spent with the registry at this evaluation
         self._told = ""  # what `wants` registered, for `publish` to tell
-        self._known: dict[str, Mapping[str, Any] | None] = {}  # metrics of the best by condition, as last registered
+        self._known: dict[
+            str, Mapping[str, Any] | None
+        ] = {}  # metrics of the best by condition, as last registered
 
     def publish(
         self,
@@ -58,8 +60,8 @@ class Publisher:
         """Register a model file if the policy wants it; return what happened in words, or nothing.
 
         The metrics are those of an evaluation under a condition (`350 static + 80 moving`); without
-        any, a final model has those that its file tells. `save` is the number of the checkpoint that
-        is saved with the model, 0 if none is.
+        any, a final model has those that its file tells. `save` is the number of the checkpoint
+        that is saved with the model, 0 if none is.
 
         Raises:
             RegistryError: it could not be registered, and `registry.continue_on_upload_failure` is
@@ -76,7 +78,8 @@ class Publisher:
         return told
 
     def wants(self, metrics: Mapping[str, float], condition: str, save: int = 0) -> bool:
-        """Return whether the policy wants a model with these results, beside checkpoint number `save`.
+        """Return whether the policy wants a model with these results, beside checkpoint number
+        `save`.
 
         While the registry cannot be used, this is judged by what it last said. If the answer is
         yes, this and the `publish` that follows wait one second together.
@@ -97,7 +100,9 @@ class Publisher:
         return wanted
 
     def due(self, save: int) -> bool:
-        """Return whether the policy may want the model of checkpoint number `save`, whatever it is worth."""
+        """Return whether the policy may want the model of checkpoint number `save`, whatever it is
+        worth.
+        """
         interval = self.policy.upload_frequency if self.policy.name else 0
         return bool(interval) and save > 0 and save % interval == 0
 
@@ -106,7 +111,10 @@ class Publisher:
         label = self._labels.get(file, "")
         if not label:
             return ""
-        told = [f"{condition}: {100 * row['outcomes']['success_100']['share']:.1f} %" for condition, row in rows.items()]
+        told = [
+            f"{condition}: {100 * row['outcomes']['success_100']['share']:.1f} %"
+            for condition, row in rows.items()
+        ]
         try:
             with Registry(deadline=LAST_DEADLINE) as registry:
                 registry.tag(label, {"judged": ", ".join(told)})
@@ -150,7 +158,9 @@ class Publisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(*(() if kind is None else (RegistryError,))):  # the first error is the one to be told
+        with suppress(
+            *(() if kind is None else (RegistryError,))
+        ):  # the first error is the one to be told
             self.close()
 
     def _register_all(self, models: Sequence[UnregisteredModel], limit: float) -> str:
@@ -189,11 +199,16 @@ class Publisher:
         if model in self._waiting:
             self._waiting.remove(model)
             drop(model)
-            return told or f"the model of iteration {model.iteration}, which waited, is not needed any more"
+            return (
+                told
+                or f"the model of iteration {model.iteration}, which waited, is not needed any more"
+            )
         return told
 
     def _failed(self, model: UnregisteredModel, error: Exception) -> RegistryError | None:
-        """Warn of a failure that is new; return it as an error if the policy does not let it pass."""
+        """Warn of a failure that is new; return it as an error if the policy does not let it
+        pass.
+        """
         told = f"the model of iteration {model.iteration} was not registered: {error}"
         if model.attempts > self.policy.max_retries and not self.policy.continue_on_upload_failure:
             failure = RegistryError(f"{told}; it is kept in {model.file}")
@@ -252,7 +267,9 @@ class Publisher:
         return f"registered as {version.label}: {action.reason}"
 
     def _prune(self, registry: Registry) -> None:
-        """Drop old versions after a new one; a failure is a warning, no reason to register again."""
+        """Drop old versions after a new one; a failure is a warning, no reason to register
+        again.
+        """
         if self.policy.keep_last_n:
             try:
                 registry.prune(self.policy.name, self.policy.keep_last_n)
@@ -264,9 +281,13 @@ class Publisher:
                 )
 
     def _keep(self, model: UnregisteredModel) -> None:
-        """Let a model wait, in place of one of the same iteration that a resumed training made again."""
+        """Let a model wait, in place of one of the same iteration that a resumed training made
+        again.
+        """
         if model not in self._waiting:
-            with suppress(OSError):  # a full disk: then there is only the file that the training keeps itself
+            with suppress(
+                OSError
+            ):  # a full disk: then there is only the file that the training keeps itself
                 keep(model, self._folder)
             self._waiting = [other for other in self._waiting if other.file != model.file]
             self._waiting.append(model)
@@ -274,10 +295,16 @@ class Publisher:
     def _best(self, registry: Registry, condition: str) -> Mapping[str, Any] | None:
         """Return the metrics of the best model that is registered under a condition."""
         name = self.policy.name
-        known = registry.versions(name) if any(model.name == name for model in registry.models()) else []
+        known = (
+            registry.versions(name)
+            if any(model.name == name for model in registry.models())
+            else []
+        )
         best: Mapping[str, Any] | None = None
         for version in known:
-            if version.tags.get("condition", "") == condition and is_better(self.policy, version.metrics, best):
+            if version.tags.get("condition", "") == condition and is_better(
+                self.policy, version.metrics, best
+            ):
                 best = version.metrics
         self._known[condition] = best
         return best

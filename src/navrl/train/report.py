@@ -26,9 +26,15 @@ def outcome_table(conditions: Mapping[str, Flights], title: str = "") -> Table:
 
     A share is followed by its standard error between worlds, in percent too.
     """
-    flown = [f"{len(flights.world)} episodes in {len(flights.world.unique())} worlds" for flights in conditions.values()]
+    flown = [
+        f"{len(flights.world)} episodes in {len(flights.world.unique())} worlds"
+        for flights in conditions.values()
+    ]
     same = len(set(flown)) == 1
-    table = Table(title=": ".join(part for part in (title, flown[0] if same else "") if part), title_justify="left")
+    table = Table(
+        title=": ".join(part for part in (title, flown[0] if same else "") if part),
+        title_justify="left",
+    )
     table.add_column("outcome")
     for label, counted in zip(conditions, flown, strict=True):
         table.add_column(label if same else f"{label}\n{counted}", justify="right")
@@ -37,7 +43,10 @@ def outcome_table(conditions: Mapping[str, Flights], title: str = "") -> Table:
     table.add_section()
     for name, (label, unit) in OF_SUCCESSES.items():
         values = [flights.of_successes(name) for flights in conditions.values()]
-        table.add_row(f"{label} of successes", *(f"{value:.2f} {unit}" if value == value else "-" for value in values))
+        table.add_row(
+            f"{label} of successes",
+            *(f"{value:.2f} {unit}" if value == value else "-" for value in values),
+        )
     return table
 
 
@@ -46,7 +55,9 @@ def _share(mean: float, error: float) -> str:
 
 
 def summary(flights: Flights) -> dict[str, Any]:
-    """Return the numbers of an evaluation: shares with standard errors between worlds, and means over the successes."""
+    """Return the numbers of an evaluation: shares with standard errors between worlds, and means
+    over the successes.
+    """
     means = {"mean_return": flights.rate("return")[0], "mean_length": flights.rate("length")[0]}
     return {
         "episodes": len(flights.world),
@@ -54,19 +65,28 @@ def summary(flights: Flights) -> dict[str, Any]:
         "simulated_steps": int(flights.statistics["length"].sum()),
         **means,
         **other_names(means | {"success_100": flights.rate("success_100")[0]}),
-        "outcomes": {name: dict(zip(("share", "standard_error"), flights.rate(name), strict=True)) for name in OUTCOMES},
+        "outcomes": {
+            name: dict(zip(("share", "standard_error"), flights.rate(name), strict=True))
+            for name in OUTCOMES
+        },
         "of_successes": {name: flights.of_successes(name) for name in OF_SUCCESSES},
     }
 
 
-def draw_flights(folder: Path, env: NavigationEnv, flights: Flights, *, animation: bool = True) -> list[Path]:
-    """Write `flights.png` and, if asked, `flights.gif` of the recorded flights, and return their paths.
+def draw_flights(
+    folder: Path, env: NavigationEnv, flights: Flights, *, animation: bool = True
+) -> list[Path]:
+    """Write `flights.png` and, if asked, `flights.gif` of the recorded flights, and return their
+    paths.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         OSError: a picture could not be written; no part of it is left.
     """
-    from navrl.view.topdown import save_animation, save_flights  # here: matplotlib is an extra, and slow to load
+    from navrl.view.topdown import (
+        save_animation,
+        save_flights,
+    )  # here: matplotlib is an extra, and slow to load
 
     drawings = {folder / "flights.png": save_flights}
     if animation:

@@ -1,4 +1,6 @@
-"""Going on with a run: which checkpoint, and which settings may differ from those it was begun with."""
+"""Going on with a run: which checkpoint, and which settings may differ from those it was begun
+with.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,31 @@ from navrl.train.folder import is_finished, read_record, sequence_of
 from navrl.train.source import run_of
 from navrl.train.states import is_training_state, upgraded_state
 
-# How long a run goes on (its schedules with it), where, and how it is watched may change. What it learns from may not.
+# How long a run goes on (its schedules with it), where, and how it is watched may change. What it
+# learns from may not.
 CHANGEABLE = (
-    "max_frame_num", "eval_interval", "save_interval", "keep_last_n", "compress_checkpoint", "save_compression_level",
-    "async_checkpoint_queue_size", "on_save_failure", "rollout_save_interval", "rollout_keep_last_n", "compress_lidar",
-    "headless", "run_folder", "resume", "resume_checkpoint", "flight.", "wandb.", "mlflow.", "tracker", "registry.",
+    "max_frame_num",
+    "eval_interval",
+    "save_interval",
+    "keep_last_n",
+    "compress_checkpoint",
+    "save_compression_level",
+    "async_checkpoint_queue_size",
+    "on_save_failure",
+    "rollout_save_interval",
+    "rollout_keep_last_n",
+    "compress_lidar",
+    "headless",
+    "run_folder",
+    "resume",
+    "resume_checkpoint",
+    "flight.",
+    "wandb.",
+    "mlflow.",
+    "tracker",
+    "registry.",
     "sim.num_threads",
-)  # fmt: skip
+)
 
 
 def newest_run(parent: Path = Path("runs")) -> Path:
@@ -90,7 +110,9 @@ def _can_start_over(run: Path) -> bool:
 
 
 def _has_checkpoint_files(run: Path) -> bool:
-    """Return whether anything is named like a checkpoint, whole or not: a damaged one is told, not trained over."""
+    """Return whether anything is named like a checkpoint, whole or not: a damaged one is told, not
+    trained over.
+    """
     return any((run / "checkpoints").glob("checkpoint_*"))
 
 
@@ -103,7 +125,9 @@ def find_run(config: Config) -> Path:
     if config.resume_checkpoint:
         run = run_of(config.resume_checkpoint)
         if run is None:
-            raise ConfigError(f"{config.resume_checkpoint} is not of a run; expected RUN/checkpoints/latest")
+            raise ConfigError(
+                f"{config.resume_checkpoint} is not of a run; expected RUN/checkpoints/latest"
+            )
     else:
         run = Path(config.run_folder) if config.run_folder else newest_run()
     if not (run / "checkpoints").is_dir() and not (run / "config.yaml").is_file():
@@ -119,11 +143,14 @@ def goes_on_in_place(config: Config) -> bool:
     if not config.resume_checkpoint:
         return bool(config.resume)
     run = run_of(config.resume_checkpoint)
-    return run is not None and (not config.run_folder or Path(config.run_folder).resolve() == run.resolve())
+    return run is not None and (
+        not config.run_folder or Path(config.run_folder).resolve() == run.resolve()
+    )
 
 
 def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
-    """Return the newest whole state of a run, or the one that was asked for; None for a run to start over.
+    """Return the newest whole state of a run, or the one that was asked for; None for a run to
+    start over.
 
     Raises:
         ConfigError: the checkpoint is none of a training.
@@ -139,13 +166,16 @@ def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
             return _checked(folder, checkpoints.load())
     except OSError as error:
         raise ConfigError(
-            f"{folder / 'checkpoints'} cannot be read: {error.strerror or error}; expected the checkpoints of a run"
+            f"{folder / 'checkpoints'} cannot be read: {error.strerror or error}; expected the "
+            "checkpoints of a run"
         ) from error
 
 
 def _checked(path: Path, state: Any) -> dict[str, Any]:
     if not is_training_state(state):
-        raise ConfigError(f"{path} holds no training state; expected a checkpoint that `navrl train` wrote")
+        raise ConfigError(
+            f"{path} holds no training state; expected a checkpoint that `navrl train` wrote"
+        )
     return upgraded_state(state)
 
 
@@ -159,7 +189,9 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_bytes())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {str(error)[:200]}; begin a new run in another folder") from error
+        raise ConfigError(
+            f"{path} cannot be read: {str(error)[:200]}; begin a new run in another folder"
+        ) from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path} holds no settings; begin a new run in another folder")
     return found
@@ -178,8 +210,13 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     keys = [key for key in now if key in said and now[key] != before.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]
     if refused:
-        told = ", ".join(f"{key} (was {before.get(key)!r}, now {now[key]!r})" for key in refused[:5])
-        raise ConfigError(f"a resumed run cannot change {told}; it may change {', '.join(CHANGEABLE)}. Train anew for the rest")
+        told = ", ".join(
+            f"{key} (was {before.get(key)!r}, now {now[key]!r})" for key in refused[:5]
+        )
+        raise ConfigError(
+            f"a resumed run cannot change {told}; it may change {', '.join(CHANGEABLE)}. Train "
+            "anew for the rest"
+        )
     merged = before | {key: now[key] for key in keys}
     for key in ("resume", "resume_checkpoint"):
         merged[key] = ""
@@ -193,14 +230,20 @@ def typed_keys(overrides: Sequence[str]) -> set[str]:
     groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]
     chosen = _flat(as_dict(load_config(groups)))
     single = [word for word in words if word not in GROUPS]
-    said = {key for key in plain if any(key == word or key.startswith(f"{word}.") for word in single)}
+    said = {
+        key for key in plain if any(key == word or key.startswith(f"{word}.") for word in single)
+    }
     return said | {key for key in plain if chosen[key] != plain[key]}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat |= (
+            _flat(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{name}": value}
+        )
     return flat
 
 

@@ -1,4 +1,6 @@
-"""What training keeps of a batch of experience: every array by its name, so that a flight can be looked at later."""
+"""What training keeps of a batch of experience: every array by its name, so that a flight can be
+looked at later.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ from navrl.train.trainers import AnyTrainer
 __all__ = ["keep_rollout", "rollout_data"]
 
 
-def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions, iteration: int) -> None:
-    """Store a batch in the background, under the number of the iteration that it belongs to; a failure only warns."""
+def keep_rollout(
+    storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions, iteration: int
+) -> None:
+    """Store a batch in the background, under the number of the iteration that it belongs to; a
+    failure only warns.
+    """
     task = trainer.config.task
     metadata = {
         "frames": iteration * trainer.frames_per_iteration,
@@ -32,12 +38,16 @@ def keep_rollout(storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | 
 
 
 def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
-    """Return a batch by names: what was seen, done and earned, (T, N, ...), and what was seen last, (N, ...)."""
+    """Return a batch by names: what was seen, done and earned, (T, N, ...), and what was seen last,
+    (N, ...).
+    """
     if isinstance(batch, Transitions):
         return {
             "observation": layout.split(batch.rows),
             **{name: getattr(batch, name) for name in ("action", "reward", "ended", "terminated")},
-            "last_observation": {name: rows[-1] for name, rows in layout.split(batch.next_rows).items()},
+            "last_observation": {
+                name: rows[-1] for name, rows in layout.split(batch.next_rows).items()
+            },
             "episodes": batch.episodes,
         }
     seen = layout.split(batch.rows)

@@ -1,4 +1,6 @@
-"""Soft actor-critic on the navigation task: one process, its drones, a compressed memory of what they have seen."""
+"""Soft actor-critic on the navigation task: one process, its drones, a compressed memory of what
+they have seen.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,28 @@ from navrl.rl.sac import SAC, TwinCritic
 from navrl.sim.env import NavigationEnv
 from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
-from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
+from navrl.train.share import (
+    collision_penalty,
+    episode_means,
+    frames_per_iteration,
+    share_of,
+    total_iterations,
+)
 from navrl.train.states import WEIGHTS, upgraded_state
 from navrl.train.team import Team
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
 OUTCOME = ("reward", "terminated", "ended")
 PARTS = ("iteration", WEIGHTS, "sac", "best")
-LEARNT = ("policy_loss", "value_loss", "entropy", "value_mean", "gradient_norm", "temperature", "learning_rate")
+LEARNT = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "value_mean",
+    "gradient_norm",
+    "temperature",
+    "learning_rate",
+)
 UNKNOWN = ("kl", "explained_variance")  # that a display asks for, and SAC has not
 
 
@@ -37,12 +53,16 @@ class SACTrainer:
 
     def __init__(self, config: Config, team: Team) -> None:
         if team.size != 1:
-            raise ConfigError(f"algo=sac trains in one process, this team has {team.size}; expected processes=1")
+            raise ConfigError(
+                f"algo=sac trains in one process, this team has {team.size}; expected processes=1"
+            )
         self.config, self.team, self.settings = config, team, config.sac
         self.task = share_of(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024)
         device = torch.device(config.device)
-        self.layout = RowLayout(self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed)
+        self.layout = RowLayout(
+            self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed
+        )
         scale = torch.ones(self.layout.used)
         scale[self.layout.lidar + self.layout.dynamic + DISTANCE] = config.network.distance_scale
         with torch.random.fork_rng(devices=[]):
@@ -57,7 +77,9 @@ class SACTrainer:
             for name, stream in STREAMS.items()
         }
         self._actions, self._batches = streams["actions"], streams["batches"]
-        self.sac = SAC(self.network, self.applied, critic, self.settings, streams["noise"], self._observe)
+        self.sac = SAC(
+            self.network, self.applied, critic, self.settings, streams["noise"], self._observe
+        )
         self.replay = FrameStore(self.settings.capacity, streams=config.env.num_envs)
         self.env.reset()
         self.collector = self._collector()
@@ -89,7 +111,9 @@ class SACTrainer:
 
     def collect(self) -> Transitions:
         """Fly the next batch: at random at first, then with the present policy."""
-        self.env.set_collision_penalty(collision_penalty(self.config, self.iteration / self.iterations))
+        self.env.set_collision_penalty(
+            collision_penalty(self.config, self.iteration / self.iterations)
+        )
         return self.collector.collect(at_random=self.frames < self.settings.warmup)
 
     def learn(self, batch: Transitions) -> dict[str, float]:
@@ -107,10 +131,16 @@ class SACTrainer:
         return report | episode_means(batch.episodes, self.team)
 
     def _update(self) -> list[dict[str, float]]:
-        """Update the policy as often as the batch pays for, once enough is remembered; return what happened."""
+        """Update the policy as often as the batch pays for, once enough is remembered; return what
+        happened.
+        """
         reports = []
-        if len(self.replay) >= max(self.settings.batch_size, min(self.settings.warmup, self.settings.capacity)):
-            self._owed += self.frames_per_iteration * self.settings.replay_ratio / self.settings.batch_size
+        if len(self.replay) >= max(
+            self.settings.batch_size, min(self.settings.warmup, self.settings.capacity)
+        ):
+            self._owed += (
+                self.frames_per_iteration * self.settings.replay_ratio / self.settings.batch_size
+            )
             progress = self.iteration / self.iterations
             while self._owed >= 1:
                 self._owed -= 1
@@ -125,36 +155,49 @@ class SACTrainer:
 
     def _frames(self, batch: Transitions) -> dict[str, Tensor]:
         """Return a batch as frames of the memory, the drones in turn."""
-        frames = {f"{prefix}{name}": part.flatten(0, 1)
-                  for prefix, rows in (("", batch.rows), ("next/", batch.next_rows))
-                  for name, part in self._parts(rows).items()}  # fmt: skip
+        frames = {
+            f"{prefix}{name}": part.flatten(0, 1)
+            for prefix, rows in (("", batch.rows), ("next/", batch.next_rows))
+            for name, part in self._parts(rows).items()
+        }
         return frames | {name: getattr(batch, name).flatten(0, 1) for name in ("action", *OUTCOME)}
 
     def _parts(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of observations by name: each has its own way to be compressed."""
         lidar, dynamic = self.layout.lidar, self.layout.dynamic
-        ends = {"lidar": (0, lidar), "dynamic": (lidar, lidar + dynamic), "state": (lidar + dynamic, self.layout.used)}
+        ends = {
+            "lidar": (0, lidar),
+            "dynamic": (lidar, lidar + dynamic),
+            "state": (lidar + dynamic, self.layout.used),
+        }
         return {name: rows[..., first:last] for name, (first, last) in ends.items()}
 
     def _sample(self) -> dict[str, Tensor]:
-        """Return decisions at random, what they and the next few brought, and what was seen after those."""
+        """Return decisions at random, what they and the next few brought, and what was seen after
+        those.
+        """
         replay, settings = self.replay, self.settings
         count, drones = len(replay), self.config.env.num_envs
         oldest = replay.cursor if count == replay.capacity else 0
         age = torch.randint(count, (settings.batch_size,), generator=self._batches)
-        ages = age[:, None] + drones * torch.arange(
-            settings.n_step
-        )  # a drone's next frame comes after all others' present ones
+        # a drone's next frame comes after all others' present ones
+        ages = age[:, None] + drones * torch.arange(settings.n_step)
         known = ages < count
         places = (oldest + torch.where(known, ages, age[:, None])) % replay.capacity
-        outcome = {key: values.view_as(places) for key, values in replay.get(places.flatten(), OUTCOME).items()}
+        outcome = {
+            key: values.view_as(places)
+            for key, values in replay.get(places.flatten(), OUTCOME).items()
+        }
         reward, discount, last = look_ahead(
             outcome["reward"], outcome["terminated"], outcome["ended"], known, settings.gamma
-        )  # fmt: skip
+        )
         batch = replay.get(places[:, 0], ("lidar", "dynamic", "state", "action"))
-        batch |= replay.get(places.gather(1, last[:, None])[:, 0], ("next/lidar", "next/dynamic", "next/state"))
+        batch |= replay.get(
+            places.gather(1, last[:, None])[:, 0], ("next/lidar", "next/dynamic", "next/state")
+        )
         return {
-            name: values.to(self.config.device) for name, values in (batch | {"reward": reward, "discount": discount}).items()
+            name: values.to(self.config.device)
+            for name, values in (batch | {"reward": reward, "discount": discount}).items()
         }
 
     @staticmethod
@@ -164,7 +207,9 @@ class SACTrainer:
     # ------------------------------------------------------------------ saving
 
     def own_state(self) -> dict[str, Any]:
-        """Return what only this process knows: its drones, its random numbers, what it remembers."""
+        """Return what only this process knows: its drones, its random numbers, what it
+        remembers.
+        """
         return {
             "env": self.env.state_dict(),
             "actions": self._actions.get_state(),
@@ -191,10 +236,19 @@ class SACTrainer:
         """Go on from a saved state, bit for bit if it holds the memory too."""
         state = upgraded_state(state)
         ranks = state.get("ranks")
-        if not isinstance(ranks, list) or len(ranks) != 1 or not all(name in state for name in PARTS):
-            raise StateError("the checkpoint holds no state of algo=sac; expected one that `navrl train algo=sac` wrote")
+        if (
+            not isinstance(ranks, list)
+            or len(ranks) != 1
+            or not all(name in state for name in PARTS)
+        ):
+            raise StateError(
+                "the checkpoint holds no state of algo=sac; expected one that `navrl train "
+                "algo=sac` wrote"
+            )
         sac = state["sac"]
-        critics = named(critic=sac["critic"], target=sac["target"]) | {"log_temperature": sac["log_temperature"]}
+        critics = named(critic=sac["critic"], target=sac["target"]) | {
+            "log_temperature": sac["log_temperature"]
+        }
         check_finite(named(network=state[WEIGHTS]) | critics, checkpoint_name(state))
         own = ranks[0]
         self.env.load_state_dict(own["env"])
@@ -215,4 +269,6 @@ class SACTrainer:
             return to_velocity(unit, limit).cpu()
 
         steps = self.settings.training_frame_num
-        return TransitionCollector(self.env, self.env.observe_packed(), self.applied, steps, scale, self._actions)
+        return TransitionCollector(
+            self.env, self.env.observe_packed(), self.applied, steps, scale, self._actions
+        )

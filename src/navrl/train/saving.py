@@ -1,4 +1,6 @@
-"""The checkpoints of a training, and the other files it writes on its way: what failed is known, told, and tried again."""
+"""The checkpoints of a training, and the other files it writes on its way: what failed is known,
+told, and tried again.
+"""
 
 from __future__ import annotations
 
@@ -37,33 +39,48 @@ class SaveStatus:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in a few words why a file was not written: what the system said, if it said something."""
+    """Return in a few words why a file was not written: what the system said, if it said
+    something.
+    """
     cause = error.__cause__ or error
-    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause) or type(cause).__name__
+    text = (
+        cause.strerror
+        if isinstance(cause, OSError) and cause.strerror
+        else str(cause) or type(cause).__name__
+    )
     return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
 
 
 class Saving:
-    """A run's CheckpointDirectory whose failures do not stop training; `status` tells how the last attempts went.
+    """A run's CheckpointDirectory whose failures do not stop training; `status` tells how the last
+    attempts went.
 
     Raises:
         ConfigError: the folder cannot be made or read.
     """
 
-    def __init__(self, folder: Path, config: Config, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, folder: Path, config: Config, optimizers: Iterable[torch.optim.Optimizer]
+    ) -> None:
         self.status = SaveStatus()
         self._lock = threading.Lock()
         self._told: deque[str] = deque()
         try:
             self.directory = CheckpointDirectory(
-                folder, keep_last_n=config.keep_last_n, optimizers=optimizers, on_done=self._done,
-                max_queue_size=config.async_checkpoint_queue_size, level=config.save_compression_level or None,
-            )  # fmt: skip
+                folder,
+                keep_last_n=config.keep_last_n,
+                optimizers=optimizers,
+                on_done=self._done,
+                max_queue_size=config.async_checkpoint_queue_size,
+                level=config.save_compression_level or None,
+            )
         except OSError as error:
             told = f"{folder} cannot hold checkpoints: {reason_of(error)}"
             raise ConfigError(f"{told}; make it writable, or name another run_folder") from error
 
-    def save(self, iteration: int, state: Any, metrics: Mapping[str, float] | None, compress: bool) -> None:
+    def save(
+        self, iteration: int, state: Any, metrics: Mapping[str, float] | None, compress: bool
+    ) -> None:
         """Save a state in the background; how it went is in `status` later."""
         try:
             self.directory.save(iteration, state, metrics=metrics, compress=compress)
@@ -72,7 +89,9 @@ class Saving:
 
     @property
     def gives_up(self) -> bool:
-        """Whether so many checkpoints in a row have failed that training without any is at stake."""
+        """Whether so many checkpoints in a row have failed that training without any is at
+        stake.
+        """
         return self.status.failed_in_row >= PATIENCE
 
     def barrier(self) -> None:
@@ -106,27 +125,42 @@ class Saving:
         with self._lock:
             before = self.status
             if written:
-                self.status = replace(before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0)
+                self.status = replace(
+                    before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0
+                )
                 if before.failed_in_row:
                     self._told.append(f"checkpoints are written again: {path.name}")
                 if error is not None:
-                    told = f"{path.name} is written, but `latest` or old checkpoints are not updated"
+                    told = (
+                        f"{path.name} is written, but `latest` or old checkpoints are not updated"
+                    )
                     self._told.append(f"{told}: {reason_of(error)}")
             elif error is not None:
                 reason, count = reason_of(error), before.failed_in_row + 1
-                self.status = replace(before, failure=reason, failed_in_row=count, failed=before.failed + 1)
+                self.status = replace(
+                    before, failure=reason, failed_in_row=count, failed=before.failed + 1
+                )
                 if count <= PATIENCE:  # then the display goes on to tell
-                    self._told.append(f"{path.name} was NOT written ({count} in a row failed): {reason}")
+                    self._told.append(
+                        f"{path.name} was NOT written ({count} in a row failed): {reason}"
+                    )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.directory.__exit__(kind, error, trace)
 
 
 class FileWrites:
-    """Files beside the checkpoints that may fail: each failed write is kept, the newest of a file only, and tried again."""
+    """Files beside the checkpoints that may fail: each failed write is kept, the newest of a file
+    only, and tried again.
+    """
 
     def __init__(self) -> None:
         self.failed = 0
@@ -138,7 +172,9 @@ class FileWrites:
         return [*self._pending]
 
     def attempt(self, path: Path, write: Callable[[], object]) -> str:
-        """Write a file now; return why that failed, or nothing. `write` may be called again later."""
+        """Write a file now; return why that failed, or nothing. `write` may be called again
+        later.
+        """
         failure = self._write(path, write)
         self.failed += bool(failure)
         return failure

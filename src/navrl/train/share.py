@@ -19,22 +19,34 @@ def share_of(task: NavigationSettings, team: Team) -> NavigationSettings:
     """Return the settings of this process's part of a task: its drones, its worlds."""
     own = copy.deepcopy(task)
     if own.env.num_envs % team.size:
-        raise ConfigError(f"env.num_envs is {own.env.num_envs}; expected a multiple of the {team.size} processes")
+        raise ConfigError(
+            f"env.num_envs is {own.env.num_envs}; expected a multiple of the {team.size} processes"
+        )
     own.env.num_envs //= team.size
     own.sim.num_threads = 1 if team.size > 1 else own.sim.num_threads
     own.env.action_frame = "goal"
     if not own.env.same_map and own.env.num_worlds >= team.size:
-        first, last = (own.env.num_worlds * rank // team.size for rank in (team.rank, team.rank + 1))
+        first, last = (
+            own.env.num_worlds * rank // team.size for rank in (team.rank, team.rank + 1)
+        )
         own.env.num_worlds = last - first
         own.env.map_seed += first
-        for counts in (own.env.obstacles_per_world, own.env_dyn.obstacles_per_world, own.env.world_files):
+        for counts in (
+            own.env.obstacles_per_world,
+            own.env_dyn.obstacles_per_world,
+            own.env.world_files,
+        ):
             _rotate(counts, first)
     return own
 
 
 def frames_per_iteration(config: Config) -> int:
     """Return how many decisions all drones of the team take in one iteration."""
-    steps = config.sac.training_frame_num if config.algorithm == "sac" else config.algo.training_frame_num
+    steps = (
+        config.sac.training_frame_num
+        if config.algorithm == "sac"
+        else config.algo.training_frame_num
+    )
     return config.env.num_envs * steps
 
 
@@ -58,10 +70,17 @@ def collision_penalty(config: Config, progress: float) -> float:
 
 
 def episode_means(episodes: Tensor, team: Team) -> dict[str, float]:
-    """Return how many episodes ended in all processes, and the mean of each of their statistics; the same everywhere."""
+    """Return how many episodes ended in all processes, and the mean of each of their statistics;
+    the same everywhere.
+    """
     sums = torch.zeros(len(STATISTICS) + 1, dtype=torch.float64)
     sums[:-1], sums[-1] = episodes.double().sum(0), len(episodes)
     team.sum(sums)
     count = sums[-1].item()
-    means = {name: value / count if count else float("nan") for name, value in zip(STATISTICS, sums.tolist(), strict=False)}
-    return {"episodes": count} | {f"episode/{name}": value for name, value in means.items() if name != "world"}
+    means = {
+        name: value / count if count else float("nan")
+        for name, value in zip(STATISTICS, sums.tolist(), strict=False)
+    }
+    return {"episodes": count} | {
+        f"episode/{name}": value for name, value in means.items() if name != "world"
+    }

@@ -20,7 +20,9 @@ from navrl.tracking.wandb_models import fetch_model_from_wandb
 
 __all__ = ["Source", "find_source", "run_of"]
 
-EXPECTED = "expected a checkpoint, a model, the folder of a run, NAME:ALIAS or USER/PROJECT/NAME:ALIAS"
+EXPECTED = (
+    "expected a checkpoint, a model, the folder of a run, NAME:ALIAS or USER/PROJECT/NAME:ALIAS"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,9 @@ def _newest_of(run: Path) -> Path:
         return newest_whole(folder).absolute()
     except (NoCheckpointError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"resume_checkpoint {run} has no checkpoint to go on from: {reason}; {EXPECTED}") from error
+        raise ConfigError(
+            f"resume_checkpoint {run} has no checkpoint to go on from: {reason}; {EXPECTED}"
+        ) from error
 
 
 def _is_remote(reference: str) -> bool:
@@ -132,8 +136,10 @@ def _fetched(registry: Registry, reference: str, deadline: float) -> ModelVersio
         return pull(registry, reference, _Wandb(deadline), "wandb")
     except (TrackingError, RegistryError, ImportError) as error:
         raise ConfigError(
-            f"resume_checkpoint {reference}: no such file, not in the registry of this machine, and "
-            f"not fetched from W&B: {_reason(error)}. Check WANDB_API_KEY, WANDB_MODE (online) and, "
+            f"resume_checkpoint {reference}: no such file, not in the registry of this "
+            "machine, and "
+            f"not fetched from W&B: {_reason(error)}. Check WANDB_API_KEY, WANDB_MODE "
+            "(online) and, "
             "for a server of your own, WANDB_BASE_URL; then try again, or fetch it with "
             f"`navrl models pull {reference}` where there is a network"
         ) from error

@@ -1,4 +1,6 @@
-"""Signals to a training: Ctrl+C and SIGTERM stop it, SIGHUP (a closed terminal) saves and goes on."""
+"""Signals to a training: Ctrl+C and SIGTERM stop it, SIGHUP (a closed terminal) saves and goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class StopRequest:
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Only note SIGINT and SIGTERM in the block: the caller looks at `signal` and stops in order."""
+        """Only note SIGINT and SIGTERM in the block: the caller looks at `signal` and stops in
+        order.
+        """
         self._deferred = True
         try:
             yield
@@ -76,12 +80,18 @@ class StopRequest:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        self._writes.shutdown(socket.SHUT_RDWR)  # ends the thread, even if a forked process holds the socket too
+        # ends the thread, even if a forked process holds the socket too
+        self._writes.shutdown(socket.SHUT_RDWR)
         self._writes.close()
         self._thread.join()
 

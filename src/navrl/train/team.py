@@ -1,4 +1,6 @@
-"""Processes that train together: each flies its share of the drones; gradients and statistics are summed over all."""
+"""Processes that train together: each flies its share of the drones; gradients and statistics are
+summed over all.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-d
 from navrl.errors import NavrlError
 from navrl.train.message import decode, encode
 
-PATIENCE = timedelta(minutes=30)  # that one process waits for another; the first compilation takes one minute
+# that one process waits for another; the first compilation takes one minute
+PATIENCE = timedelta(minutes=30)
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class TeamError(NavrlError, RuntimeError):
-    """A process of the team has died; training cannot go on without it. Its last checkpoint is whole."""
+    """A process of the team has died; training cannot go on without it. Its last checkpoint is
+    whole.
+    """
 
 
 class Team:
@@ -92,7 +97,9 @@ def _explained() -> Iterator[None]:
         yield
     except RuntimeError as error:  # gloo says which connection, not what it means
         said = str(error).splitlines()[0][:120]
-        raise TeamError(f"a training process is gone ({said}); resume=auto goes on from its last checkpoint") from error
+        raise TeamError(
+            f"a training process is gone ({said}); resume=auto goes on from its last checkpoint"
+        ) from error
 
 
 @contextmanager
@@ -168,7 +175,9 @@ def _join(rank: int, size: int, store: Path, leader: int, target: Target, argume
 
 
 def _await(workers: list[Any], store: FileStore) -> None:
-    """Return when all workers are there; one that died on its way will never be, so do not wait for it."""
+    """Return when all workers are there; one that died on its way will never be, so do not wait for
+    it.
+    """
     missing = dict(enumerate(workers, 1))
     while missing:
         for rank, worker in list(missing.items()):
@@ -176,6 +185,7 @@ def _await(workers: list[Any], store: FileStore) -> None:
                 del missing[rank]
             elif worker.exitcode is not None:
                 raise TeamError(
-                    f"training process {rank} ended with {worker.exitcode} before it could join; its error is above"
+                    f"training process {rank} ended with {worker.exitcode} before it could "
+                    "join; its error is above"
                 )
         time.sleep(0.02)

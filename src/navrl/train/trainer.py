@@ -1,4 +1,6 @@
-"""One process's part of the training: its drones, its copy of the policy, and the state that both can be restored from."""
+"""One process's part of the training: its drones, its copy of the policy, and the state that both
+can be restored from.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from navrl.sim.env import NavigationEnv
 from navrl.train.ahead import CollectingAhead
 from navrl.train.guard import Guard, checkpoint_name, named
 from navrl.train.interim import InterimEvaluation
-from navrl.train.share import collision_penalty, episode_means, frames_per_iteration, share_of, total_iterations
+from navrl.train.share import (
+    collision_penalty,
+    episode_means,
+    frames_per_iteration,
+    share_of,
+    total_iterations,
+)
 from navrl.train.states import WEIGHTS, upgraded_state
 from navrl.train.team import Team
 
@@ -38,17 +46,25 @@ class Trainer:
         self.task = share_of(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
         device = torch.device(config.device)
-        layout = RowLayout(self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed)
+        layout = RowLayout(
+            self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # equal first weights everywhere
             self.network = build_network(config.network, layout).to(device)
         self.applied = accelerate(self.network)
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
         order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
-        self.ppo = PPO(self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size)
+        self.ppo = PPO(
+            self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size
+        )
         self.env.reset()
         self.collector = self._collector(self.applied)
-        self._ahead = CollectingAhead(self.network, self._collector) if config.use_pipelined_collector else None
+        self._ahead = (
+            CollectingAhead(self.network, self._collector)
+            if config.use_pipelined_collector
+            else None
+        )
         self._began: dict[str, Any] | None = None  # from what the batch that is ahead was begun
         self.iteration = 0
         self.best: dict[str, float] | None = None
@@ -86,7 +102,9 @@ class Trainer:
         return self._ahead.take()
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Update the policy from a batch of everybody's, and return what happened, the same in every process."""
+        """Update the policy from a batch of everybody's, and return what happened, the same in
+        every process.
+        """
         if self._ahead is not None and self.iteration + 1 < self.iterations:
             self._begin_ahead(self._ahead, self.iteration + 1)
         with self.guard.iteration(self.iteration + 1):
@@ -140,17 +158,25 @@ class Trainer:
         state = upgraded_state(state)
         ranks = state.get("ranks")
         if not isinstance(ranks, list) or not all(name in state for name in SHARED):
-            raise StateError("the checkpoint holds no training state; expected one that navrl train wrote")
+            raise StateError(
+                "the checkpoint holds no training state; expected one that navrl train wrote"
+            )
         if len(ranks) != self.team.size:
-            raise ConfigError(f"the checkpoint was written by {len(ranks)} processes, this team has {self.team.size}: "
-                              f"resume with processes={len(ranks)}")  # fmt: skip
-        check_finite(named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state))
+            raise ConfigError(
+                f"the checkpoint was written by {len(ranks)} processes, this team has "
+                f"{self.team.size}: "
+                f"resume with processes={len(ranks)}"
+            )
+        check_finite(
+            named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state)
+        )
         own = ranks[self.team.rank]
         self.env.load_state_dict(own["env"])
         self.generator.set_state(own["actions"])
         self.ppo.generator.set_state(own["order"])
         self.network.load_state_dict(state[WEIGHTS])
-        # A copy: the optimiser keeps the tensors it is given, and those that came to a worker share memory with the leader's.
+        # A copy: the optimiser keeps the tensors it is given, and those that came to a worker share
+        # memory with the leader's.
         self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.ppo.normaliser.load_state_dict(state["normaliser"])
         self.iteration, self.best = state["iteration"], state["best"]

@@ -60,7 +60,9 @@ class AnyTrainer(Protocol):
 def make_trainer(config: Config, team: Team) -> AnyTrainer:
     """Return the trainer of the algorithm that the settings ask for."""
     if config.algorithm == "sac":
-        from navrl.train.sac_trainer import SACTrainer  # here: only it needs the kernels of the memory
+        from navrl.train.sac_trainer import (
+            SACTrainer,
+        )  # here: only it needs the kernels of the memory
 
         return SACTrainer(config, team)
     from navrl.train.trainer import Trainer

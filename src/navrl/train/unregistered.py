@@ -1,4 +1,5 @@
-"""Models of a run that wait to be registered: `RUN/unregistered` has their files, and beside each what is known about it.
+"""Models of a run that wait to be registered: `RUN/unregistered` has their files, and beside each
+what is known about it.
 
 A training that is killed and resumed finds them there.
 """
@@ -36,10 +37,12 @@ class UnregisteredModel:
 
 
 def keep(model: UnregisteredModel, folder: Path) -> None:
-    """Keep the file of a model in a folder, under a name that the training does not write to, with what is known about it.
+    """Keep the file of a model in a folder, under a name that the training does not write to, with
+    what is known about it.
 
     Raises:
-        OSError: the disk is full, or nobody may write there; `model.file` is the file that there is.
+        OSError: the disk is full, or nobody may write there; `model.file` is the file that there
+            is.
     """
     kept = folder / f"{'final' if model.final else 'iteration'}_{model.iteration:06d}.pt"
     folder.mkdir(exist_ok=True)
@@ -76,11 +79,15 @@ def drop(model: UnregisteredModel) -> None:
 def kept_models(folder: Path) -> list[UnregisteredModel]:
     """Return the models that `keep` has left in a folder, in the order of the training."""
     found = (_read(path) for path in folder.glob("*.json"))
-    return sorted((model for model in found if model), key=lambda model: (model.final, model.iteration))
+    return sorted(
+        (model for model in found if model), key=lambda model: (model.final, model.iteration)
+    )
 
 
 def _read(path: Path) -> UnregisteredModel | None:
-    """Return the model whose facts are in a file; None if they, or the model, are not there or damaged."""
+    """Return the model whose facts are in a file; None if they, or the model, are not there or
+    damaged.
+    """
     file = path.with_suffix(".pt")
     with suppress(OSError, ValueError, TypeError, KeyError):
         known: dict[str, Any] = json.loads(path.read_bytes())
@@ -88,7 +95,9 @@ def _read(path: Path) -> UnregisteredModel | None:
         values = {key: value for key, value in known.items() if key in names}
         if file.is_file():
             # One attempt more than was made: the process that was killed may have registered it.
-            return UnregisteredModel(**values | {"file": file, "origin": Path(known["origin"]), "attempts": 1})
+            return UnregisteredModel(
+                **values | {"file": file, "origin": Path(known["origin"]), "attempts": 1}
+            )
     return None
 
 

@@ -1,8 +1,9 @@
 """Compiles everything that a training runs before it starts, in a process of its own.
 
-Numba optimises a function again when it links it into its callers. The process that compiles finds both forms and runs one of
-them, a process that loads the result from disk runs the other, and their last bits may differ. So that a run that was
-killed goes on as it began, none of its processes compiles: a child does, once, and all of them load what it has left.
+Numba optimises a function again when it links it into its callers. The process that compiles finds
+both forms and runs one of them, a process that loads the result from disk runs the other, and their
+last bits may differ. So that a run that was killed goes on as it began, none of its processes
+compiles: a child does, once, and all of them load what it has left.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from navrl.sim.env import NavigationEnv
 
 
 def compile_kernels(config: Config) -> None:
-    """Load everything compiled that a training runs, and have a child process compile it first if something is missing.
+    """Load everything compiled that a training runs, and have a child process compile it first if
+    something is missing.
 
     A child that fails is no reason to stop: the rest is compiled here.
     """
@@ -30,14 +32,22 @@ def compile_kernels(config: Config) -> None:
             run_kernels(config)
     except KernelMissingError:
         storage()  # chosen here, so that the child writes to the same place
-        subprocess.run([sys.executable, "-m", "navrl.train.warm"], input=as_yaml(config), text=True, check=False)
+        subprocess.run(
+            [sys.executable, "-m", "navrl.train.warm"],
+            input=as_yaml(config),
+            text=True,
+            check=False,
+        )
         run_kernels(config)
 
 
 def run_kernels(config: Config) -> None:
     """Run every kernel of a training once, on the smallest task that it can have."""
     task = copy.deepcopy(config.task)
-    task.env.num_envs, task.env.num_worlds, task.env.obstacles_per_world, task.env.world_files = 1, 1, [0], []
+    task.env.num_envs = 1
+    task.env.num_worlds = 1
+    task.env.obstacles_per_world = [0]
+    task.env.world_files = []
     task.env_dyn.num_obstacles, task.env_dyn.obstacles_per_world = 8, []
     env = NavigationEnv(task)
     rows = env.observe_packed()

@@ -43,7 +43,9 @@ def read_weights(file: Path, state: Any, subject: str) -> Weights:
     """
     if isinstance(state, Mapping) and state.get("kind") == KIND:
         applied, task, _ = load_model(file)  # checks every part
-        return Weights(dict(applied.network.state_dict()), NetworkSettings(**state["network"]), task)
+        return Weights(
+            dict(applied.network.state_dict()), NetworkSettings(**state["network"]), task
+        )
     if isinstance(state, Mapping) and isinstance(state.get("model_state_dict"), Mapping):
         state = state["model_state_dict"]
     items = state.items() if isinstance(state, Mapping) else ()
@@ -59,7 +61,9 @@ def read_weights(file: Path, state: Any, subject: str) -> Weights:
     return Weights(named)
 
 
-def fitted_config(config: Config, typed: Collection[str], weights: Weights, subject: str) -> tuple[Config, list[str]]:
+def fitted_config(
+    config: Config, typed: Collection[str], weights: Weights, subject: str
+) -> tuple[Config, list[str]]:
     """Return settings that fit the weights, and those of them that were changed for that.
 
     What was not typed is taken from the model.
@@ -107,25 +111,33 @@ def check_weights(config: Config, weights: Weights, subject: str) -> None:
         ("has an unknown", weights.parameters.keys() - own),
     ):
         if names:
-            raise ConfigError(f"{subject} {kind} parameter {min(names)!a:.80} ({len(names)} such); {advice}")
+            raise ConfigError(
+                f"{subject} {kind} parameter {min(names)!a:.80} ({len(names)} such); {advice}"
+            )
     for name, expected in own.items():
         value = weights.parameters[name]
         if not isinstance(value, Tensor) or value.shape != expected.shape:
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ConfigError(
-                f"{subject}: parameter {name!r} is {found!s:.80}, the network of these settings has "
+                f"{subject}: parameter {name!r} is {found!s:.80}, the network of these "
+                "settings has "
                 f"{tuple(expected.shape)}; {advice}"
             )
         if not torch.isfinite(value).all():
-            raise ConfigError(f"{subject}: parameter {name!r} holds NaN or infinite values; use an earlier model")
+            raise ConfigError(
+                f"{subject}: parameter {name!r} holds NaN or infinite values; use an earlier model"
+            )
 
 
 def _check_distribution(config: Config, network: NetworkSettings, subject: str) -> None:
     """Refuse the model of another algorithm: its outputs are parameters of another distribution."""
     if network.distribution != ALGORITHMS[config.algorithm]:
-        other = next((name for name, kind in ALGORITHMS.items() if kind == network.distribution), "another")
+        other = next(
+            (name for name, kind in ALGORITHMS.items() if kind == network.distribution), "another"
+        )
         raise ConfigError(
-            f"{subject} was trained with algo={other} (network.distribution={network.distribution}), "
+            f"{subject} was trained with algo={other} "
+            f"(network.distribution={network.distribution}), "
             f"this training has algo={config.algorithm}: use algo={other}, or another model"
         )
 

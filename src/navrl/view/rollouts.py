@@ -1,4 +1,6 @@
-"""One drone of a stored rollout as a picture: where it flew, what it earned, and how much room it had."""
+"""One drone of a stored rollout as a picture: where it flew, what it earned, and how much room it
+had.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,16 @@ from navrl.errors import RolloutError
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.view.topdown import make_figure
 
-PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = "#4575b4", "#1a9850", "#d73027", "#7b3294", "#f46d43"
-LENGTH, RANGE = 3, 4.0  # where the state holds the horizontal distance to the goal; the LiDAR's reach unless the file says it
+PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = (
+    "#4575b4",
+    "#1a9850",
+    "#d73027",
+    "#7b3294",
+    "#f46d43",
+)
+# where the state holds the horizontal distance to the goal; the LiDAR's reach unless the file says
+# it
+LENGTH, RANGE = (3, 4.0)
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,9 @@ class DroneFlight:
     reward: Any | None  # (T,)
     clearance: Any | None  # (T,) m: the shortest LiDAR ray
     path: Any | None  # (T, 3) m
-    relative: bool  # the path is relative to the goal, its first axis along the way from start to goal
+    relative: (
+        bool  # the path is relative to the goal, its first axis along the way from start to goal
+    )
     ended: Any  # (T,) bool
     seconds: float  # of a step
 
@@ -32,7 +44,11 @@ class DroneFlight:
         """The stretches of steps that belong to one episode each."""
         stops = [*(np.flatnonzero(self.ended) + 1), len(self.ended)]
         starts = [0, *stops[:-1]]
-        return [slice(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True) if stop > start]
+        return [
+            slice(int(start), int(stop))
+            for start, stop in zip(starts, stops, strict=True)
+            if stop > start
+        ]
 
 
 def read_flight(storage: RolloutStorage, iteration: int, env: int) -> DroneFlight:
@@ -50,12 +66,17 @@ def read_flight(storage: RolloutStorage, iteration: int, env: int) -> DroneFligh
 
     scan = read("observation/lidar", "lidar", "agents/observation/lidar")
     reach = float(info.metadata.get("lidar_range", RANGE))
-    position, state = read("position"), read("observation/state", "state", "agents/observation/state")
+    position = read("position")
+    state = read("observation/state", "state", "agents/observation/state")
     ended, reward = read("ended", "done", "next/done", "terminated"), read("reward", "next/reward")
     return DroneFlight(
         reward=None if reward is None else reward[:, 0],
         clearance=None if scan is None else reach - scan.max(1),
-        path=position if position is not None else None if state is None or state.shape[1] < 5 else _from_goal(state),
+        path=position
+        if position is not None
+        else None
+        if state is None or state.shape[1] < 5
+        else _from_goal(state),
         relative=position is None,
         ended=np.zeros(info.steps, bool) if ended is None else ended[:, 0] != 0,
         seconds=float(info.metadata.get("seconds_per_step", 1.0)),
@@ -63,9 +84,13 @@ def read_flight(storage: RolloutStorage, iteration: int, env: int) -> DroneFligh
 
 
 def _from_goal(state: Any) -> Any:
-    """Return where a drone is seen from its goal, (T, 3), from its observed state: direction, distance, height."""
+    """Return where a drone is seen from its goal, (T, 3), from its observed state: direction,
+    distance, height.
+    """
     towards = state[:, :2] / np.maximum(np.linalg.norm(state[:, :2], axis=1, keepdims=True), 1e-6)
-    return -np.concatenate([towards * state[:, LENGTH : LENGTH + 1], state[:, LENGTH + 1 : LENGTH + 2]], 1)
+    return -np.concatenate(
+        [towards * state[:, LENGTH : LENGTH + 1], state[:, LENGTH + 1 : LENGTH + 2]], 1
+    )
 
 
 def save_flight(storage: RolloutStorage, iteration: int, env: int, path: Path) -> DroneFlight:
@@ -76,7 +101,9 @@ def save_flight(storage: RolloutStorage, iteration: int, env: int, path: Path) -
     """
     flight = read_flight(storage, iteration, env)
     if flight.reward is None and flight.clearance is None and flight.path is None:
-        raise RolloutError(f"rollout {iteration} has no reward, lidar, state or position; there is nothing to draw")
+        raise RolloutError(
+            f"rollout {iteration} has no reward, lidar, state or position; there is nothing to draw"
+        )
     figure = make_figure(11.0, 5.0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1))
     _draw_path(figure.add_subplot(grid[:, 0]), flight)
@@ -90,7 +117,9 @@ def save_flight(storage: RolloutStorage, iteration: int, env: int, path: Path) -
             axes.plot(time, values, color=colour, linewidth=1.2, marker=".", markersize=3)
         for moment in time[flight.ended]:
             axes.axvline(moment, color=END_COLOUR, linestyle="--", linewidth=0.8)
-        axes.set(xlabel=f"time ({unit})", ylabel=label if values is not None else f"{label}: not stored")
+        axes.set(
+            xlabel=f"time ({unit})", ylabel=label if values is not None else f"{label}: not stored"
+        )
         axes.grid(alpha=0.3)
     figure.suptitle(f"iteration {iteration}, environment {env}; dashed: an episode ended")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,12 +134,29 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
         return
     for number, part in enumerate(flight.parts):
         x, y = flight.path[part, 0], flight.path[part, 1]
-        axes.plot(x, y, color=PATH_COLOUR, linewidth=1.4, alpha=1.0 if number == 0 else 0.6, marker=".", markersize=3)
-        axes.plot(x[0], y[0], "o", color=REWARD_COLOUR, markersize=6, label="begin" if number == 0 else None)
+        axes.plot(
+            x,
+            y,
+            color=PATH_COLOUR,
+            linewidth=1.4,
+            alpha=1.0 if number == 0 else 0.6,
+            marker=".",
+            markersize=3,
+        )
+        axes.plot(
+            x[0],
+            y[0],
+            "o",
+            color=REWARD_COLOUR,
+            markersize=6,
+            label="begin" if number == 0 else None,
+        )
         over = bool(flight.ended[part][-1])
         label = "episode ended" if over else "goes on"
         shown = label not in axes.get_legend_handles_labels()[1]
-        style = {"marker": "X", "color": END_COLOUR} if over else {"marker": "D", "color": PATH_COLOUR}
+        style = (
+            {"marker": "X", "color": END_COLOUR} if over else {"marker": "D", "color": PATH_COLOUR}
+        )
         axes.plot(x[-1], y[-1], markersize=7, linestyle="", label=label if shown else None, **style)
     if flight.relative:
         _draw_goal(axes, flight.path)

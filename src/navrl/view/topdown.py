@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"success_100": "#1a9850", "static_collision": "#d73027", "dynamic_collision": "#f46d43",
-           "out_of_bounds": "#7b3294", "time_out": "#4575b4"}  # fmt: skip
+COLOURS = {
+    "success_100": "#1a9850",
+    "static_collision": "#d73027",
+    "dynamic_collision": "#f46d43",
+    "out_of_bounds": "#7b3294",
+    "time_out": "#4575b4",
+}
 MOVING = "#c51b8a"
 DPI = 110
 
@@ -48,7 +53,9 @@ def draw_world(axes: Axes, world: World) -> Any:
     heights = np.concatenate([world.boxes[:, 5], world.cylinders[:, 4]])
     scale = ScalarMappable(Normalize(0.0, 6.0), "Greys")
     if boxes or rounds:
-        axes.add_collection(PatchCollection([*boxes, *rounds], facecolor=scale.to_rgba(heights), edgecolor="none"))
+        axes.add_collection(
+            PatchCollection([*boxes, *rounds], facecolor=scale.to_rgba(heights), edgecolor="none")
+        )
     axes.add_patch(Rectangle((-25, -25), 50, 50, fill=False, edgecolor="#bbbbbb"))
     axes.set(xlim=(-26, 26), ylim=(-26, 26), aspect="equal", xlabel="x (m)", ylabel="y (m)")
     return scale
@@ -63,17 +70,26 @@ def save_world(env: NavigationEnv, path: Path, *, world: int = 0, close_up: bool
     drones = torch.nonzero(env.world == world)[:, 0]
     _draw_moving(whole, env, world)
     _draw_drones(whole, env, drones)
-    whole.set_title(f"{env.pool.worlds[world].name}: {len(drones)} drones, {env.pool.moving_counts[world]} moving obstacles")
+    whole.set_title(
+        f"{env.pool.worlds[world].name}: {len(drones)} drones, {env.pool.moving_counts[world]} "
+        "moving obstacles"
+    )
     for axes in near:
-        busiest = drones[env.observe()["lidar"][drones].flatten(1).sum(1).argmax()] if len(drones) else 0
+        busiest = (
+            drones[env.observe()["lidar"][drones].flatten(1).sum(1).argmax()] if len(drones) else 0
+        )
         centre = env.position[busiest]
         draw_world(axes, env.pool.worlds[world])
         _draw_moving(axes, env, world)
         _draw_rays(axes, env, drones)
         _draw_drones(axes, env, drones)
         reach = env.settings.sensor.lidar_range * 1.3
-        axes.set(xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] - reach, centre[1] + reach))
-        axes.set_title(f"drone {int(busiest)} at z = {centre[2]:.2f} m, and the rays of its level beam")
+        axes.set(
+            xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] - reach, centre[1] + reach)
+        )
+        axes.set_title(
+            f"drone {int(busiest)} at z = {centre[2]:.2f} m, and the rays of its level beam"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
@@ -85,7 +101,11 @@ def _draw_moving(axes: Axes, env: NavigationEnv, world: int) -> None:
     for (x, y, _), (vx, vy, _), width, tall in zip(
         *(moving[k].tolist() for k in ("position", "velocity", "width", "tall")), strict=True
     ):
-        shape = Circle((x, y), width / 2) if tall else Rectangle((x - width / 2, y - width / 2), width, width)
+        shape = (
+            Circle((x, y), width / 2)
+            if tall
+            else Rectangle((x - width / 2, y - width / 2), width, width)
+        )
         shape.set(facecolor=MOVING, alpha=0.85 if tall else 0.45, edgecolor="none")
         axes.add_patch(shape)
         axes.plot([x, x + vx], [y, y + vy], color=MOVING, linewidth=0.8)
@@ -94,7 +114,9 @@ def _draw_moving(axes: Axes, env: NavigationEnv, world: int) -> None:
 def _draw_drones(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
     position, target, yaw = env.position[drones], env.target[drones], env.yaw[drones]
     for start, goal in zip(position, target, strict=True):
-        axes.plot([start[0], goal[0]], [start[1], goal[1]], color="#91bfdb", linewidth=0.5, zorder=1)
+        axes.plot(
+            [start[0], goal[0]], [start[1], goal[1]], color="#91bfdb", linewidth=0.5, zorder=1
+        )
     axes.plot(
         target[:, 0],
         target[:, 1],
@@ -105,8 +127,18 @@ def _draw_drones(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
         linestyle="none",
         label="goal",
     )
-    axes.plot(position[:, 0], position[:, 1], "o", color="#2166ac", markersize=5, linestyle="none", label="drone")
-    axes.quiver(position[:, 0], position[:, 1], yaw.cos(), yaw.sin(), color="#2166ac", scale=30, width=0.004)
+    axes.plot(
+        position[:, 0],
+        position[:, 1],
+        "o",
+        color="#2166ac",
+        markersize=5,
+        linestyle="none",
+        label="drone",
+    )
+    axes.quiver(
+        position[:, 0], position[:, 1], yaw.cos(), yaw.sin(), color="#2166ac", scale=30, width=0.004
+    )
     axes.legend(loc="upper right")
 
 
@@ -119,8 +151,12 @@ def _draw_rays(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
     scan = env.observe()["lidar"][drones, 0, :, beam]
     lengths = (sensor.lidar_range - scan) * math.cos(math.radians(elevations[beam]))
     azimuths = torch.arange(scan.shape[1]) * (2 * math.pi / scan.shape[1])
-    for start, yaw, row, seen in zip(env.position[drones], env.yaw[drones], lengths, scan, strict=True):
-        ends = start[:2] + row[:, None] * torch.stack([(azimuths + yaw).cos(), (azimuths + yaw).sin()], 1)
+    for start, yaw, row, seen in zip(
+        env.position[drones], env.yaw[drones], lengths, scan, strict=True
+    ):
+        ends = start[:2] + row[:, None] * torch.stack(
+            [(azimuths + yaw).cos(), (azimuths + yaw).sin()], 1
+        )
         for end, value in zip(ends, seen, strict=True):
             colour = "#d73027" if value > 1e-6 else "#a6d96a"
             axes.plot([start[0], end[0]], [start[1], end[1]], color=colour, linewidth=0.6, zorder=2)
@@ -144,15 +180,26 @@ def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
         named.add(outcome)
         axes.plot(track[:, 0], track[:, 1], color=COLOURS[outcome], linewidth=1.4, label=label)
         axes.plot(track[0, 0], track[0, 1], "o", color=COLOURS[outcome], markersize=4)
-        axes.plot(track[-1, 0], track[-1, 1], "x" if outcome != "success_100" else "*", color=COLOURS[outcome], markersize=9)
+        axes.plot(
+            track[-1, 0],
+            track[-1, 1],
+            "x" if outcome != "success_100" else "*",
+            color=COLOURS[outcome],
+            markersize=9,
+        )
     if named:
         axes.legend(loc="upper right")
-    axes.set_title(f"{len(flights.recorded)} flights in {env.pool.worlds[0].name}, unseen; o start, * goal, x end")
+    axes.set_title(
+        f"{len(flights.recorded)} flights in {env.pool.worlds[0].name}, unseen; o start, * "
+        "goal, x end"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
-def save_animation(env: NavigationEnv, flights: Flights, path: Path, *, frames: int = 120, rate: int = 15) -> None:
+def save_animation(
+    env: NavigationEnv, flights: Flights, path: Path, *, frames: int = 120, rate: int = 15
+) -> None:
     """Write a GIF of the recorded flights among the moving obstacles of the first world."""
     try:
         from PIL import Image
@@ -162,7 +209,16 @@ def save_animation(env: NavigationEnv, flights: Flights, path: Path, *, frames: 
     figure = make_figure(6.4, 6.4)
     axes = figure.subplots()
     draw_world(axes, env.pool.worlds[0])
-    moving = axes.plot([], [], "s", color=MOVING, alpha=0.6, markersize=5, linestyle="none", label="moving obstacle")[0]
+    moving = axes.plot(
+        [],
+        [],
+        "s",
+        color=MOVING,
+        alpha=0.6,
+        markersize=5,
+        linestyle="none",
+        label="moving obstacle",
+    )[0]
     colours = [COLOURS[outcome_of(flights, drone)] for drone in flights.recorded.tolist()]
     trails = [axes.plot([], [], color=colour, linewidth=1.0)[0] for colour in colours]
     heads = [axes.plot([], [], "o", color=colour, markersize=5)[0] for colour in colours]

@@ -1,6 +1,7 @@
 """States of a training: saved in the background, loaded verified, kept by rule.
 
-A snapshot is copied while training goes on, written whole or not at all, and found again by its step.
+A snapshot is copied while training goes on, written whole or not at all, and found again by its
+step.
 """
 
 from __future__ import annotations

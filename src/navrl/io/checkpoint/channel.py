@@ -1,4 +1,6 @@
-"""Messages between two processes: a JSON value each, with bytes behind it and perhaps a descriptor."""
+"""Messages between two processes: a JSON value each, with bytes behind it and perhaps a
+descriptor.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Channel:
 
     Args:
         end: a connected socket, which belongs to the channel from now on.
-        is_alive: tells whether the other process lives. Its end alone does not: a fork of it may hold that open for long.
+        is_alive: tells whether the other process lives. Its end alone does not: a fork of it may
+            hold that open for long.
     """
 
     def __init__(self, end: socket.socket, is_alive: Callable[[], bool] = lambda: True) -> None:
@@ -57,7 +60,9 @@ class Channel:
         head, descriptors = bytearray(), list[int]()
         try:
             while len(head) < _HEAD.size:
-                data, found, _, _ = self._patiently(socket.recv_fds, self._socket, _HEAD.size - len(head), 1)
+                data, found, _, _ = self._patiently(
+                    socket.recv_fds, self._socket, _HEAD.size - len(head), 1
+                )
                 descriptors += found
                 head += _something(data)
             length, behind = _HEAD.unpack(head)

@@ -1,4 +1,6 @@
-"""Save a nested state to a file and load it back, every byte verified; also reads what `torch.save` wrote."""
+"""Save a nested state to a file and load it back, every byte verified; also reads what `torch.save`
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,12 @@ def save_checkpoint(
     metadata: Mapping[str, Any] | None = None,
     lossy_moments: bool = False,
 ) -> Written:
-    """Write a state to a file and return its sizes; when this returns, the file is whole and on the disk.
+    """Write a state to a file and return its sizes; when this returns, the file is whole and on the
+    disk.
 
-    Nothing may write to the tensors meanwhile; `AsyncCheckpointSaver` is for a training that goes on.
-    `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see `navrl.io.checkpoint.rounded_moments`.
+    Nothing may write to the tensors meanwhile; `AsyncCheckpointSaver` is for a training that goes
+    on. `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see
+    `navrl.io.checkpoint.rounded_moments`.
 
     Raises:
         UnsupportedStateError: the state holds an object that cannot be stored.
@@ -68,8 +72,7 @@ def save_checkpoint(
 
 
 def checkpoint_document(
-    metadata: Mapping[str, Any] | None,
-    sequence: int | None = None,
+    metadata: Mapping[str, Any] | None, sequence: int | None = None
 ) -> dict[str, Any]:
     """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
     return {
@@ -81,7 +84,8 @@ def checkpoint_document(
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """Return the file that holds a checkpoint: the path itself, or with a suffix of compression more or less.
+    """Return the file that holds a checkpoint: the path itself, or with a suffix of compression
+    more or less.
 
     Where several are there, it is the one that was modified last, with a warning.
 
@@ -100,7 +104,8 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         if len(there) > 1:
             names = " and ".join(candidate.name for candidate in there)
             warnings.warn(
-                f"{path.parent} holds {names}; {newest.name}, modified last, is used. Remove the other",
+                f"{path.parent} holds {names}; {newest.name}, modified last, is used. Remove "
+                "the other",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -136,13 +141,15 @@ def load_checkpoint(
     """Return the state that was saved, every byte of it verified.
 
     Args:
-        path: the file, by its name with or without a suffix of compression; a `torch.save` file is fine too.
+        path: the file, by its name with or without a suffix of compression; a `torch.save` file is
+            fine too.
         device: where the tensors go.
         workers: threads that read and decompress; None is one for each core.
-        into: a state of the same structure whose tensors are filled in place, which spares fresh memory; arrays that
-            it lacks are created. Should the file turn out damaged half-way, they hold a mixture: load another file
-            into them, or call `verify_checkpoint` first.
-        trusted: allow a pickle to run the code that it names. Only needed for foreign files with foreign classes.
+        into: a state of the same structure whose tensors are filled in place, which spares fresh
+            memory; arrays that it lacks are created. Should the file turn out damaged half-way,
+            they hold a mixture: load another file into them, or call `verify_checkpoint` first.
+        trusted: allow a pickle to run the code that it names. Only needed for foreign files with
+            foreign classes.
 
     Raises:
         ConfigError: this machine has no such device.
@@ -162,12 +169,13 @@ def load_checkpoint(
 
 
 def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:
-    """Check every byte of a container, and of those that it builds on, without loading it; return its index.
+    """Check every byte of a container, and of those that it builds on, without loading it; return
+    its index.
 
     Raises:
         FileNotFoundError: `path` does not exist.
-        ContainerError: the file is damaged, or no container; the message names the file and the tensor. Or a file that
-            it builds on is damaged, missing, or not the file that it was.
+        ContainerError: the file is damaged, or no container; the message names the file and the
+            tensor. Or a file that it builds on is damaged, missing, or not the file that it was.
     """
     with Container(path) as container:
         container.verify(workers=workers)
@@ -178,7 +186,9 @@ def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = Non
 class _Loading:
     """One load: which arrays go where, and the state around them."""
 
-    def __init__(self, container: Container, device: torch.device, workers: int | None, into: Any) -> None:
+    def __init__(
+        self, container: Container, device: torch.device, workers: int | None, into: Any
+    ) -> None:
         self._container = container
         self._index = container.index
         self._device = device
@@ -190,14 +200,25 @@ class _Loading:
     def state(self) -> Any:
         base = base_of(self._index)
         elements = base.elements if base else {}  # of arrays that are stored as differences
-        entries = [replace(entry, element=elements.get(entry.name, entry.element)) for entry in self._index.arrays]
+        entries = [
+            replace(entry, element=elements.get(entry.name, entry.element))
+            for entry in self._index.arrays
+        ]
         for number, entry in enumerate(entries):
             self._check(entry, self._widened.get(number, entry.element))
         outputs = [self._output(entry) for entry in entries]
         self._container.read(self._index.arrays, outputs, workers=self._workers)
-        add_bases(self._index, dict(zip((entry.name for entry in entries), outputs, strict=True)), self._workers)
-        tensors = [self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)]
-        return self._named(unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i]))
+        add_bases(
+            self._index,
+            dict(zip((entry.name for entry in entries), outputs, strict=True)),
+            self._workers,
+        )
+        tensors = [
+            self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)
+        ]
+        return self._named(
+            unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i])
+        )
 
     def _named(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call something that knows no files, and name this one should it fail."""
@@ -210,23 +231,29 @@ class _Loading:
         if element != entry.element and (entry.element, element) != ("bfloat16", "float32"):
             raise ContainerError(
                 f"{self._index.path}: {entry.name} is {entry.element}, to be widened to {element}; "
-                "only bfloat16 is ever widened, to float32: the file is damaged, use an older checkpoint"
+                "only bfloat16 is ever widened, to float32: the file is damaged, use an older "
+                "checkpoint"
             )
         if element not in TORCH_DTYPES or entry.element not in TORCH_DTYPES:
-            raise CheckpointError(f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch")
+            raise CheckpointError(
+                f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch"
+            )
         live = self._live.get(entry.name)
         if live is None:
             return
         found = f"{element} {list(entry.shape)}"
         expected = f"{live[0]} {list(live[1].shape)}"
         if found != expected:
-            raise CheckpointError(f"{self._index.path}: {entry.name} is {found}, to be loaded into {expected}")
+            raise CheckpointError(
+                f"{self._index.path}: {entry.name} is {found}, to be loaded into {expected}"
+            )
 
     def _output(self, entry: ArrayEntry) -> Bytes:
         element, tensor = self._live.get(entry.name, ("", None))
         if tensor is not None and element == entry.element and _can_be_filled(tensor):
             if not tensor.is_inference():
-                # A write through NumPy is not counted by itself. Counted before it begins, it cannot tear a snapshot unseen.
+                # A write through NumPy is not counted by itself. Counted before it begins, it
+                # cannot tear a snapshot unseen.
                 torch.autograd.graph.increment_version(tensor)
             return tensor_bytes(tensor)
         return np.empty(entry.size, np.uint8)

@@ -34,10 +34,12 @@ def convert_checkpoint(
     codec: str = DEFAULT_CODEC,
     trusted: bool = False,
 ) -> Path:
-    """Write a checkpoint in another format and return its path; metadata go along, but `torch.save` has no place for them.
+    """Write a checkpoint in another format and return its path; metadata go along, but `torch.save`
+    has no place for them.
 
     Args:
-        source: a checkpoint of navrl, of `torch.save`, or a safetensors file; what it is, is found out.
+        source: a checkpoint of navrl, of `torch.save`, or a safetensors file; what it is, is found
+            out.
         target: the file to write; it appears whole or not at all.
         to: the format; None goes by the suffix: `.safetensors`, `.pth` for torch, otherwise navrl.
         codec: for navrl files.
@@ -53,14 +55,20 @@ def convert_checkpoint(
     if to == "navrl":
         save_checkpoint(state, target, codec=codec, metadata=metadata)
     else:
-        content = _safetensors_bytes(state, metadata, target) if to == "safetensors" else _torch_bytes(state)
+        content = (
+            _safetensors_bytes(state, metadata, target)
+            if to == "safetensors"
+            else _torch_bytes(state)
+        )
         with AtomicFile(target) as file:
             file.write([content])
             file.commit()
     return target
 
 
-def read_any_format(source: str | os.PathLike[str], *, trusted: bool = False) -> tuple[Any, dict[str, Any]]:
+def read_any_format(
+    source: str | os.PathLike[str], *, trusted: bool = False
+) -> tuple[Any, dict[str, Any]]:
     """Return the state of a file of navrl, `torch.save` or safetensors, and its metadata.
 
     Raises:
@@ -104,7 +112,10 @@ def _safetensors_bytes(state: Any, metadata: dict[str, Any], target: Path) -> by
     packed = pack_state(state)
     numbers, names = packed.distinct(), packed.names()
     values = {names[number]: _own_memory(packed.values[number]) for number in numbers}
-    texts = {_TREE: json.dumps({"names": list(values), "tree": packed.tree}), _METADATA: json.dumps(metadata)}
+    texts = {
+        _TREE: json.dumps({"names": list(values), "tree": packed.tree}),
+        _METADATA: json.dumps(metadata),
+    }
     try:
         return _safetensors().torch.save(values, texts)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -112,13 +123,17 @@ def _safetensors_bytes(state: Any, metadata: dict[str, Any], target: Path) -> by
 
 
 def _own_memory(value: Any) -> torch.Tensor:
-    """Return a copy: safetensors refuses tensors that share memory, such as slices of one another."""
+    """Return a copy: safetensors refuses tensors that share memory, such as slices of one
+    another.
+    """
     tensor = torch.as_tensor(value).detach().resolve_conj().resolve_neg()
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _read_safetensors(source: Path) -> tuple[Any, dict[str, Any]]:
-    """Return state and metadata of a safetensors file: all of one that navrl wrote, else its tensors by name."""
+    """Return state and metadata of a safetensors file: all of one that navrl wrote, else its
+    tensors by name.
+    """
     module = _safetensors()
     os.close(open_to_read(source))  # refuses what is no file, where safetensors would wait for ever
     try:
@@ -133,6 +148,8 @@ def _read_safetensors(source: Path) -> tuple[Any, dict[str, Any]]:
         whole = json.loads(texts[_TREE])
         metadata = _dict_or_empty(json.loads(texts.get(_METADATA, "{}")))
         ordered = [tensors[name] for name in whole["names"]]
-        return unpack_state(whole["tree"], ordered.__getitem__, lambda number: ordered[number].numpy()), metadata
+        return unpack_state(
+            whole["tree"], ordered.__getitem__, lambda number: ordered[number].numpy()
+        ), metadata
     except (ValueError, LookupError, TypeError) as error:
         raise ContainerError(f"{source}: its metadata do not fit its tensors: {error}") from error

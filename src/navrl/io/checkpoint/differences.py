@@ -1,12 +1,13 @@
 """Opt-in differential checkpoints: store what changed since the one before.
 
-Pays where saves are a few optimiser steps apart, and not at a thousand. The numbers of an array, seen as whole
-numbers, are subtracted from those of the base; small differences of either sign become small unsigned numbers, whose
-upper bytes are zeros that compress well. Reading adds the differences up again, exactly.
+Pays where saves are a few optimiser steps apart, and not at a thousand. The numbers of an array,
+seen as whole numbers, are subtracted from those of the base; small differences of either sign
+become small unsigned numbers, whose upper bytes are zeros that compress well. Reading adds the
+differences up again, exactly.
 
-A chain of such files is only as good as its first: chains are bounded, a base is identified by its checksum, what
-a kept file builds on is not pruned, what the chain being written builds on is not overwritten by it, and a base that is
-missing or another is an error that names it.
+A chain of such files is only as good as its first: chains are bounded, a base is identified by its
+checksum, what a kept file builds on is not pruned, what the chain being written builds on is not
+overwritten by it, and a base that is missing or another is an error that names it.
 """
 
 from __future__ import annotations
@@ -42,11 +43,15 @@ def _as_numbers(data: Bytes, element: str) -> Any:
 
 
 def _subtract(data: Bytes, base: Bytes, element: str) -> None:
-    """Replace the base by the difference to it, folded so that small ones of either sign are small numbers."""
+    """Replace the base by the difference to it, folded so that small ones of either sign are small
+    numbers.
+    """
     numbers, difference = _as_numbers(data, element), _as_numbers(base, element)
     bits = 8 * difference.itemsize
     np.subtract(numbers, difference, out=difference)
-    sign = np.right_shift(difference.view(f"<i{difference.itemsize}"), bits - 1).view(difference.dtype)
+    sign = np.right_shift(difference.view(f"<i{difference.itemsize}"), bits - 1).view(
+        difference.dtype
+    )
     np.left_shift(difference, 1, out=difference)
     np.bitwise_xor(difference, sign, out=difference)
 
@@ -64,7 +69,9 @@ def _unfold(data: Bytes, element: str) -> None:
 
 @dataclass(frozen=True)
 class _Base:
-    """The last file that was written, and the copy of its state that the next one is compared with."""
+    """The last file that was written, and the copy of its state that the next one is compared
+    with.
+    """
 
     path: Path
     checksum: int
@@ -74,7 +81,9 @@ class _Base:
 
 
 class DeltaChain:
-    """Stores each save as the difference to the one before, and starts anew after `length` files."""
+    """Stores each save as the difference to the one before, and starts anew after `length`
+    files.
+    """
 
     def __init__(self, length: int) -> None:
         self._length = min(length, MAX_CHAIN)
@@ -88,7 +97,8 @@ class DeltaChain:
         document: dict[str, Any],
         write: Callable[[Sequence[ArraySource]], Written],
     ) -> Written:
-        """Have the differences written, or everything where there is no base, and keep the copy for the next save.
+        """Have the differences written, or everything where there is no base, and keep the copy for
+        the next save.
 
         Raises:
             CheckpointError: later checkpoints build on what stands at `path`.
@@ -108,7 +118,9 @@ class DeltaChain:
             if base is not None:
                 base.snapshot.release()
         snapshot.keep()
-        self._base = _Base(path, read_index(path).checksum, snapshot, {one.name: one for one in sources}, chain)
+        self._base = _Base(
+            path, read_index(path).checksum, snapshot, {one.name: one for one in sources}, chain
+        )
         return written
 
     def _fits(self, base: _Base, path: Path) -> bool:
@@ -120,8 +132,12 @@ class DeltaChain:
             return False  # pruned, replaced or damaged: nothing to build on
 
 
-def _differences(base: _Base, sources: Sequence[ArraySource], document: dict[str, Any]) -> list[ArraySource]:
-    """Return the sources, those that the base has too as differences; the document then names the base."""
+def _differences(
+    base: _Base, sources: Sequence[ArraySource], document: dict[str, Any]
+) -> list[ArraySource]:
+    """Return the sources, those that the base has too as differences; the document then names the
+    base.
+    """
     written = []
     elements: dict[str, str] = {}
     for source in sources:
@@ -135,7 +151,11 @@ def _differences(base: _Base, sources: Sequence[ArraySource], document: dict[str
             elements[source.name] = source.element
             source = replace(before, element=_UNSIGNED[ITEM_BYTES[source.element]])
         written.append(source)
-    document["base"] = {"file": base.path.name, "checksum": f"{base.checksum:016x}", "arrays": elements}
+    document["base"] = {
+        "file": base.path.name,
+        "checksum": f"{base.checksum:016x}",
+        "arrays": elements,
+    }
     return written
 
 
@@ -143,7 +163,9 @@ def _differences(base: _Base, sources: Sequence[ArraySource], document: dict[str
 
 
 class Base(NamedTuple):
-    """What a checkpoint builds on: a file beside it, and the element types of the arrays that are differences."""
+    """What a checkpoint builds on: a file beside it, and the element types of the arrays that are
+    differences.
+    """
 
     file: str
     checksum: int
@@ -162,7 +184,9 @@ def base_of(index: Index) -> Base | None:
     try:
         file, checksum, elements = base["file"], base["checksum"], dict(base["arrays"])
         stored = {entry.name: entry.element for entry in index.arrays}
-        fits = all(_UNSIGNED[ITEM_BYTES[element]] == stored[name] for name, element in elements.items())
+        fits = all(
+            _UNSIGNED[ITEM_BYTES[element]] == stored[name] for name, element in elements.items()
+        )
         if fits and _FILE.fullmatch(file) and _CHECKSUM.fullmatch(checksum):
             return Base(file, int(checksum, 16), elements)
     except (TypeError, ValueError, LookupError):
@@ -171,7 +195,8 @@ def base_of(index: Index) -> Base | None:
 
 
 def add_bases(index: Index, outputs: Mapping[str, Bytes], workers: int | None) -> None:
-    """Add up the differences in `outputs` (arrays by name) with the files that they build on, in place.
+    """Add up the differences in `outputs` (arrays by name) with the files that they build on, in
+    place.
 
     Raises:
         ContainerError: a base is missing, damaged, or not the file that it was.
@@ -214,7 +239,9 @@ def _open_base(index: Index, base: Base) -> Container:
     container = Container(path)
     if container.index.checksum != base.checksum:
         container.close()
-        raise ContainerError(f"{index.path}: builds on {base.file}, but that is not the file that it was")
+        raise ContainerError(
+            f"{index.path}: builds on {base.file}, but that is not the file that it was"
+        )
     return container
 
 
@@ -229,8 +256,14 @@ def _add(
     entries = {entry.name: entry for entry in container.index.arrays}
     for name, element in elements.items():
         entry = entries.get(name)
-        if entry is None or folded.get(name, entry.element) != element or entry.size != outputs[name].size:
-            raise ContainerError(f"{container.index.path}: {name} is not what later checkpoints build on")
+        if (
+            entry is None
+            or folded.get(name, entry.element) != element
+            or entry.size != outputs[name].size
+        ):
+            raise ContainerError(
+                f"{container.index.path}: {name} is not what later checkpoints build on"
+            )
         (data,) = container.read([entry], [np.empty(entry.size, np.uint8)], workers=workers)
         if name in folded:
             _unfold(data, element)

@@ -1,4 +1,6 @@
-"""CheckpointDirectory: the checkpoints of one training run, by step; old ones go, the good ones and the newest stay."""
+"""CheckpointDirectory: the checkpoints of one training run, by step; old ones go, the good ones and
+the newest stay.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ import torch
 
 from navrl.arguments import as_mapping, as_path, whole_number
 from navrl.errors import CheckpointError, ConfigError, ContainerError
-from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, load_checkpoint, verify_checkpoint
+from navrl.io.checkpoint.checkpoint_file import (
+    NoCheckpointError,
+    load_checkpoint,
+    verify_checkpoint,
+)
 from navrl.io.checkpoint.differences import base_of
 from navrl.io.checkpoint.names import format_checkpoint_name
 from navrl.io.checkpoint.saver import AsyncCheckpointSaver, OnDone
@@ -81,9 +87,13 @@ class Retention:
         if self.keep_last_n is not None:
             whole_number("keep_last_n", self.keep_last_n, 1)
         if self.keep_best and self.metric is None:
-            raise ConfigError("keep_best needs metric: the name of the metric that says which is best")
+            raise ConfigError(
+                "keep_best needs metric: the name of the metric that says which is best"
+            )
         if self.keep_best < 0 or self.keep_every < 0 or self.mode not in ("max", "min"):
-            raise ConfigError(f"{self}: keep_best and keep_every must not be negative, mode is max or min")
+            raise ConfigError(
+                f"{self}: keep_best and keep_every must not be negative, mode is max or min"
+            )
 
     def doomed(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the checkpoints that no rule keeps, oldest first."""
@@ -92,7 +102,9 @@ class Retention:
             return []
         kept = {entry.step for entry in ordered[-self.keep_last_n :]}
         if self.metric is not None:
-            kept |= {entry.step for entry in rank(ordered, self.metric, self.mode)[: self.keep_best]}
+            kept |= {
+                entry.step for entry in rank(ordered, self.metric, self.mode)[: self.keep_best]
+            }
         if self.keep_every:
             kept |= {entry.step for entry in ordered if entry.step % self.keep_every == 0}
         return [entry for entry in ordered if entry.step not in kept]
@@ -107,7 +119,9 @@ def _age(entry: Entry) -> tuple[int, float, int]:
 
 
 def rank(entries: Iterable[Entry], metric: str, mode: str = "max") -> list[Entry]:
-    """Return the checkpoints that have the metric, best first, the newer first among equals; NaN is never best."""
+    """Return the checkpoints that have the metric, best first, the newer first among equals; NaN is
+    never best.
+    """
     sign = 1.0 if mode == "max" else -1.0
     values = ((_finite(entry.metrics.get(metric)), entry) for entry in entries)
     having = [(sign * value, entry) for value, entry in values if value is not None]
@@ -125,13 +139,14 @@ def _finite(value: Any) -> float | None:
 
 
 class CheckpointDirectory:
-    """The checkpoints of one run: `save` by step in the background, `latest`, `best`, `load`, and pruning.
+    """The checkpoints of one run: `save` by step in the background, `latest`, `best`, `load`, and
+    pruning.
 
     Args:
         folder: where they live; created. What dead writers left half-written is removed.
         keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
-        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, process, on_error, on_done: see
-            `AsyncCheckpointSaver`.
+        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, process, on_error,
+            on_done: see `AsyncCheckpointSaver`.
     """
 
     def __init__(
@@ -154,7 +169,8 @@ class CheckpointDirectory:
         on_done: OnDone | None = None,
     ) -> None:
         self.folder = as_path("folder", folder).absolute()
-        self._naming = threading.Lock()  # held while names are given, and while what has none is removed
+        # held while names are given, and while what has none is removed
+        self._naming = threading.Lock()
         self.retention = Retention(keep_last_n, keep_best, metric, mode, keep_every)
         make_folder(self.folder)
         remove_stale_files(self.folder)
@@ -184,12 +200,15 @@ class CheckpointDirectory:
     ) -> Path:
         """Save a state under its step in the background and return the path that it will have.
 
-        When the file is on the disk, the alias `latest` moves to it, and then what the rules do not keep is removed.
-        `metrics` and `config` are kept in the index: listing a folder reads no array.
+        When the file is on the disk, the alias `latest` moves to it, and then what the rules do not
+        keep is removed. `metrics` and `config` are kept in the index: listing a folder reads no
+        array.
         """
         path = self.folder / format_checkpoint_name(step)
         known = as_mapping("metrics", metrics)
-        finite = {name: float(value) if math.isfinite(value) else None for name, value in known.items()}
+        finite = {
+            name: float(value) if math.isfinite(value) else None for name, value in known.items()
+        }
         metadata = {"step": int(step), "metrics": finite, "config": config}
         number = self._numbers.take()
         self.saver.save_async(state, path, compress, metadata, sequence=number, after=self._saved)
@@ -208,19 +227,29 @@ class CheckpointDirectory:
         """Return the checkpoint that was saved last, by its sequence number, or None."""
         return max(self.entries(), key=_age, default=None)
 
-    def best(self, metric: str | None = None, mode: Literal["max", "min"] | None = None) -> Entry | None:
-        """Return the best checkpoint by a metric (default: the one of the retention rules), or None."""
+    def best(
+        self, metric: str | None = None, mode: Literal["max", "min"] | None = None
+    ) -> Entry | None:
+        """Return the best checkpoint by a metric (default: the one of the retention rules), or
+        None.
+        """
         metric = metric or self.retention.metric
         if metric is None:
-            raise ConfigError("best() needs the name of a metric: none was given here or to the CheckpointDirectory")
+            raise ConfigError(
+                "best() needs the name of a metric: none was given here or to the "
+                "CheckpointDirectory"
+            )
         ranked = rank(self.entries(), metric, mode or self.retention.mode)
         return ranked[0] if ranked else None
 
-    def load(self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None) -> Any:
+    def load(
+        self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None
+    ) -> Any:
         """Return the state of a step; by default of the last saved that is whole.
 
         A warning names later ones that are not whole.
-        With `into`, live tensors are filled in place, once no save is being copied from them any more.
+        With `into`, live tensors are filled in place, once no save is being copied from them any
+        more.
 
         Raises:
             CheckpointError: there is none.
@@ -235,13 +264,18 @@ class CheckpointDirectory:
         for path in _newest_first(self.folder, entries):
             try:
                 if into is not None:
-                    verify_checkpoint(path)  # a damaged file must not leave its half in live tensors
+                    # a damaged file must not leave its half in live tensors
+                    verify_checkpoint(path)
                 state = load_checkpoint(path, device, into=into)
             except _NOT_WHOLE as error:
                 damaged.append(str(error))
                 continue
             if damaged:
-                warnings.warn(f"{path.name} was loaded, because: {'; '.join(damaged)}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"{path.name} was loaded, because: {'; '.join(damaged)}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             elif entries and path not in {entry.path for entry in entries}:
                 warnings.warn(
                     f"{path.name} was loaded, going by its step: it is no container of navrl, so "
@@ -250,23 +284,35 @@ class CheckpointDirectory:
                     stacklevel=2,
                 )
             return state
-        raise CheckpointError(f"{self.folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged))
+        raise CheckpointError(
+            f"{self.folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged)
+        )
 
     def alias(self, name: str, step: int) -> Path:
-        """Point a name, such as `best` or `v1.0`, at the checkpoint of a step; pruning spares what has a name."""
+        """Point a name, such as `best` or `v1.0`, at the checkpoint of a step; pruning spares what
+        has a name.
+        """
         if not _ALIAS.fullmatch(name) or _STEP.fullmatch(name):
-            raise ConfigError(f"alias {name!r}: expected letters, digits, '.', '_' and '-', and no checkpoint's name")
+            raise ConfigError(
+                f"alias {name!r}: expected letters, digits, '.', '_' and '-', and no "
+                "checkpoint's name"
+            )
         target = format_checkpoint_name(step)
         alias = self.folder / name
         if alias.exists() and not alias.is_symlink():
-            raise CheckpointError(f"{alias}: a file or folder stands there, which a name would replace; use another name")
+            raise CheckpointError(
+                f"{alias}: a file or folder stands there, which a name would replace; use "
+                "another name"
+            )
         with self._naming:
             if (self.folder / target).is_file():
                 point_alias(alias, target)
             if not (self.folder / target).is_file():  # perhaps since: another process may prune
                 if alias.is_symlink() and os.readlink(alias) == target:
                     alias.unlink()
-                raise CheckpointError(f"{self.folder / target}: no such checkpoint to name {name!r}")
+                raise CheckpointError(
+                    f"{self.folder / target}: no such checkpoint to name {name!r}"
+                )
         return alias
 
     def prune(self) -> list[Entry]:
@@ -287,7 +333,12 @@ class CheckpointDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.saver.__exit__(kind, error, trace)
 
 
@@ -335,7 +386,9 @@ def newest_whole(folder: str | os.PathLike[str]) -> Path:
             told = f"{path.name} is used, because: {'; '.join(damaged)}"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
         return path
-    raise NoCheckpointError(f"{folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged))
+    raise NoCheckpointError(
+        f"{folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged)
+    )
 
 
 def list_unreadable(folder: str | os.PathLike[str]) -> dict[Path, str]:
@@ -394,15 +447,23 @@ def list_aliases(folder: str | os.PathLike[str]) -> dict[str, str]:
     home = os.path.realpath(folder)
     aliases = {}
     for path in Path(folder).iterdir():
-        if path.name.startswith(".navrl-") or not path.is_symlink():  # the former are about to be renamed
+        if (
+            path.name.startswith(".navrl-") or not path.is_symlink()
+        ):  # the former are about to be renamed
             continue
         with suppress(OSError):  # gone, or replaced, since it was listed
-            aliases[path.name] = os.path.relpath(os.path.realpath(os.path.join(home, os.readlink(path))), home)
+            aliases[path.name] = os.path.relpath(
+                os.path.realpath(os.path.join(home, os.readlink(path))), home
+            )
     return aliases
 
 
-def prune(folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool = False) -> list[Entry]:
-    """Remove the checkpoints that neither a rule, an alias nor a kept checkpoint needs, and return them."""
+def prune(
+    folder: str | os.PathLike[str], retention: Retention, *, dry_run: bool = False
+) -> list[Entry]:
+    """Remove the checkpoints that neither a rule, an alias nor a kept checkpoint needs, and return
+    them.
+    """
     return _prune(folder, retention, list_entries(folder), dry_run=dry_run)
 
 
@@ -414,7 +475,9 @@ def _prune(
     dry_run: bool = False,
 ) -> list[Entry]:
     kept = set(list_aliases(folder).values())
-    kept |= {entry.path.name for entry in entries} - {entry.path.name for entry in retention.doomed(entries)}
+    kept |= {entry.path.name for entry in entries} - {
+        entry.path.name for entry in retention.doomed(entries)
+    }
     bases = {entry.path.name: entry.base for entry in entries}
     for name in list(kept):  # what a kept checkpoint builds on is kept too
         base = bases.get(name)
@@ -428,7 +491,9 @@ def _prune(
 
 
 def _remove(folder: str | os.PathLike[str], entries: list[Entry]) -> None:
-    """Remove checkpoints, those that build on others first, so that a crash leaves none without its base."""
+    """Remove checkpoints, those that build on others first, so that a crash leaves none without its
+    base.
+    """
     while entries:
         bases = {entry.base for entry in entries}
         first = [entry for entry in entries if entry.path.name not in bases] or entries

@@ -1,4 +1,6 @@
-"""How the files of a saver are written: whole or as differences, by threads of the training or by a process of their own."""
+"""How the files of a saver are written: whole or as differences, by threads of the training or by a
+process of their own.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ __all__ = ["NICENESS", "WORTH_PROCESS", "FileWriter"]
 
 logger = logging.getLogger("navrl.io")
 
-# Encoding gives way to training where both want the same core; copying does not, because training may wait for it. On a
-# machine that is busy otherwise it still gets a tenth of a core: with 19, the most, files were seconds late, and exits too.
+# Encoding gives way to training where both want the same core; copying does not, because training
+# may wait for it. On a machine that is busy otherwise it still gets a tenth of a core: with 19, the
+# most, files were seconds late, and exits too.
 NICENESS = 10
 
 WORTH_PROCESS = 16 << 20  # bytes of tensors; a choice, not the result of a measurement
@@ -39,20 +42,35 @@ class FileWriter:
         process: have large whole files written by a process of their own, where one can be started.
     """
 
-    shares = True  # whether the arrays lie in the copy as they are stored, and so can be left to another process
+    # whether the arrays lie in the copy as they are stored, and so can be left to another process
+    shares = True
 
-    def __init__(self, *, level: int | None, delta_chain: int, lossy_moments: bool, threads: int, process: bool) -> None:
+    def __init__(
+        self,
+        *,
+        level: int | None,
+        delta_chain: int,
+        lossy_moments: bool,
+        threads: int,
+        process: bool,
+    ) -> None:
         self._level = level
         self._lossy_moments = lossy_moments
         self._delta = DeltaChain(delta_chain) if delta_chain else None
         self._cleaned: set[Path] = set()
-        self._may_start = self.shares and process and self._delta is None and not lossy_moments and can_start()
+        self._may_start = (
+            self.shares and process and self._delta is None and not lossy_moments and can_start()
+        )
         self.pace = pace = Pace(shared=self._may_start)
-        self._encoders = TaskThreads(threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting)
+        self._encoders = TaskThreads(
+            threads, "navrl-encode", niceness=NICENESS, resting=lambda: pace.resting
+        )
         self._process: WriterProcess | None = None
 
     def share_from(self) -> int | None:
-        """Return the bytes from which on a state is written by a process, which has to see its copy; None is never."""
+        """Return the bytes from which on a state is written by a process, which has to see its
+        copy; None is never.
+        """
         return WORTH_PROCESS if self._may_start else None
 
     def write(self, job: Job) -> Written:
@@ -67,9 +85,14 @@ class FileWriter:
         if written is not None:
             return written
         write = partial(
-            write_container, job.path, document=job.document, codec=job.codec, level=self._level,
-            threads=self._encoders, check=job.snapshot.check,
-        )  # fmt: skip
+            write_container,
+            job.path,
+            document=job.document,
+            codec=job.codec,
+            level=self._level,
+            threads=self._encoders,
+            check=job.snapshot.check,
+        )
         if self._delta is None:
             return write(sources)
         job.snapshot.check()
@@ -85,18 +108,31 @@ class FileWriter:
         return narrow_moments(sources, job.snapshot.packed)
 
     def _write_outside(self, job: Job, sources: Sequence[ArraySource]) -> Written | None:
-        """Have the process write the file, if it is there and the file is for it; None: it did not."""
+        """Have the process write the file, if it is there and the file is for it; None: it did
+        not.
+        """
         shared = job.snapshot.shared
-        if shared is None or job.snapshot.size < WORTH_PROCESS or job.codec == "raw":  # what is raw needs but a checksum
+        if (
+            shared is None or job.snapshot.size < WORTH_PROCESS or job.codec == "raw"
+        ):  # what is raw needs but a checksum
             return None
         places = [shared.place_of(source.data) for source in sources]
-        sent = sum(source.data.size for source, place in zip(sources, places, strict=True) if place is None)
+        sent = sum(
+            source.data.size for source, place in zip(sources, places, strict=True) if place is None
+        )
         process = self._running_process() if sent <= _MOST_SENT else None
         if process is None:
             return None
         try:
             return process.write(
-                job.path, shared, sources, places, job.document, codec=job.codec, level=self._level, check=job.snapshot.check
+                job.path,
+                shared,
+                sources,
+                places,
+                job.document,
+                codec=job.codec,
+                level=self._level,
+                check=job.snapshot.check,
             )
         except ProcessGoneError as error:
             self._give_process_up(f"is gone: {error}")
@@ -104,7 +140,9 @@ class FileWriter:
             return None
 
     def _running_process(self) -> WriterProcess | None:
-        """Return the process, if it is up; one that is not started yet is, for the files to come."""
+        """Return the process, if it is up; one that is not started yet is, for the files to
+        come.
+        """
         try:
             if self._process is None and self._may_start:
                 self._process = WriterProcess(self._encoders.count, NICENESS, self.pace)
@@ -118,7 +156,11 @@ class FileWriter:
         process = self._end_process()
         if process is not None:
             what = f"{what} ({process.end})"
-        logger.warning("the process that writes checkpoints %s; threads of the training write them from now on", what)
+        logger.warning(
+            "the process that writes checkpoints %s; threads of the training write them from "
+            "now on",
+            what,
+        )
 
     def close(self) -> None:
         """Stop the threads and the process, which must not be writing any more."""

@@ -33,7 +33,9 @@ class Job:
         """The file, as a path; made in the background."""
         return Path(self.location)
 
-    def failed(self, error: BaseException, what: str = "not saved, earlier files are untouched") -> CheckpointError:
+    def failed(
+        self, error: BaseException, what: str = "not saved, earlier files are untouched"
+    ) -> CheckpointError:
         """Return the error that the caller of the saver is to get."""
         failed = CheckpointError(f"{self.path}: {what}: {type(error).__name__}: {error}")
         failed.__cause__ = error

@@ -21,12 +21,16 @@ def format_checkpoint_name(step: int, prefix: str = "checkpoint", suffix: str = 
     """
     step = whole_number("step", step, 0)
     if not isinstance(prefix, str) or "/" in prefix or prefix.startswith("."):
-        raise ConfigError(f"prefix is {prefix!r}, expected the beginning of a file name: no '/' and no leading dot")
+        raise ConfigError(
+            f"prefix is {prefix!r}, expected the beginning of a file name: no '/' and no "
+            "leading dot"
+        )
     return f"{prefix}_{step:09d}{suffix}"
 
 
 def get_model_size(model: torch.nn.Module) -> dict[str, float]:
-    """Return `parameters`, `trainable_parameters`, `bytes` and `megabytes` of a model; shared tensors count once.
+    """Return `parameters`, `trainable_parameters`, `bytes` and `megabytes` of a model; shared
+    tensors count once.
 
     Raises:
         ConfigError: it is no torch module.
@@ -34,18 +38,26 @@ def get_model_size(model: torch.nn.Module) -> dict[str, float]:
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     parameters = list(model.parameters())
-    tensors = {tensor.data_ptr(): tensor for tensor in (*parameters, *model.buffers()) if tensor.numel()}
+    tensors = {
+        tensor.data_ptr(): tensor for tensor in (*parameters, *model.buffers()) if tensor.numel()
+    }
     size = sum(tensor.nbytes for tensor in tensors.values())
     return {
         "parameters": sum(parameter.numel() for parameter in parameters),
-        "trainable_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        "trainable_parameters": sum(
+            parameter.numel() for parameter in parameters if parameter.requires_grad
+        ),
         "bytes": size,
         "megabytes": size / 1e6,
     }
 
 
-def print_model_info(model: torch.nn.Module, name: str = "model", file: TextIO | None = None) -> None:
-    """Print one line on a model: how many parameters, how many of them are trained, how many megabytes."""
+def print_model_info(
+    model: torch.nn.Module, name: str = "model", file: TextIO | None = None
+) -> None:
+    """Print one line on a model: how many parameters, how many of them are trained, how many
+    megabytes.
+    """
     size = get_model_size(model)
     line = "{}: {:,.0f} parameters, {:,.0f} trainable, {:.2f} MB".format(
         name, size["parameters"], size["trainable_parameters"], size["megabytes"]

@@ -36,7 +36,9 @@ def _checked(code: Any) -> np.dtype[Any]:
     except TypeError as error:
         raise pickle.UnpicklingError(f"a NumPy dtype {str(code)[:20]!r}") from error
     if not isinstance(code, str) or dtype.kind not in _KINDS or dtype.fields:
-        raise pickle.UnpicklingError(f"a NumPy dtype {str(code)[:20]!r}; only numbers and text are read")
+        raise pickle.UnpicklingError(
+            f"a NumPy dtype {str(code)[:20]!r}; only numbers and text are read"
+        )
     return dtype
 
 
@@ -53,14 +55,18 @@ class _Array:
             flat = np.frombuffer(content, kind.dtype)
             self.array = flat.reshape(tuple(shape), order=order).copy(order=order)
         except (TypeError, ValueError, AttributeError) as error:
-            raise pickle.UnpicklingError(f"a NumPy array that does not fit its bytes: {error}") from error
+            raise pickle.UnpicklingError(
+                f"a NumPy array that does not fit its bytes: {error}"
+            ) from error
 
 
 def _scalar(kind: Any, content: Any) -> Any:
     try:
         return np.frombuffer(content, kind.dtype, count=1)[0]
     except (TypeError, ValueError, AttributeError) as error:
-        raise pickle.UnpicklingError(f"a NumPy number that does not fit its bytes: {error}") from error
+        raise pickle.UnpicklingError(
+            f"a NumPy number that does not fit its bytes: {error}"
+        ) from error
 
 
 def _no_bytes(*content: Any) -> bytes:

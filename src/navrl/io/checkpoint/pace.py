@@ -1,4 +1,6 @@
-"""How hard the background may work, said in a byte of memory that the process which writes files sees too."""
+"""How hard the background may work, said in a byte of memory that the process which writes files
+sees too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ class Pace:
     """Whether one thread is to do all the coding, and leave the other cores to the training.
 
     Args:
-        shared: let another process see it too, if the system has memory for that; it then has a `descriptor`.
+        shared: let another process see it too, if the system has memory for that; it then has a
+            `descriptor`.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -36,7 +39,9 @@ class Pace:
 
     @property
     def resting(self) -> bool:
-        """Whether the one thread that writes also codes, alone: there are few cores, and nobody waits for a file."""
+        """Whether the one thread that writes also codes, alone: there are few cores, and nobody
+        waits for a file.
+        """
         return bool(self._bytes[0])
 
     @resting.setter

@@ -12,7 +12,9 @@ __all__ = ["get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, Any]:
-    """Return the state of the global generators of Python, NumPy, torch, and of every CUDA device in use."""
+    """Return the state of the global generators of Python, NumPy, torch, and of every CUDA device
+    in use.
+    """
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -24,7 +26,9 @@ def get_random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put the global generators into a state that `get_random_state` returned: they go on as if never stopped."""
+    """Put the global generators into a state that `get_random_state` returned: they go on as if
+    never stopped.
+    """
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"].cpu())

@@ -1,7 +1,8 @@
 """Opt-in and lossy: the moments of optimisers in half the bytes. Weights are never touched.
 
-Adam's moments are running averages of noisy gradients: the last 16 bits of their mantissas carry nothing that training
-depends on. They are rounded to bfloat16 in the file and widened to float32 when they are read; the file says so.
+Adam's moments are running averages of noisy gradients: the last 16 bits of their mantissas carry
+nothing that training depends on. They are rounded to bfloat16 in the file and widened to float32
+when they are read; the file says so.
 """
 
 from __future__ import annotations
@@ -18,13 +19,25 @@ from navrl.io.container.state_tree import Packed
 __all__ = ["MOMENTS", "narrow_moments"]
 
 # What optimisers of torch call their running averages.
-MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg"})
+MOMENTS = frozenset(
+    {
+        "exp_avg",
+        "exp_avg_sq",
+        "max_exp_avg_sq",
+        "exp_inf",
+        "momentum_buffer",
+        "square_avg",
+        "grad_avg",
+    }
+)
 
 
 def narrow_moments(sources: Sequence[ArraySource], packed: Packed) -> list[ArraySource]:
-    """Return the arrays with float32 moments as bfloat16; the tree notes which are to be widened again.
+    """Return the arrays with float32 moments as bfloat16; the tree notes which are to be widened
+    again.
 
-    A moment is a tensor that has the name of one, lies in the `state` of an optimiser, and lies nowhere else.
+    A moment is a tensor that has the name of one, lies in the `state` of an optimiser, and lies
+    nowhere else.
     """
     places: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     for name, tag in zip(packed.names(), packed.tags, strict=True):
@@ -32,10 +45,20 @@ def narrow_moments(sources: Sequence[ArraySource], packed: Packed) -> list[Array
             places.setdefault(tag["tensor"], []).append((name, tag))
     narrowed = []
     for number, source in enumerate(sources):
-        if source.element == "float32" and number in places and all(_is_moment(name) for name, _ in places[number]):
+        if (
+            source.element == "float32"
+            and number in places
+            and all(_is_moment(name) for name, _ in places[number])
+        ):
             for _, tag in places[number]:
                 tag["widen"] = source.element
-            data = torch.from_numpy(source.data).view(torch.float32).to(torch.bfloat16).view(torch.uint8).numpy()
+            data = (
+                torch.from_numpy(source.data)
+                .view(torch.float32)
+                .to(torch.bfloat16)
+                .view(torch.uint8)
+                .numpy()
+            )
             source = replace(source, element="bfloat16", data=data)
         narrowed.append(source)
     return narrowed

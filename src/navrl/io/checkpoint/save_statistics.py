@@ -46,7 +46,9 @@ class SaveStatistics:
             "failed": self.failed,
             "raw_bytes": self._raw_bytes,
             "stored_bytes": self._stored_bytes,
-            "compression_ratio": self._raw_bytes / self._stored_bytes if self._stored_bytes else 1.0,
+            "compression_ratio": self._raw_bytes / self._stored_bytes
+            if self._stored_bytes
+            else 1.0,
             "stall_ms_p50": float(np.percentile(stalls, 50)),
             "stall_ms_p99": float(np.percentile(stalls, 99)),
             "stall_ms_max": float(stalls.max()),

@@ -1,4 +1,6 @@
-"""AsyncCheckpointSaver: a save holds the training thread up for a fraction of a millisecond, with registered optimisers."""
+"""AsyncCheckpointSaver: a save holds the training thread up for a fraction of a millisecond, with
+registered optimisers.
+"""
 
 from __future__ import annotations
 
@@ -36,37 +38,46 @@ __all__ = ["AsyncCheckpointSaver"]
 logger = logging.getLogger("navrl.io")
 
 
-# Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter at the same time.
+# Copies of less take a moment, which is over sooner if the writer does not ask for the interpreter
+# at the same time.
 _WORTH_OVERLAP = 8 << 20
 
 OnDone = Callable[[Path, bool, CheckpointError | None], None]
 
 
 class AsyncCheckpointSaver:
-    """Saves states in the background: every file equals the state at the moment of the call, or does not exist.
+    """Saves states in the background: every file equals the state at the moment of the call, or
+    does not exist.
 
     Args:
-        max_queue_size: saves that may be on their way at once; each holds one copy of the state in memory.
+        max_queue_size: saves that may be on their way at once; each holds one copy of the state in
+            memory.
         verbose: print a line for every file that is on the disk, and for every save that failed.
-        optimizers: the only writers of what is saved, but for buffers. Their parameters and moments are copied while
-            training goes on, and their next step waits for the copy. Without them the copy is made in the call.
+        optimizers: the only writers of what is saved, but for buffers. Their parameters and moments
+            are copied while training goes on, and their next step waits for the copy. Without them
+            the copy is made in the call.
         codec: how compressed files are stored; see `navrl.io.container.codecs.CODECS`.
         level: how hard the codec tries, 0 to 16; None is the codec's own choice.
-        delta_chain: store a save as the difference to the one before, and a whole one after this many; 0 is never.
-            1 would be whole files only, at the price of the copy, and is refused.
-            Worth it a few steps apart; takes one more copy of the state in memory. See `navrl.io.checkpoint.differences`.
+        delta_chain: store a save as the difference to the one before, and a whole one after this
+            many; 0 is never. 1 would be whole files only, at the price of the copy, and is refused.
+            Worth it a few steps apart; takes one more copy of the state in memory. See
+            `navrl.io.checkpoint.differences`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see
             `navrl.io.checkpoint.rounded_moments`.
-        workers: threads that compress, beside the one that writes; None is one for each core but one. On one or two cores
-            it rests unless there is a hurry (somebody waits for a file, or another save is queued): the writer does it all.
-        process: have compressed files of 16 MiB of tensors and more written by a process of their own, so that coding them
-            and training do not share an interpreter. The first such save starts it, and is still written by threads, as are
-            differences, lossy files, states with tensors on a GPU, and everything where no process can be started.
-        on_error: `raise` a failed save at the next call and at the end, or `warn` and let training go on.
-        on_done: called in the background thread after each save with its path, whether the file is on the disk, and the error
-            if something failed; `flush` returns after it. With it, a failed save is neither raised nor warned about. It may
-            call `get_stats`, `errors` and `queue_size`; waiting for a file from it (`flush`) raises CheckpointError. An
-            exception that it raises is logged and changes nothing about the save.
+        workers: threads that compress, beside the one that writes; None is one for each core but
+            one. On one or two cores it rests unless there is a hurry (somebody waits for a file, or
+            another save is queued): the writer does it all.
+        process: have compressed files of 16 MiB of tensors and more written by a process of their
+            own, so that coding them and training do not share an interpreter. The first such save
+            starts it, and is still written by threads, as are differences, lossy files, states with
+            tensors on a GPU, and everything where no process can be started.
+        on_error: `raise` a failed save at the next call and at the end, or `warn` and let training
+            go on.
+        on_done: called in the background thread after each save with its path, whether the file is
+            on the disk, and the error if something failed; `flush` returns after it. With it, a
+            failed save is neither raised nor warned about. It may call `get_stats`, `errors` and
+            `queue_size`; waiting for a file from it (`flush`) raises CheckpointError. An exception
+            that it raises is logged and changes nothing about the save.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
     """
 
@@ -89,9 +100,13 @@ class AsyncCheckpointSaver:
         when_full: Literal["wait", "raise"] = "wait",
     ) -> None:
         if delta_chain < 0 or delta_chain == 1:
-            raise ConfigError(f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2")
+            raise ConfigError(
+                f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2"
+            )
         if workers is not None and workers < 1:
-            raise ConfigError(f"workers is {workers}, expected at least 1, or None for what suits the machine")
+            raise ConfigError(
+                f"workers is {workers}, expected at least 1, or None for what suits the machine"
+            )
         if level is not None:
             level = whole_number("level", level, 0, MAX_LEVEL)
         max_queue_size = whole_number("max_queue_size", max_queue_size, 1)
@@ -140,7 +155,9 @@ class AsyncCheckpointSaver:
         atexit.register(self._finish_at_exit)
 
     def register(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the saver copy what this optimiser owns in the background; its steps wait for the copy."""
+        """Let the saver copy what this optimiser owns in the background; its steps wait for the
+        copy.
+        """
         self._optimizers.append(optimizer)
         self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.barrier()))
 
@@ -158,25 +175,34 @@ class AsyncCheckpointSaver:
 
         Args:
             checkpoint: dicts, lists, tensors, arrays, numbers, strings, in any nesting.
-            path: the file; its folder is created. An earlier file of that name stays until the new one is whole.
+            path: the file; its folder is created. An earlier file of that name stays until the new
+                one is whole.
             compress: store with the saver's codec; otherwise as the bytes are.
             metadata: JSON values that can be read without reading the file, such as metrics.
-            sequence: orders the files of a folder; stored in the index. `CheckpointDirectory` sets it.
-            after: called in the background thread when the file is on the disk; what it raises counts as a failed save.
+            sequence: orders the files of a folder; stored in the index. `CheckpointDirectory` sets
+                it.
+            after: called in the background thread when the file is on the disk; what it raises
+                counts as a failed save.
 
         Raises:
-            CheckpointError: an earlier save failed (this one was not started; call again), or the queue is full.
-            UnsupportedStateError: the state holds an object that cannot be stored. Should it be in the state of a registered
-                optimiser, the save fails as one does whose file cannot be written.
+            CheckpointError: an earlier save failed (this one was not started; call again), or the
+                queue is full.
+            UnsupportedStateError: the state holds an object that cannot be stored. Should it be in
+                the state of a registered optimiser, the save fails as one does whose file cannot be
+                written.
         """
         codec = self.codec if compress else "raw"
         path = as_path("path", path)
         self._take(checkpoint, path, lambda: checkpoint_document(metadata, sequence), codec, after)
 
     def _take(
-        self, state: Any, path: str | os.PathLike[str], document: Callable[[], dict[str, Any]], codec: str,
+        self,
+        state: Any,
+        path: str | os.PathLike[str],
+        document: Callable[[], dict[str, Any]],
+        codec: str,
         after: Callable[[Written], None] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take a snapshot and hand it to the background threads."""
         start = time.perf_counter()
         self._check_open()
@@ -190,13 +216,16 @@ class AsyncCheckpointSaver:
         self._statistics.stalled(time.perf_counter() - start)
 
     def barrier(self) -> None:
-        """Return when no snapshot is being copied any more: call it before writing to a saved tensor by hand.
+        """Return when no snapshot is being copied any more: call it before writing to a saved
+        tensor by hand.
 
-        Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict` into the model,
-        clamping or averaging parameters in place, outside of `optimizer.step()`, and changing what is in
-        `optimizer.state[parameter]` by hand, such as resetting moments.
+        Steps of registered optimisers do so by themselves. Writes that need it: `load_state_dict`
+        into the model, clamping or averaging parameters in place, outside of `optimizer.step()`,
+        and changing what is in `optimizer.state[parameter]` by hand, such as resetting moments.
         """
-        if not self._uncopied or self._is_forked():  # then the threads, and what they copy, are the parent's
+        if (
+            not self._uncopied or self._is_forked()
+        ):  # then the threads, and what they copy, are the parent's
             return
         start = time.perf_counter()
         for job in self._uncopied.copy():
@@ -215,16 +244,20 @@ class AsyncCheckpointSaver:
             self._changed.wait_for(lambda: not self._pending, timeout)
             late = [str(job.path) for job in self._pending]
         if late:
-            raise CheckpointError(f"{', '.join(late)}: not on the disk after {timeout} s; wait longer, or call again")
+            raise CheckpointError(
+                f"{', '.join(late)}: not on the disk after {timeout} s; wait longer, or call again"
+            )
         self._report_errors()
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Write everything that is pending, stop the threads, and raise what failed. A second call does nothing.
+        """Write everything that is pending, stop the threads, and raise what failed. A second call
+        does nothing.
 
         Nor does a call in a forked process: what is pending is its parent's to write.
 
         Raises:
-            CheckpointError: a save failed, or some are still on their way after `timeout` seconds; call again to wait.
+            CheckpointError: a save failed, or some are still on their way after `timeout` seconds;
+                call again to wait.
         """
         if self._closed or self._is_forked():
             return
@@ -253,9 +286,10 @@ class AsyncCheckpointSaver:
     def get_stats(self) -> dict[str, float]:
         """Return what was saved so far, what is pending, and the stall of the training thread.
 
-        `total_saved` and `failed` count saves, `queue_size` those pending of at most `max_queue_size`. `raw_bytes` and
-        `stored_bytes` are sums; `compression_ratio` is raw over stored. `stall_ms_p50`, `_p99` and `_max` are times that
-        `save_async` and the step after it took, `write_seconds` is the time spent writing files.
+        `total_saved` and `failed` count saves, `queue_size` those pending of at most
+        `max_queue_size`. `raw_bytes` and `stored_bytes` are sums; `compression_ratio` is raw over
+        stored. `stall_ms_p50`, `_p99` and `_max` are times that `save_async` and the step after it
+        took, `write_seconds` is the time spent writing files.
         """
         self._check_process()
         with self._changed:
@@ -268,7 +302,12 @@ class AsyncCheckpointSaver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is None:
             self.shutdown()
             return
@@ -283,26 +322,34 @@ class AsyncCheckpointSaver:
         return os.getpid() != self._owner
 
     def _check_process(self) -> None:
-        """Refuse a forked process: it has this object, but neither its threads nor locks that anybody would let go."""
+        """Refuse a forked process: it has this object, but neither its threads nor locks that
+        anybody would let go.
+        """
         if self._is_forked():
             raise CheckpointError(
-                f"this AsyncCheckpointSaver belongs to process {self._owner}, and this is a fork of it, {os.getpid()}, "
+                f"this AsyncCheckpointSaver belongs to process {self._owner}, and this is a "
+                f"fork of it, {os.getpid()}, "
                 "which has none of its threads; create a new one in this process"
             )
 
     def _check_open(self) -> None:
         self._check_process()
         if self._closed:
-            raise CheckpointError("this AsyncCheckpointSaver is shut down; create a new one to save more")
+            raise CheckpointError(
+                "this AsyncCheckpointSaver is shut down; create a new one to save more"
+            )
         if self._dead:
             self._report_errors()
-            raise CheckpointError("the background thread of this AsyncCheckpointSaver has died; create a new one")
+            raise CheckpointError(
+                "the background thread of this AsyncCheckpointSaver has died; create a new one"
+            )
 
     def _check_may_wait(self) -> None:
         """Refuse a call of `on_done` that would wait for the very save that it is called for."""
         if threading.current_thread() in self._threads:
             raise CheckpointError(
-                "on_done waits for a save, and that save waits for on_done; call flush, shutdown, or save_async "
+                "on_done waits for a save, and that save waits for on_done; call flush, "
+                "shutdown, or save_async "
                 "with a full queue from another thread"
             )
 
@@ -312,7 +359,8 @@ class AsyncCheckpointSaver:
         with self._changed:
             if len(self._pending) >= self._max_queue_size and not self._waits:
                 raise CheckpointError(
-                    f"{len(self._pending)} saves are on their way and max_queue_size is {self._max_queue_size}: "
+                    f"{len(self._pending)} saves are on their way and max_queue_size is "
+                    f"{self._max_queue_size}: "
                     "this state was not saved; save less often, or use when_full='wait'"
                 )
             self._tell_full()
@@ -325,15 +373,19 @@ class AsyncCheckpointSaver:
         if not self._told_full:
             self._told_full = True
             warnings.warn(
-                f"the save queue is full ({len(self._pending)} of {self._max_queue_size} saves pending), "
-                "checkpoint may be delayed: training waits for the disk. Save less often, or raise max_queue_size",
+                f"the save queue is full ({len(self._pending)} of {self._max_queue_size} saves "
+                "pending), "
+                "checkpoint may be delayed: training waits for the disk. Save less often, or "
+                "raise max_queue_size",
                 RuntimeWarning,
                 stacklevel=5,
             )
 
     @contextlib.contextmanager
     def _waits_for_files(self) -> Iterator[None]:
-        """Let the background use every core in the block, which is to be entered, and left, with the lock held."""
+        """Let the background use every core in the block, which is to be entered, and left, with
+        the lock held.
+        """
         try:
             self._waiting += 1
             self._set_pace()
@@ -350,7 +402,9 @@ class AsyncCheckpointSaver:
             try:
                 self._pending.append(job)
                 self._uncopied.append(job)
-                if len(self._pending) > 1:  # else the pace is what it was: this is the call that training waits for
+                if (
+                    len(self._pending) > 1
+                ):  # else the pace is what it was: this is the call that training waits for
                     self._set_pace()
                 self._to_copy.put(job)
             except BaseException:
@@ -397,13 +451,17 @@ class AsyncCheckpointSaver:
         if self._is_forked():
             return
         if self._pending:
-            logger.warning("an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending))
+            logger.warning(
+                "an AsyncCheckpointSaver was not shut down; finishing %d saves", len(self._pending)
+            )
         self.shutdown()
 
     # In the background threads.
 
     def _leaves_cores_to_training(self) -> bool:
-        """Tell whether one thread is to code, after the copy: there are few cores, and there is no hurry."""
+        """Tell whether one thread is to code, after the copy: there are few cores, and there is no
+        hurry.
+        """
         return self._few_cores and not self._waiting and len(self._pending) <= 1
 
     def _set_pace(self) -> None:
@@ -470,12 +528,15 @@ class AsyncCheckpointSaver:
                 self._changed.notify_all()
 
     def _report(self, job: Job, error: CheckpointError | None) -> None:
-        """Tell `on_done` or the log how a save ended; without the lock, so that `on_done` may ask the saver."""
+        """Tell `on_done` or the log how a save ended; without the lock, so that `on_done` may ask
+        the saver.
+        """
         if error is not None:
             self._say(f"NOT saved: {error}")
         if self._on_done is None:
             if error is not None:
-                logger.error("%s", str(error))  # as text: a log record must not keep what the error refers to alive
+                # as text: a log record must not keep what the error refers to alive
+                logger.error("%s", str(error))
             return
         try:
             self._on_done(job.path, job.written, error)

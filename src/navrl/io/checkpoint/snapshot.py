@@ -1,9 +1,10 @@
 """Consistent copies of live tensors, taken without stopping training.
 
-A snapshot knows at once which tensors to copy. Those that only a registered optimiser writes to are copied later, by a
-thread, while the next forward and backward pass run; the optimiser's next step waits for the copy should it still be
-under way. All others are copied before the snapshot is handed out. Tensors count their in-place writes: one that was
-written to before its copy was complete is found out, and such a snapshot is never stored.
+A snapshot knows at once which tensors to copy. Those that only a registered optimiser writes to are
+copied later, by a thread, while the next forward and backward pass run; the optimiser's next step
+waits for the copy should it still be under way. All others are copied before the snapshot is handed
+out. Tensors count their in-place writes: one that was written to before its copy was complete is
+found out, and such a snapshot is never stored.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ class Memory(NamedTuple):
 
 
 class ArenaPool:
-    """Memory for copies, kept between saves: the first touch of fresh memory costs more than the copy itself.
+    """Memory for copies, kept between saves: the first touch of fresh memory costs more than the
+    copy itself.
 
     Args:
-        share_from: tells the bytes from which on a buffer is one that another process can see, if at all.
+        share_from: tells the bytes from which on a buffer is one that another process can see, if
+            at all.
     """
 
     def __init__(self, share_from: Callable[[], int | None] = lambda: None) -> None:
@@ -59,7 +62,9 @@ class ArenaPool:
         self.progress = threading.Condition()  # notified when anything was copied
 
     def take_event(self) -> threading.Event:
-        """Return an event that is not set; to make one takes longer than most of what a save does in the call."""
+        """Return an event that is not set; to make one takes longer than most of what a save does
+        in the call.
+        """
         try:
             event = self._events.pop()
         except IndexError:
@@ -68,7 +73,9 @@ class ArenaPool:
         return event
 
     def give_event_back(self, event: threading.Event) -> None:
-        """Keep an event. It stays set until it is taken again, for the sake of those who still look at it."""
+        """Keep an event. It stays set until it is taken again, for the sake of those who still look
+        at it.
+        """
         self._events.append(event)
 
     def take(self, size: int, *, pinned: bool) -> Memory:
@@ -86,7 +93,8 @@ class ArenaPool:
             with contextlib.suppress(OSError):  # then it is not shared
                 shared = SharedMemory(size)
                 return Memory(torch.from_numpy(shared.bytes), shared)
-        return Memory(torch.from_numpy(np.empty(size, np.uint8)))  # NumPy asks for huge pages, torch does not
+        # NumPy asks for huge pages, torch does not
+        return Memory(torch.from_numpy(np.empty(size, np.uint8)))
 
     def give_back(self, memory: Memory) -> None:
         """Keep a buffer for the next snapshot."""
@@ -99,30 +107,45 @@ class Guarded:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        self._states = list(chain.from_iterable(optimizer.state.values() for optimizer in optimizers))
-        self.dicts = frozenset(map(id, self._states))  # the very dicts that `optimizer.state_dict()` gives out
+        self._states = list(
+            chain.from_iterable(optimizer.state.values() for optimizer in optimizers)
+        )
+        # the very dicts that `optimizer.state_dict()` gives out
+        self.dicts = frozenset(map(id, self._states))
 
     def strangers(self, captured: Captured) -> list[int]:
-        """Return the numbers of the tensors that are not guarded; those of owned dicts, which are not settled yet, are."""
+        """Return the numbers of the tensors that are not guarded; those of owned dicts, which are
+        not settled yet, are.
+        """
         groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
         parameters = list(chain.from_iterable(group["params"] for group in groups))
         strangers = _elsewhere(range(len(captured.tensors)), captured, parameters)
         if not strangers:
             return []
         # A state that is no dict is a custom optimiser's own affair: copied in the call.
-        values = chain.from_iterable(state.values() for state in self._states if isinstance(state, dict))
-        return _elsewhere(strangers, captured, [value for value in values if type(value) is torch.Tensor])
+        values = chain.from_iterable(
+            state.values() for state in self._states if isinstance(state, dict)
+        )
+        return _elsewhere(
+            strangers, captured, [value for value in values if type(value) is torch.Tensor]
+        )
 
 
-def _elsewhere(numbers: Sequence[int], captured: Captured, known: Sequence[torch.Tensor]) -> list[int]:
+def _elsewhere(
+    numbers: Sequence[int], captured: Captured, known: Sequence[torch.Tensor]
+) -> list[int]:
     """Return those of the numbers whose tensors do not lie where a known one does."""
     bytes_at = dict(zip(map(torch.Tensor.data_ptr, known), map(_bytes_of, known), strict=True))
     addresses, tensors = captured.addresses, captured.tensors
-    return [number for number in numbers if bytes_at.get(addresses[number]) != tensors[number].nbytes]
+    return [
+        number for number in numbers if bytes_at.get(addresses[number]) != tensors[number].nbytes
+    ]
 
 
 class Snapshot:
-    """The arrays of one save on their way into an arena; `copied` is set when training may write again."""
+    """The arrays of one save on their way into an arena; `copied` is set when training may write
+    again.
+    """
 
     def __init__(self, captured: Captured, pool: ArenaPool, guarded: Guarded) -> None:
         self.copied = pool.take_event()
@@ -138,12 +161,16 @@ class Snapshot:
         self._missing: set[int] = set()  # tensors that are not in the arena yet
         self._twins: dict[int, torch.Tensor] = {}
         self._versions = _versions(captured.tensors)
-        uses_cuda = torch.cuda.is_initialized() and (captured.owners or any(tensor.is_cuda for tensor in captured.tensors))
+        uses_cuda = torch.cuda.is_initialized() and (
+            captured.owners or any(tensor.is_cuda for tensor in captured.tensors)
+        )
         self._stream = _after_current_work() if uses_cuda else None
         self._immediate = guarded.strangers(captured)
         if self._immediate:
             tensors = captured.tensors
-            self._twins = {id(tensors[number]): tensors[number].detach() for number in self._immediate}
+            self._twins = {
+                id(tensors[number]): tensors[number].detach() for number in self._immediate
+            }
             self._take_memory()
             self._copy(self._immediate)
 
@@ -183,14 +210,20 @@ class Snapshot:
             self._end(error)
 
     def _find_same(self) -> dict[int, int]:
-        """Return which tensors have the very bytes of another, and of which: they are copied once."""
+        """Return which tensors have the very bytes of another, and of which: they are copied
+        once.
+        """
         first: dict[tuple[int, int], int] = {}
         same = {}
         for number, place in enumerate(zip(self._captured.addresses, self._sizes, strict=True)):
             if first.setdefault(place, number) != number and place[1]:
                 same[number] = first[place]
         tensors = self._captured.tensors
-        return {one: other for one, other in same.items() if _is_plain(tensors[one]) and _is_plain(tensors[other])}
+        return {
+            one: other
+            for one, other in same.items()
+            if _is_plain(tensors[one]) and _is_plain(tensors[other])
+        }
 
     def finish_copy(self) -> None:
         """Copy what was deferred, let training go on, and note whether anybody wrote in between."""
@@ -202,10 +235,15 @@ class Snapshot:
             tensors, addresses = self._captured.tensors, self._captured.addresses
             versions = _versions(tensors)
             for number in deferred:
-                if (tensors[number].data_ptr(), versions[number]) != (addresses[number], self._versions[number]):
+                if (tensors[number].data_ptr(), versions[number]) != (
+                    addresses[number],
+                    self._versions[number],
+                ):
                     raise CheckpointError(
-                        f"{self._name_of(number)}: written to while it was being copied, not by a step of a "
-                        "registered optimiser; nothing was stored. Call saver.barrier() before such a write"
+                        f"{self._name_of(number)}: written to while it was being copied, not by "
+                        "a step of a "
+                        "registered optimiser; nothing was stored. Call saver.barrier() before "
+                        "such a write"
                     )
             self._end(None)
         except BaseException as error:
@@ -215,7 +253,9 @@ class Snapshot:
         values, names = self.packed.values, self.packed.names()
         tensor = self._captured.tensors[number]
         tensor = self._twins.get(id(tensor), tensor)
-        return next((name for value, name in zip(values, names, strict=True) if value is tensor), "a tensor")
+        return next(
+            (name for value, name in zip(values, names, strict=True) if value is tensor), "a tensor"
+        )
 
     def _end(self, failure: BaseException | None) -> None:
         with self._progress:
@@ -235,7 +275,9 @@ class Snapshot:
             raise self.failure
 
     def _wait_for(self, number: int) -> None:
-        """Return when one tensor is in the arena, so that the disk can start before the last one is."""
+        """Return when one tensor is in the arena, so that the disk can start before the last one
+        is.
+        """
         with self._progress:
             self._progress.wait_for(lambda: number not in self._missing or self.copied.is_set())
         if self.failure is not None:
@@ -249,7 +291,9 @@ class Snapshot:
                 self._copy_by_torch(tensor, self._bytes(number))
             else:
                 # Lets other threads run, starts no threads of its own, and knows no element types.
-                ctypes.memmove(start + self._offsets[number], tensor.data_ptr(), self._sizes[number])
+                ctypes.memmove(
+                    start + self._offsets[number], tensor.data_ptr(), self._sizes[number]
+                )
             if tensor.is_cpu and number in self._missing:
                 with self._progress:
                     self._missing.discard(number)
@@ -265,7 +309,8 @@ class Snapshot:
             return
         with torch.cuda.stream(self._stream):
             target.copy_(value, non_blocking=True)
-            value.record_stream(self._stream)  # its memory must not be reused before the copy has run
+            # its memory must not be reused before the copy has run
+            value.record_stream(self._stream)
 
     @property
     def shared(self) -> SharedMemory | None:
@@ -283,17 +328,25 @@ class Snapshot:
         return self._taken[start : start + self._sizes[number]]
 
     def sources(self) -> list[ArraySource]:
-        """Return the arrays to be written; some may still be on their way into the arena, and say when they are not."""
+        """Return the arrays to be written; some may still be on their way into the arena, and say
+        when they are not.
+        """
         if self.failure is not None:
             raise self.failure
         tensors = self._captured.tensors
-        numbers = {id(self._twins.get(id(tensor), tensor)): number for number, tensor in enumerate(tensors)}
+        numbers = {
+            id(self._twins.get(id(tensor), tensor)): number for number, tensor in enumerate(tensors)
+        }
         places = {key: self._same.get(number, number) for key, number in numbers.items()}
         distinct = self.packed.distinct()
         sources = array_sources(
             self.packed,
             distinct,
-            lambda value: self._bytes(places[id(value)]).numpy() if type(value) is torch.Tensor else _flat(value),
+            lambda value: (
+                self._bytes(places[id(value)]).numpy()
+                if type(value) is torch.Tensor
+                else _flat(value)
+            ),
         )
         waits = [places.get(id(self.packed.values[number])) for number in distinct]
         return [
@@ -306,7 +359,9 @@ class Snapshot:
         self._holders += 1
 
     def release(self) -> None:
-        """Give the memory back, if nobody else holds on to it; the sources are invalid from then on."""
+        """Give the memory back, if nobody else holds on to it; the sources are invalid from then
+        on.
+        """
         self.copied.wait()  # a write may fail while the copy is still under way
         self._holders -= 1
         if self._holders:
@@ -319,7 +374,9 @@ class Snapshot:
 
 
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return how often each tensor was written to; torch does not count for those of its inference mode."""
+    """Return how often each tensor was written to; torch does not count for those of its inference
+    mode.
+    """
     try:
         return list(map(_version_of, tensors))
     except RuntimeError:
@@ -332,14 +389,18 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _after_current_work() -> Any:
-    """Return a stream that starts when the work queued so far is done: the tensors then hold what the caller sees."""
+    """Return a stream that starts when the work queued so far is done: the tensors then hold what
+    the caller sees.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     return stream
 
 
 def live_sources(packed: Packed) -> list[ArraySource]:
-    """Return the arrays of a state as they are, without a copy where they lie contiguous in main memory."""
+    """Return the arrays of a state as they are, without a copy where they lie contiguous in main
+    memory.
+    """
     return array_sources(
         packed,
         packed.distinct(),
@@ -347,14 +408,18 @@ def live_sources(packed: Packed) -> list[ArraySource]:
     )
 
 
-def array_sources(packed: Packed, numbers: Sequence[int], bytes_of: Callable[[Any], Bytes]) -> list[ArraySource]:
+def array_sources(
+    packed: Packed, numbers: Sequence[int], bytes_of: Callable[[Any], Bytes]
+) -> list[ArraySource]:
     """Return the values of these numbers as named arrays."""
     names = packed.names()
     sources = []
     for number in numbers:
         value = packed.values[number]
         known = NAME_OF_TORCH_DTYPE if type(value) is torch.Tensor else NAME_OF_NUMPY_DTYPE
-        sources.append(ArraySource(names[number], known[value.dtype], tuple(value.shape), bytes_of(value)))
+        sources.append(
+            ArraySource(names[number], known[value.dtype], tuple(value.shape), bytes_of(value))
+        )
     return sources
 
 

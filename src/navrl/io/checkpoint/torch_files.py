@@ -29,7 +29,9 @@ class UnsafePickleError(CheckpointError):
     """A pickle names code, or is damaged so that it seems to; it was not run."""
 
 
-def load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool, into: Any = None) -> Any:
+def load(
+    path: Path, start: bytes, device: str | torch.device, *, trusted: bool, into: Any = None
+) -> Any:
     """Return the state in a file that is no container; without `trusted` no code in it can run.
 
     With `into`, its tensors are filled and returned in the places where the file has tensors too.
@@ -59,20 +61,33 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
             source, start = io.BytesIO(content), content[:8]
         if not start.startswith((_ZIP_MAGIC, _PICKLE_MAGIC)):
             raise ContainerError(
-                f"{path}: starts with {start!r}: not a navrl container, nor a torch.save file, plain or in LZ4"
+                f"{path}: starts with {start!r}: not a navrl container, nor a torch.save file, "
+                "plain or in LZ4"
             )
         if trusted:
             return torch.load(source, map_location=device, weights_only=False)
         return _load_unpickled(source, device)
     except pickle.UnpicklingError as error:
         raise UnsafePickleError(
-            f"{path}: holds more than tensors, NumPy arrays and plain values, or is damaged: {_reason(error)}. "
+            f"{path}: holds more than tensors, NumPy arrays and plain values, or is damaged: "
+            f"{_reason(error)}. "
             "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
         ) from error
-    except (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OSError) as error:
+    except (
+        RuntimeError,
+        EOFError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        MemoryError,
+        OSError,
+    ) as error:
         if isinstance(error, ContainerError | FileNotFoundError):
             raise
-        raise ContainerError(f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}") from error
+        raise ContainerError(
+            f"{os.fspath(path)}: damaged: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _load_unpickled(source: io.BytesIO | Path, device: str | torch.device) -> Any:
@@ -116,7 +131,10 @@ def _children(loaded: Any, into: Any) -> list[tuple[Any, Any, Any]]:
         return [(key, value, named.get(key)) for key, value in loaded.items()]
     if isinstance(loaded, list | tuple):
         counted = into if isinstance(into, list | tuple) else ()
-        return [(key, value, counted[key] if key < len(counted) else None) for key, value in enumerate(loaded)]
+        return [
+            (key, value, counted[key] if key < len(counted) else None)
+            for key, value in enumerate(loaded)
+        ]
     return []
 
 
@@ -129,10 +147,14 @@ def _pairs(loaded: Any, into: Any, place: str) -> Iterator[tuple[str, torch.Tens
 
 
 def _with_live(loaded: Any, into: Any, device: torch.device) -> Any:
-    """Return the loaded state with the live tensors in their places; all other tensors go to the device."""
+    """Return the loaded state with the live tensors in their places; all other tensors go to the
+    device.
+    """
     if isinstance(loaded, torch.Tensor):
         return into if isinstance(into, torch.Tensor) else loaded.to(device)
-    children = [(key, _with_live(value, live, device)) for key, value, live in _children(loaded, into)]
+    children = [
+        (key, _with_live(value, live, device)) for key, value, live in _children(loaded, into)
+    ]
     if type(loaded) is tuple:
         return tuple(value for _, value in children)
     if isinstance(loaded, dict | list):  # made by this load: nobody else has it yet

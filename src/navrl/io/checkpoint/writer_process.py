@@ -1,9 +1,11 @@
-"""Files written by a process of their own, so that coding them and training do not share an interpreter.
+"""Files written by a process of their own, so that coding them and training do not share an
+interpreter.
 
-The process is started with the first large save and ends with the saver, or when the training dies, however it dies. It
-gets descriptions of the arrays, whose bytes lie in memory that both see, and answers when the file is on the disk. It may
-begin while the copy of the state is still being made: it is told which arrays are there, and at the end whether the copy
-can be trusted; a file gets its name after that. Should the training be killed after it said so, the file is still finished.
+The process is started with the first large save and ends with the saver, or when the training dies,
+however it dies. It gets descriptions of the arrays, whose bytes lie in memory that both see, and
+answers when the file is on the disk. It may begin while the copy of the state is still being made:
+it is told which arrays are there, and at the end whether the copy can be trusted; a file gets its
+name after that. Should the training be killed after it said so, the file is still finished.
 
 The process imports no torch, and nothing of the script that it works for.
 """
@@ -34,17 +36,24 @@ from navrl.io.container.thread_pool import TaskThreads
 
 __all__ = ["ProcessGoneError", "WriterProcess", "can_start", "serve"]
 
-_TELL_EVERY = 8 << 20  # bytes that were copied since the process was last told how many arrays are there
+# bytes that were copied since the process was last told how many arrays are there
+_TELL_EVERY = 8 << 20
 _END_SECONDS = 10.0
 
 
 class ProcessGoneError(Exception):
-    """The process that was to write a file has died. Perhaps the file is there: to write it again does no harm."""
+    """The process that was to write a file has died. Perhaps the file is there: to write it again
+    does no harm.
+    """
 
 
 def can_start() -> bool:
-    """Tell whether this interpreter can be started again; in an application that embeds Python its name is another's."""
-    return hasattr(os, "memfd_create") and os.path.basename(sys.executable or "").startswith(("python", "pypy"))
+    """Tell whether this interpreter can be started again; in an application that embeds Python its
+    name is another's.
+    """
+    return hasattr(os, "memfd_create") and os.path.basename(sys.executable or "").startswith(
+        ("python", "pypy")
+    )
 
 
 class WriterProcess:
@@ -75,7 +84,8 @@ class WriterProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,  # an inherited one would keep who reads it waiting
-                    start_new_session=True,  # Ctrl+C is for the training, which then waits for its files
+                    # Ctrl+C is for the training, which then waits for its files
+                    start_new_session=True,
                     env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
                 )
             except BaseException:
@@ -110,9 +120,17 @@ class WriterProcess:
         return self._is_up
 
     def write(
-        self, path: Path, memory: SharedMemory, sources: Sequence[ArraySource], places: Sequence[int | None],
-        document: dict[str, Any], *, codec: str, level: int | None, check: Callable[[], None],
-    ) -> Written:  # fmt: skip
+        self,
+        path: Path,
+        memory: SharedMemory,
+        sources: Sequence[ArraySource],
+        places: Sequence[int | None],
+        document: dict[str, Any],
+        *,
+        codec: str,
+        level: int | None,
+        check: Callable[[], None],
+    ) -> Written:
         """Have a container written, as `write_container` does.
 
         Args:
@@ -127,16 +145,21 @@ class WriterProcess:
 
         Raises:
             ProcessGoneError: it died.
-            CheckpointError, OSError: what went wrong there, or what a source or `check` raised here.
+            CheckpointError, OSError: what went wrong there, or what a source or `check` raised
+            here.
         """
         described = [
             [source.name, source.element, source.shape, source.codec, source.data.size, place]
             for source, place in zip(sources, places, strict=True)
         ]
         job = {
-            "path": str(path), "memory": memory.serial, "arrays": described,
-            "document": document, "codec": codec, "level": level,
-        }  # fmt: skip
+            "path": str(path),
+            "memory": memory.serial,
+            "arrays": described,
+            "document": document,
+            "codec": codec,
+            "level": level,
+        }
         sent = [source.data for source, place in zip(sources, places, strict=True) if place is None]
         self._send(job, sent, memory.descriptor)
         try:
@@ -153,7 +176,9 @@ class WriterProcess:
         raise _error(**answer)
 
     def _follow_copy(self, sources: Sequence[ArraySource], check: Callable[[], None]) -> None:
-        """Tell the process which arrays are there, as they come, and that the copy can be trusted."""
+        """Tell the process which arrays are there, as they come, and that the copy can be
+        trusted.
+        """
         untold = 0
         for number, source in enumerate(sources):
             source.ready()
@@ -198,7 +223,9 @@ def _error(kind: str, text: str, errno: int | None, files: Sequence[str | None])
 def _told(error: Exception) -> dict[str, Any]:
     """Return an error as `_error` takes it."""
     system = error if isinstance(error, OSError) else OSError()
-    files = [file if file is None else os.fsdecode(file) for file in (system.filename, system.filename2)]
+    files = [
+        file if file is None else os.fsdecode(file) for file in (system.filename, system.filename2)
+    ]
     return {"kind": type(error).__name__, "text": str(error), "errno": system.errno, "files": files}
 
 
@@ -214,7 +241,8 @@ def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int
         threads: that encode, beside the one that writes.
         niceness: how far to give way to others.
     """
-    give_way(os.getpid(), niceness)  # it has a session of its own, whose niceness is what counts beside the training's
+    # it has a session of its own, whose niceness is what counts beside the training's
+    give_way(os.getpid(), niceness)
     channel = Channel(socket.socket(fileno=descriptors[0]), lambda: os.getppid() == parent)
     pace = Pace.behind(descriptors[1])
     encoders = TaskThreads(threads, "navrl-encode", resting=lambda: pace.resting)
@@ -231,7 +259,8 @@ def serve(descriptors: tuple[int, int], parent: int, threads: int, niceness: int
 
 
 class _Mapped:
-    """The memory of the last save: most use that of the one before, which then need not be mapped page by page again.
+    """The memory of the last save: most use that of the one before, which then need not be mapped
+    page by page again.
 
     It is kept until the next save, also when the training has no more use for it.
     """
@@ -243,7 +272,10 @@ class _Mapped:
     def of(self, serial: int, descriptor: int | None) -> Bytes:
         """Return the memory behind a descriptor, to be read, and close the descriptor."""
         if descriptor is None:
-            raise CheckpointError("the memory of the state did not reach the process that writes it; may it open more files?")
+            raise CheckpointError(
+                "the memory of the state did not reach the process that writes it; may it open "
+                "more files?"
+            )
         try:
             if serial != self._serial:
                 self._bytes = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
@@ -268,9 +300,14 @@ class _Order:
         """Write the file, and return what to answer."""
         try:
             written = write_container(
-                self._path, self._sources(memory), self._job["document"], codec=self._job["codec"], level=self._job["level"],
-                threads=encoders, check=self._check,
-            )  # fmt: skip
+                self._path,
+                self._sources(memory),
+                self._job["document"],
+                codec=self._job["codec"],
+                level=self._job["level"],
+                threads=encoders,
+                check=self._check,
+            )
         except EOFError:
             raise
         except Exception as error:
@@ -278,14 +315,19 @@ class _Order:
         return {"written": [written.raw_bytes, written.stored_bytes]}
 
     def _sources(self, memory: _Mapped) -> list[ArraySource]:
-        shared, sent = memory.of(self._job["memory"], self._descriptor), np.frombuffer(self._sent, np.uint8)
+        shared = memory.of(self._job["memory"], self._descriptor)
+        sent = np.frombuffer(self._sent, np.uint8)
         sources = []
         for number, (name, element, shape, codec, size, place) in enumerate(self._job["arrays"]):
             if place is None:
                 data, sent = sent[:size], sent[size:]
             else:
                 data = shared[place : place + size]
-            sources.append(ArraySource(name, element, tuple(shape), data, partial(self._wait_for, number), codec))
+            sources.append(
+                ArraySource(
+                    name, element, tuple(shape), data, partial(self._wait_for, number), codec
+                )
+            )
         return sources
 
     def _wait_for(self, number: int) -> None:
@@ -299,10 +341,14 @@ class _Order:
         self._ready, self._trusted = news["ready"], "trusted" in news
 
     def _check(self) -> None:
-        """Return when the file may have its name. If nobody is there any more, it must not replace what came later."""
+        """Return when the file may have its name. If nobody is there any more, it must not replace
+        what came later.
+        """
         while not self._trusted:
             self._hear()
-        if (self._channel.has_news() or not self._channel.is_alive()) and _identity(self._path) != self._before:
+        if (self._channel.has_news() or not self._channel.is_alive()) and _identity(
+            self._path
+        ) != self._before:
             raise EOFError("the training was killed, and another has written a file of this name")
 
 
@@ -310,6 +356,9 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     """Return what tells a file from another of the same name."""
     try:
         found = os.stat(path)
-    except (OSError, ValueError):  # ValueError: no file can have this name, as its writer will find out
+    except (
+        OSError,
+        ValueError,
+    ):  # ValueError: no file can have this name, as its writer will find out
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -1,6 +1,7 @@
 """The file format: named arrays and a JSON document in one file, verified when it is read.
 
-Index, writer, reader, atomic files, codecs, state trees, thread pool: all that the other rooms share.
+Index, writer, reader, atomic files, codecs, state trees, thread pool: all that the other rooms
+share.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Files that appear under their name whole, or not at all, whatever kills the writer.
 
-A file is written under a temporary name beside its destination, flushed to the disk, renamed, and the folder flushed.
-The writer holds a lock on the temporary file: the kernel drops it when the process dies, however it dies, and so the
-next start can tell what a dead writer left behind from what a living one is still writing.
+A file is written under a temporary name beside its destination, flushed to the disk, renamed, and
+the folder flushed. The writer holds a lock on the temporary file: the kernel drops it when the
+process dies, however it dies, and so the next start can tell what a dead writer left behind from
+what a living one is still writing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ _BYTES_AT_ONCE = 1 << 20  # by trial, on ext4: more at once took much longer eve
 
 
 class AtomicFile:
-    """A file under construction: `write`, then `commit`; leaving the block without `commit` leaves no trace."""
+    """A file under construction: `write`, then `commit`; leaving the block without `commit` leaves
+    no trace.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o666) -> None:
         self.path = Path(path)
@@ -69,7 +72,9 @@ class AtomicFile:
             self._started = self.size
 
     def commit(self, check: Callable[[], None] = lambda: None) -> None:
-        """Make the file durable, and only then visible under its name; should `check` raise in between, it never is."""
+        """Make the file durable, and only then visible under its name; should `check` raise in
+        between, it never is.
+        """
         os.fsync(self._descriptor)
         check()
         with _outliving(self.path):
@@ -84,7 +89,12 @@ class AtomicFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._descriptor >= 0:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
@@ -118,7 +128,12 @@ class MemoryFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 
@@ -140,7 +155,9 @@ def descriptor_of(data: bytes) -> int:
 
 
 def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
-    """Yield the bytes of the buffers in order, in as many lists as it takes to keep each to what is written at once."""
+    """Yield the bytes of the buffers in order, in as many lists as it takes to keep each to what is
+    written at once.
+    """
     portion: list[memoryview] = []
     room = _BYTES_AT_ONCE
     for buffer in buffers:
@@ -157,9 +174,11 @@ def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
 
 @contextlib.contextmanager
 def _outliving(path: Path) -> Iterator[None]:
-    """Keep what stands at `path` from being freed in the block, and free it later, in a thread of its own.
+    """Keep what stands at `path` from being freed in the block, and free it later, in a thread of
+    its own.
 
-    To free a large file takes the system longer than to make its successor durable, and nobody needs to wait for it.
+    To free a large file takes the system longer than to make its successor durable, and nobody
+    needs to wait for it.
     """
     try:
         held = os.open(path, _HOLD) if _HOLD else None
@@ -170,33 +189,43 @@ def _outliving(path: Path) -> Iterator[None]:
     finally:
         if held is not None:
             try:
-                threading.Thread(target=os.close, args=(held,), name="navrl-free", daemon=True).start()
+                threading.Thread(
+                    target=os.close, args=(held,), name="navrl-free", daemon=True
+                ).start()
             except RuntimeError:  # the interpreter is leaving and starts no more threads
                 os.close(held)
 
 
-# To refer to a file without opening it: no permission is needed, and no device or pipe takes notice.
+# To refer to a file without opening it: no permission is needed, and no device or pipe takes
+# notice.
 _HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else 0
 
 
 def _start_writing(descriptor: int, start: int, size: int) -> None:
-    """Ask the system to begin writing to the disk now. Only a hint: `fsync` waits for it all, and tells of errors."""
+    """Ask the system to begin writing to the disk now. Only a hint: `fsync` waits for it all, and
+    tells of errors.
+    """
     if _sync_file_range is not None:
         _sync_file_range(descriptor, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
-_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)  # Linux has it, Python does not offer it
+# Linux has it, Python does not offer it
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 def _create_locked(folder: Path, mode: int) -> tuple[Path, int]:
-    """Create a temporary file that is locked by this process; between the two a cleaner may take it: then try again."""
+    """Create a temporary file that is locked by this process; between the two a cleaner may take
+    it: then try again.
+    """
     while True:
         path = folder / f".navrl-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with contextlib.suppress(OSError):  # a file system without locks: nobody will clean up there either
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: nobody will clean up there either
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a cleaner that was quicker
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
@@ -244,7 +273,9 @@ def point_alias(alias: str | os.PathLike[str], target: str) -> None:
     while not moved:
         temporary = alias.parent / f".navrl-{secrets.token_hex(8)}.tmp"
         os.symlink(target, temporary)
-        with contextlib.suppress(FileNotFoundError):  # somebody cleaned up between the two calls: again
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # somebody cleaned up between the two calls: again
             try:
                 os.replace(temporary, alias)
                 moved = True
@@ -319,7 +350,8 @@ def check_is_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def irregular_kind(path: str | os.PathLike[str]) -> str | None:
-    """Return what is at a path, such as `a directory`; None for a regular file or if nothing is there.
+    """Return what is at a path, such as `a directory`; None for a regular file or if nothing is
+    there.
 
     Nothing is opened: opening a named pipe blocks, and opening a device may have side effects.
     """

@@ -1,8 +1,9 @@
 """Named codecs: how the bytes of one chunk are stored.
 
-A codec splits a chunk into parts and codes each part, or leaves it as it is when coding does not pay. `planes-zstd`,
-the default, takes floats apart: the top bytes (sign and exponent) of trained weights crowd around a few values and
-shrink to a third; the lower bits of the mantissa are noise that no compressor can shrink and none should waste time on.
+A codec splits a chunk into parts and codes each part, or leaves it as it is when coding does not
+pay. `planes-zstd`, the default, takes floats apart: the top bytes (sign and exponent) of trained
+weights crowd around a few values and shrink to a third; the lower bits of the mantissa are noise
+that no compressor can shrink and none should waste time on.
 
 Everything heavy here runs inside NumPy, zstd or lz4, which let other threads run meanwhile.
 """
@@ -30,15 +31,20 @@ DEFAULT_CODEC = "planes-zstd"
 MAX_LEVEL = 16  # of any codec
 
 _SAMPLES = 2048
-_COMPRESSIBLE_BITS = 7.5  # parts whose bytes carry more than this many bits each are not worth coding
-_REPETITIVE_BITS = 1.0  # those whose bytes carry less are searched for repetitions at once: a code takes a bit at least
+_COMPRESSIBLE_BITS = (
+    7.5  # parts whose bytes carry more than this many bits each are not worth coding
+)
+# those whose bytes carry less are searched for repetitions at once: a code takes a bit at least
+_REPETITIVE_BITS = 1.0
 _PROBE = 1 << 14  # bytes of a part that are searched to find out whether the rest is worth it
 _WORTH_SEARCH = 0.9  # of the size that codes alone would have
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One way to store a chunk: `encode` gives the buffers to write, `decode` fills the chunk again."""
+    """One way to store a chunk: `encode` gives the buffers to write, `decode` fills the chunk
+    again.
+    """
 
     name: str
     coder: Coder | None
@@ -46,11 +52,17 @@ class Codec:
     default_level: int | None = None
 
     def encode(
-        self, chunk: Bytes, element: str, level: int | None, scratch: Bytes, rows: Rows | None = None
-    ) -> list[Any]:  # fmt: skip
+        self,
+        chunk: Bytes,
+        element: str,
+        level: int | None,
+        scratch: Bytes,
+        rows: Rows | None = None,
+    ) -> list[Any]:
         """Return buffers whose concatenation is the stored form of a chunk.
 
-        Some may be views of the chunk and of `scratch`, which must be as large: they are valid as long as both are.
+        Some may be views of the chunk and of `scratch`, which must be as large: they are valid as
+        long as both are.
         """
         if self.coder is None:
             return [chunk]
@@ -70,7 +82,11 @@ class Codec:
         bits = _bits(part)
         if bits > _COMPRESSIBLE_BITS or not part.size:
             return b""
-        quick = entropy_code(part) if self.planes and level is None and not _repeats(coder, part, bits) else None
+        quick = (
+            entropy_code(part)
+            if self.planes and level is None and not _repeats(coder, part, bits)
+            else None
+        )
         return coder.compress(part, level) if quick is None else quick
 
     def decode(self, stored: Bytes, chunk: Bytes, element: str, rows: Rows | None = None) -> None:
@@ -111,7 +127,9 @@ def _read_parts(stored: Bytes, sizes: Sequence[int], coder: Coder) -> list[Bytes
 
 
 def _bits(part: Bytes) -> float:
-    """Return how many bits each byte carries, estimated from a sample: 8 are noise, 0 always the same. Few bytes count as 0."""
+    """Return how many bits each byte carries, estimated from a sample: 8 are noise, 0 always the
+    same. Few bytes count as 0.
+    """
     sample = part[:: max(1, part.size // _SAMPLES)]
     if sample.size < _SAMPLES // 4:
         return 0.0
@@ -120,7 +138,9 @@ def _bits(part: Bytes) -> float:
 
 
 def _repeats(coder: Coder, part: Bytes, bits: float) -> bool:
-    """Tell whether a search for repetitions gains on codes alone, from a piece of the middle; of small parts: always."""
+    """Tell whether a search for repetitions gains on codes alone, from a piece of the middle; of
+    small parts: always.
+    """
     if bits < _REPETITIVE_BITS or part.size < 4 * _PROBE:
         return True
     middle = part[part.size // 2 :][:_PROBE]
@@ -154,8 +174,8 @@ def _split(chunk: Bytes, element: str, scratch: Bytes) -> list[Bytes]:
 def _take_top_bytes(chunk: Bytes, top: Bytes) -> None:
     """Put the top bytes of all 4-byte numbers side by side.
 
-    Each is the lowest of the four that begin with it, and NumPy narrows numbers faster than it picks bytes. Only the last
-    has no three behind it.
+    Each is the lowest of the four that begin with it, and NumPy narrows numbers faster than it
+    picks bytes. Only the last has no three behind it.
     """
     np.copyto(top[:-1], _strided(chunk[3:], "<u4", 4, top.size - 1), casting="unsafe")
     top[-1:] = chunk[-1:]
@@ -164,8 +184,9 @@ def _take_top_bytes(chunk: Bytes, top: Bytes) -> None:
 def _drop_top_bytes(chunk: Bytes, rest: Bytes) -> None:
     """Put the lower three bytes of every 4-byte number side by side.
 
-    Four bytes are written where three belong: the fourth is then overwritten by the next number. Only the last has no
-    next. Five times as fast as copying the bytes apart, and right only if NumPy goes from the first to the last.
+    Four bytes are written where three belong: the fourth is then overwritten by the next number.
+    Only the last has no next. Five times as fast as copying the bytes apart, and right only if
+    NumPy goes from the first to the last.
     """
     np.copyto(_strided(rest, "<u4", 3, chunk.size // 4 - 1), chunk.view("<u4")[:-1])
     rest[-3:] = chunk[-4:-1]
@@ -179,8 +200,11 @@ def _drop_top_bytes_apart(chunk: Bytes, rest: Bytes) -> None:
 
 @cache
 def _writes_in_order() -> bool:
-    """Tell whether this NumPy copies a row from its first element to its last: all do so far, none promises it."""
-    numbers = np.arange(1 << 18, dtype="<u4") * np.uint32(2654435761)  # all bytes differ from their neighbours' somewhere
+    """Tell whether this NumPy copies a row from its first element to its last: all do so far, none
+    promises it.
+    """
+    # all bytes differ from their neighbours' somewhere
+    numbers = np.arange(1 << 18, dtype="<u4") * np.uint32(2654435761)
     chunk = numbers.view(np.uint8)
     fast, safe = np.empty(chunk.size // 4 * 3, np.uint8), np.empty(chunk.size // 4 * 3, np.uint8)
     _drop_top_bytes(chunk, fast)
@@ -192,8 +216,8 @@ def _join(parts: Sequence[Bytes], chunk: Bytes, element: str) -> None:
     widths = _plane_widths(element)
     count, width = chunk.size // sum(widths), sum(widths)
     if widths == [1, 3]:
-        # Four bytes are read where three belong together: the fourth is then overwritten by the top byte. Only the last
-        # number has no fourth byte to read.
+        # Four bytes are read where three belong together: the fourth is then overwritten by the top
+        # byte. Only the last number has no fourth byte to read.
         top, rest = parts
         np.copyto(chunk.view("<u4")[:-1], _strided(rest, "<u4", 3, count - 1))
         chunk[-4:-1] = rest[-3:]
@@ -228,5 +252,7 @@ def find_codec(name: str) -> Codec | RowCodec:
         ConfigError: there is no such codec; the message names the nearest.
     """
     if name not in CODECS:
-        raise ConfigError(f"codec {name!r} is unknown; there are {', '.join(CODECS)}.{nearest_name(name, CODECS)}")
+        raise ConfigError(
+            f"codec {name!r} is unknown; there are {', '.join(CODECS)}.{nearest_name(name, CODECS)}"
+        )
     return CODECS[name]

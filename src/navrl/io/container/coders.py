@@ -32,7 +32,8 @@ CODED = 1 << 31  # the flag beside a part's length: coded, rather than stored as
 
 MAX_CHUNK_BYTES = 1 << 24
 
-# A chunk is stored in at least this fraction of its bytes, so that a small file can never ask for much memory.
+# A chunk is stored in at least this fraction of its bytes, so that a small file can never ask for
+# much memory.
 MAX_EXPANSION = 1024
 
 
@@ -44,7 +45,9 @@ def padding_for(size: int, stored: int) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Coder:
-    """A pair of functions: `compress(part, level)`, and `decompress(part, size)`, which refuses any other size."""
+    """A pair of functions: `compress(part, level)`, and `decompress(part, size)`, which refuses any
+    other size.
+    """
 
     compress: Callable[[Bytes, int | None], bytes]
     decompress: Callable[[Bytes, int], Bytes]
@@ -53,9 +56,15 @@ class Coder:
 # One (de)compressor a thread: they keep their tables between chunks, and must not be shared.
 _of_this_thread = threading.local()
 
-# Planes have no long repetitions to search for. Tiny tables find those there are, at twice the speed.
+# Planes have no long repetitions to search for. Tiny tables find those there are, at twice the
+# speed.
 _SMALL_SEARCH = zstandard.ZstdCompressionParameters(
-    window_log=18, hash_log=6, chain_log=6, search_log=1, min_match=7, strategy=zstandard.STRATEGY_FAST
+    window_log=18,
+    hash_log=6,
+    chain_log=6,
+    search_log=1,
+    min_match=7,
+    strategy=zstandard.STRATEGY_FAST,
 )
 
 
@@ -80,7 +89,8 @@ def _compress_zstd(part: Bytes, level: int | None) -> bytes:
     return _compressor(level).compress(part)
 
 
-# Many small parts in one call: every call of its own takes the interpreter from the other threads, and waits to get it back.
+# Many small parts in one call: every call of its own takes the interpreter from the other threads,
+# and waits to get it back.
 _AT_ONCE = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
 
 
@@ -96,10 +106,14 @@ def decompress_all(parts: Sequence[Bytes], sizes: Sequence[int]) -> Sequence[Byt
     if not _AT_ONCE or len(parts) < 2:
         return [_decompress_zstd(part, size) for part, size in zip(parts, sizes, strict=True)]
     if min(sizes) < 1:
-        raise ContainerError("a zstd frame where no bytes were expected")  # a size of 0 would be taken for an unknown one
+        raise ContainerError(
+            "a zstd frame where no bytes were expected"
+        )  # a size of 0 would be taken for an unknown one
     try:
         given = list(parts)
-        found = _decompressor().multi_decompress_to_buffer(given, decompressed_sizes=np.array(sizes, np.uint64))
+        found = _decompressor().multi_decompress_to_buffer(
+            given, decompressed_sizes=np.array(sizes, np.uint64)
+        )
     except (zstandard.ZstdError, ValueError) as error:
         raise ContainerError(f"zstd cannot decompress a part: {error}") from error
     return [np.frombuffer(one, np.uint8) for one in found]
@@ -116,7 +130,9 @@ def _decompress_zstd(part: Bytes, size: int) -> Bytes:
 
 def _compress_lz4(part: Bytes, level: int | None) -> bytes:
     if level is not None and level >= 3:
-        return lz4.block.compress(part, mode="high_compression", compression=min(level, 12), store_size=False)
+        return lz4.block.compress(
+            part, mode="high_compression", compression=min(level, 12), store_size=False
+        )
     return lz4.block.compress(part, store_size=False)
 
 

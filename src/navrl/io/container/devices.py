@@ -19,26 +19,35 @@ def usable_device(device: Any, subject: str = "device") -> torch.device:
         subject: what the error message calls it, such as the name of a setting.
 
     Raises:
-        ConfigError: torch knows no such device, or this machine has none; the message says which there are.
+        ConfigError: torch knows no such device, or this machine has none; the message says which
+            there are.
     """
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"{subject} is {str(device)[:80]!r}; expected cpu, cuda or cuda:0") from error
+        raise ConfigError(
+            f"{subject} is {str(device)[:80]!r}; expected cpu, cuda or cuda:0"
+        ) from error
     if found.type == "cuda":
         _check_cuda(found, subject)
     elif found.type != "cpu":
         try:
             torch.empty(0, device=found)
         except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-            raise ConfigError(f"{subject} is {str(found)!r}, which torch cannot use here; use cpu") from error
+            raise ConfigError(
+                f"{subject} is {str(found)!r}, which torch cannot use here; use cpu"
+            ) from error
     return found
 
 
 def _check_cuda(device: torch.device, subject: str) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise ConfigError(f"{subject} is {str(device)!r}, but torch sees no CUDA device here; use cpu")
+        raise ConfigError(
+            f"{subject} is {str(device)!r}, but torch sees no CUDA device here; use cpu"
+        )
     if (device.index or 0) >= count:
         there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
-        raise ConfigError(f"{subject} is {str(device)!r}, but this machine has {there}; use those or cpu")
+        raise ConfigError(
+            f"{subject} is {str(device)!r}, but this machine has {there}; use those or cpu"
+        )

@@ -1,4 +1,6 @@
-"""The element types that a container can hold, by the names written in the file. Needs no torch; see `tensor_types`."""
+"""The element types that a container can hold, by the names written in the file. Needs no torch;
+see `tensor_types`.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,8 @@ ITEM_BYTES = {
 SCALAR_OF = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 NUMPY_DTYPES = {
-    name: np.dtype(name) for name in ITEM_BYTES if name not in ("bfloat16", "complex32") and not name.startswith("float8")
+    name: np.dtype(name)
+    for name in ITEM_BYTES
+    if name not in ("bfloat16", "complex32") and not name.startswith("float8")
 }
 NAME_OF_NUMPY_DTYPE = {dtype: name for name, dtype in NUMPY_DTYPES.items()}

@@ -1,7 +1,8 @@
 """Paths, sets, defaultdicts, TensorDicts and OmegaConf nodes in a state, as a tag and plain values.
 
-Each comes back as what it was. Where the library is not installed, a TensorDict or an OmegaConf node
-comes back as the plain dict or list inside it. Nothing here imports those libraries to save a state.
+Each comes back as what it was. Where the library is not installed, a TensorDict or an OmegaConf
+node comes back as the plain dict or list inside it. Nothing here imports those libraries to save a
+state.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 __all__ = ["FOREIGN_TAGS", "Tagged", "as_tagged", "restore"]
 
-_FACTORIES: dict[str, Callable[[], Any]] = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, bool, str)}
+_FACTORIES: dict[str, Callable[[], Any]] = {
+    kind.__name__: kind for kind in (list, dict, set, tuple, int, float, bool, str)
+}
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that one can be a key of a dict

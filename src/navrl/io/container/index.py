@@ -1,7 +1,8 @@
 """The index of a container: what the file holds, checked before anything is allocated or believed.
 
-docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to back, an index in JSON,
-a footer. No offsets are written down; they follow from the lengths, so there is nothing to point astray.
+docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to back,
+an index in JSON, a footer. No offsets are written down; they follow from the lengths, so there is
+nothing to point astray.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class ArrayEntry:
         """How the array falls into rows, if its codec stores them."""
         if not self.part_rows:
             return None
-        return Rows(math.prod(self.shape[2:]) * ITEM_BYTES[self.element], self.shape[1], self.part_rows)
+        return Rows(
+            math.prod(self.shape[2:]) * ITEM_BYTES[self.element], self.shape[1], self.part_rows
+        )
 
 
 @dataclass(frozen=True)
@@ -115,14 +118,17 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
 @contextmanager
 def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what the system says while a file is read into an error that names the file; a missing one stays as it is."""
+    """Turn what the system says while a file is read into an error that names the file; a missing
+    one stays as it is.
+    """
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ContainerError(
-            f"{os.fspath(path)}: cannot be read: {type(error).__name__}: {error}; check the disk, or use an older checkpoint"
+            f"{os.fspath(path)}: cannot be read: {type(error).__name__}: {error}; check the "
+            "disk, or use an older checkpoint"
         ) from error
 
 
@@ -148,43 +154,62 @@ def read_index_of(descriptor: int, path: Path) -> Index:
 
 
 def _read_text(descriptor: int, path: Path) -> tuple[bytes, int, int]:
-    """Return the verified text of an index, the size of the file, and the checksum in its footer."""
+    """Return the verified text of an index, the size of the file, and the checksum in its
+    footer.
+    """
     size = os.fstat(descriptor).st_size
     header = os.pread(descriptor, HEADER.size, 0)
     _check_header(path, header)
     if size < HEADER.size + FOOTER.size:
-        raise ContainerError(f"{path}: cut short: {size} bytes are too few for a container; use an older checkpoint")
+        raise ContainerError(
+            f"{path}: cut short: {size} bytes are too few for a container; use an older checkpoint"
+        )
     tail = os.pread(descriptor, min(size, _TAIL), max(0, size - _TAIL))
     length, checksum, magic = FOOTER.unpack(tail[-FOOTER.size :])
     if magic != END_MAGIC:
-        raise ContainerError(f"{path}: cut short, or something was appended: its last bytes are no footer")
+        raise ContainerError(
+            f"{path}: cut short, or something was appended: its last bytes are no footer"
+        )
     if length > MAX_INDEX_BYTES or length > size - HEADER.size - FOOTER.size:
-        raise ContainerError(f"{path}: damaged footer: an index of {length} bytes in a file of {size}")
+        raise ContainerError(
+            f"{path}: damaged footer: an index of {length} bytes in a file of {size}"
+        )
     text = tail[-FOOTER.size - length : -FOOTER.size]
     if len(text) < length:
         text = os.pread(descriptor, length, size - FOOTER.size - length)
     if index_checksum(header, text) != checksum:
-        raise ContainerError(f"{path}: damaged index: its checksum does not match; use an older checkpoint")
+        raise ContainerError(
+            f"{path}: damaged index: its checksum does not match; use an older checkpoint"
+        )
     return text, size, checksum
 
 
 def index_checksum(header: bytes, text: bytes) -> int:
-    """Return the checksum in the footer: it covers the header, the length of the index, and the index."""
+    """Return the checksum in the footer: it covers the header, the length of the index, and the
+    index.
+    """
     return xxhash.xxh3_64_intdigest(header + struct.pack("<Q", len(text)) + text)
 
 
 def _check_header(path: Path, header: bytes) -> None:
     if len(header) < HEADER.size or header[: len(MAGIC)] != MAGIC:
-        raise ContainerError(f"{path}: not a navrl container: starts with {header[:8]!r}, expected {MAGIC!r}")
+        raise ContainerError(
+            f"{path}: not a navrl container: starts with {header[:8]!r}, expected {MAGIC!r}"
+        )
     _, version, zero = HEADER.unpack(header)
     if version != VERSION:
-        raise ContainerError(f"{path}: container version {version}; this navrl reads version {VERSION}; upgrade navrl")
+        raise ContainerError(
+            f"{path}: container version {version}; this navrl reads version {VERSION}; "
+            "upgrade navrl"
+        )
     if zero:
         raise ContainerError(f"{path}: damaged header: {zero} where a zero must be")
 
 
 def _parse(path: Path, text: bytes, file_size: int, checksum: int) -> Index:
-    """Check every claim of an index against the file. A matching checksum proves no good will, only no accident."""
+    """Check every claim of an index against the file. A matching checksum proves no good will, only
+    no accident.
+    """
     try:
         whole = json.loads(text, parse_constant=_refuse_constant)
         arrays, document = whole["arrays"], whole["document"]
@@ -199,7 +224,9 @@ def _parse(path: Path, text: bytes, file_size: int, checksum: int) -> Index:
             raise ContainerError("two arrays of the same name")
         expected = offset + len(text) + FOOTER.size
         if expected != file_size:
-            raise ContainerError(f"the chunks add up to a file of {expected} bytes, it has {file_size}")
+            raise ContainerError(
+                f"the chunks add up to a file of {expected} bytes, it has {file_size}"
+            )
     except KeyError as error:
         raise ContainerError(f"{path}: invalid index: {error} is missing") from error
     except (ContainerError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -234,27 +261,41 @@ def _parse_array(fields: dict[str, Any], offset: int) -> ArrayEntry:
 
 
 def _part_rows(entry: ArrayEntry, value: Any, shown: str) -> int:
-    """Return how many rows are coded together; 0 for an array without elements, which has no rows."""
+    """Return how many rows are coded together; 0 for an array without elements, which has no
+    rows.
+    """
     (part_rows,) = _integers([value], f"{shown}: part_rows", least=1)
     if not entry.size:
         return 0
     row_bytes = math.prod(entry.shape[2:]) * ITEM_BYTES[entry.element]
     if len(entry.shape) < 2 or entry.chunk_bytes % row_bytes:
-        raise ContainerError(f"{shown}: shape {list(entry.shape)} has no rows that fill chunks of {entry.chunk_bytes} bytes")
+        raise ContainerError(
+            f"{shown}: shape {list(entry.shape)} has no rows that fill chunks of "
+            f"{entry.chunk_bytes} bytes"
+        )
     return min(part_rows, entry.chunk_bytes // row_bytes)
 
 
 def _check_sizes(entry: ArrayEntry, shown: str) -> None:
     """Refuse an array that claims more than its chunks can hold."""
-    if len(entry.shape) > MAX_DIMENSIONS or math.prod(max(1, n) for n in entry.shape) > MAX_ARRAY_BYTES // 16:
+    if (
+        len(entry.shape) > MAX_DIMENSIONS
+        or math.prod(max(1, n) for n in entry.shape) > MAX_ARRAY_BYTES // 16
+    ):
         raise ContainerError(f"{shown}: impossible shape {list(entry.shape)[:8]}")
     if entry.chunk_bytes > MAX_CHUNK_BYTES or entry.chunk_bytes % 16:
         raise ContainerError(f"{shown}: chunks of {entry.chunk_bytes} bytes")
     size = entry.size
     chunks = -(-size // entry.chunk_bytes)
     if len(entry.stored) != chunks or len(entry.checksums) != chunks:
-        raise ContainerError(f"{shown}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}")
-    sizes = [entry.chunk_bytes] * (chunks - 1) + [size - (chunks - 1) * entry.chunk_bytes] if chunks else []
+        raise ContainerError(
+            f"{shown}: {len(entry.stored)} chunks for shape {list(entry.shape)}, expected {chunks}"
+        )
+    sizes = (
+        [entry.chunk_bytes] * (chunks - 1) + [size - (chunks - 1) * entry.chunk_bytes]
+        if chunks
+        else []
+    )
     for stored, claimed in zip(entry.stored, sizes, strict=True):
         if claimed > MAX_EXPANSION * stored or (entry.codec == "raw" and claimed != stored):
             raise ContainerError(f"{shown}: {stored} bytes stored that claim to be {claimed}")
@@ -267,7 +308,9 @@ def _one_of(known: dict[str, Any], value: Any, what: str) -> str:
 
 
 def _integers(values: Any, what: str, *, least: int) -> list[int]:
-    if type(values) is not list or any(type(value) is not int or not least <= value <= MAX_ARRAY_BYTES for value in values):
+    if type(values) is not list or any(
+        type(value) is not int or not least <= value <= MAX_ARRAY_BYTES for value in values
+    ):
         raise ContainerError(f"{what}: expected whole numbers from {least} to 2^62")
     return values
 

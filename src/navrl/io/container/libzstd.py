@@ -1,7 +1,9 @@
-"""libzstd's own functions, where the wheel of zstandard exports them: what its Python interface has no words for.
+"""libzstd's own functions, where the wheel of zstandard exports them: what its Python interface has
+no words for.
 
-`entropy_code` is Zstandard without its search for repetitions, of which planes of trained weights have none: it only codes the
-bytes, frequent ones in fewer bits. Beside the smallest search that is twice as fast, and 1.5 times as fast to decode.
+`entropy_code` is Zstandard without its search for repetitions, of which planes of trained weights
+have none: it only codes the bytes, frequent ones in fewer bits. Beside the smallest search that is
+twice as fast, and 1.5 times as fast to decode.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ _NAMES = {
     "ZSTD_getFrameContentSize": (ctypes.c_size_t, None),
 }
 
-# By the numbers of ZSTD_cParameter: a small window and tables, and the fastest search (107), which skips this many bytes (106)
-# after each that it looks at. It would then leave bytes uncoded too, unless it is told to code them (1002).
+# By the numbers of ZSTD_cParameter: a small window and tables, and the fastest search (107), which
+# skips this many bytes (106) after each that it looks at. It would then leave bytes uncoded too,
+# unless it is told to code them (1002).
 _ENTROPY_ONLY = {101: 18, 102: 6, 103: 6, 105: 7, 107: 1, 106: 1 << 17, 1002: 1}
 
 
@@ -56,16 +59,23 @@ def functions() -> ctypes.CDLL | None:
 
 
 class Context:
-    """Tables of zstd, to compress or to decompress, which live as long as this object. Not for two threads at once."""
+    """Tables of zstd, to compress or to decompress, which live as long as this object. Not for two
+    threads at once.
+    """
 
-    def __init__(self, kind: Literal["CCtx", "DCtx"], parameters: Mapping[int, int] = MappingProxyType({})) -> None:
+    def __init__(
+        self, kind: Literal["CCtx", "DCtx"], parameters: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
         self.address: int | None = None
         library: Any = functions()
         self.address = getattr(library, f"ZSTD_create{kind}")()
         self._free = getattr(library, f"ZSTD_free{kind}")
         if not self.address:
             raise MemoryError("zstd has no memory for its tables")
-        taken = [library.ZSTD_CCtx_setParameter(self.address, *parameter) for parameter in parameters.items()]
+        taken = [
+            library.ZSTD_CCtx_setParameter(self.address, *parameter)
+            for parameter in parameters.items()
+        ]
         self.takes_all = not any(library.ZSTD_isError(result) for result in taken)
 
     def __del__(self) -> None:
@@ -83,13 +93,18 @@ _of_this_thread = threading.local()
 
 
 def entropy_code(part: Bytes) -> Bytes | None:
-    """Return a Zstandard frame that holds the bytes, or nothing if it would be longer; None where libzstd is out of reach."""
+    """Return a Zstandard frame that holds the bytes, or nothing if it would be longer; None where
+    libzstd is out of reach.
+    """
     if not codes_entropy():
         return None
     if not hasattr(_of_this_thread, "context"):
         _of_this_thread.context = Context("CCtx", _ENTROPY_ONLY)
     library: Any = functions()
-    context = _of_this_thread.context  # held here: when the interpreter leaves, it forgets what other threads have of their own
+    # held here: when the interpreter leaves, it forgets what other threads have of their own
+    context = _of_this_thread.context
     part, frame = np.ascontiguousarray(part), np.empty(part.size, np.uint8)
-    size = library.ZSTD_compress2(context.address, frame.ctypes.data, frame.size, part.ctypes.data, part.size)
+    size = library.ZSTD_compress2(
+        context.address, frame.ctypes.data, frame.size, part.ctypes.data, part.size
+    )
     return frame[: size if size <= frame.size else 0]  # what is an error is larger than any size

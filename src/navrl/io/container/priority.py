@@ -12,16 +12,20 @@ __all__ = ["give_way", "lower_priority"]
 
 
 def lower_priority(niceness: int) -> None:
-    """Make the calling thread give way to others; on Linux this touches no other thread of the process."""
+    """Make the calling thread give way to others; on Linux this touches no other thread of the
+    process.
+    """
     if niceness and hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
             _lower(threading.get_native_id(), niceness)
 
 
 def give_way(process: int, niceness: int) -> None:
-    """Let a process come after others; where the system does not let it, nothing happens. May take a second.
+    """Let a process come after others; where the system does not let it, nothing happens. May take
+    a second.
 
-    Niceness counts among the processes of one session; on Linux a session has a niceness of its own, beside other sessions.
+    Niceness counts among the processes of one session; on Linux a session has a niceness of its
+    own, beside other sessions.
     """
     with contextlib.suppress(OSError):
         _lower(process, niceness)

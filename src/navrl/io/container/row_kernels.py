@@ -1,7 +1,8 @@
-"""Compiled form of the row codecs: a whole chunk is encoded or decoded in one call without the GIL, frames included.
+"""Compiled form of the row codecs: a whole chunk is encoded or decoded in one call without the GIL,
+frames included.
 
-`navrl.io.container.row_codec` says the same in NumPy, byte for byte. The wheel of zstandard carries libzstd within it, whose
-functions are called by their addresses.
+`navrl.io.container.row_codec` says the same in NumPy, byte for byte. The wheel of zstandard carries
+libzstd within it, whose functions are called by their addresses.
 """
 
 from __future__ import annotations
@@ -15,17 +16,34 @@ import numpy as np
 
 from navrl.io.container import libzstd
 from navrl.io.container.coders import CODED, Bytes
-from navrl.io.container.words import WORD, c_call, copy_bytes, inner, ones, read_byte, read_word, write_byte, write_word
+from navrl.io.container.words import (
+    WORD,
+    c_call,
+    copy_bytes,
+    inner,
+    ones,
+    read_byte,
+    read_word,
+    write_byte,
+    write_word,
+)
 from navrl.kernel_cache import kernel
 
 __all__ = ["decode_chunk", "encode_chunk", "zstd_functions"]
 
-_NAMES = ("ZSTD_compressCCtx", "ZSTD_compressBound", "ZSTD_decompressDCtx", "ZSTD_getFrameContentSize")
+_NAMES = (
+    "ZSTD_compressCCtx",
+    "ZSTD_compressBound",
+    "ZSTD_decompressDCtx",
+    "ZSTD_getFrameContentSize",
+)
 _COMPRESS, _BOUND, _DECOMPRESS, _CONTENT_SIZE = range(4)
 _FLAG, _LENGTH = np.uint64(CODED), np.uint64(CODED - 1)
 _SLACK = 64  # bytes that kernels may write behind what they are asked for
 
-_compress, _bound, _decompress, _content_size = (c_call(given, WORD) for given in ("pppppi", "p", "ppppp", "pp"))
+_compress, _bound, _decompress, _content_size = (
+    c_call(given, WORD) for given in ("pppppi", "p", "ppppp", "pp")
+)
 
 # Exact arithmetic, and kept on disk.
 _entry = kernel(nogil=True, error_model="numpy")
@@ -37,7 +55,10 @@ def zstd_functions() -> np.ndarray[Any, np.dtype[np.int64]] | None:
     library = libzstd.functions()
     if library is None:
         return None
-    return np.array([ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _NAMES], np.int64)
+    return np.array(
+        [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _NAMES],
+        np.int64,
+    )
 
 
 class _Contexts(threading.local):
@@ -56,18 +77,22 @@ class _Contexts(threading.local):
 
 @cache
 def _contexts() -> _Contexts:
-    """Return what each thread has of its own; made when the first chunk comes, not when the module is loaded."""
+    """Return what each thread has of its own; made when the first chunk comes, not when the module
+    is loaded.
+    """
     return _Contexts()
 
 
 def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | None:
-    """Return the stored form of a chunk but for its padding, in `target` if that is large enough; None if zstd fails.
+    """Return the stored form of a chunk but for its padding, in `target` if that is large enough;
+    None if zstd fails.
 
-    `cut` holds the bytes of a row and of a number, the steps, the rows of a group, the number of the first row, and
-    whether differences are stored.
+    `cut` holds the bytes of a row and of a number, the steps, the rows of a group, the number of
+    the first row, and whether differences are stored.
     """
     own, functions = _contexts(), zstd_functions()
-    context = own.compressing  # held here: when the interpreter leaves, it forgets what other threads have of their own
+    # held here: when the interpreter leaves, it forgets what other threads have of their own
+    context = own.compressing
     row_bytes, width, _, group, _, _ = cut
     numbers = min(group * row_bytes, chunk.size) // width
     parts = (width + 1) * -(-chunk.size // (group * row_bytes))
@@ -76,30 +101,47 @@ def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | N
         target = np.empty(room, np.uint8)
     scratch = own.scratch((2 * width + 1) * (numbers + _SLACK))
     size = _encode(
-        chunk.ctypes.data, chunk.size, cut, level, target.ctypes.data, scratch.ctypes.data, context.address, functions
+        chunk.ctypes.data,
+        chunk.size,
+        cut,
+        level,
+        target.ctypes.data,
+        scratch.ctypes.data,
+        context.address,
+        functions,
     )
     return target[:size] if size >= 0 else None
 
 
 def decode_chunk(stored: Bytes, chunk: Bytes, cut: Any, groups: Any) -> bool:
-    """Fill these groups of a chunk from its stored form; return whether it is one that can be decoded."""
+    """Fill these groups of a chunk from its stored form; return whether it is one that can be
+    decoded.
+    """
     own, functions = _contexts(), zstd_functions()
     context = own.decompressing
     row_bytes, width, _, group, _, _ = cut
     scratch = own.scratch((2 * width + 1) * (min(group * row_bytes, chunk.size) // width + _SLACK))
-    if not stored.flags.writeable:  # another type to the compiler, which would have to do everything again
+    if (
+        not stored.flags.writeable
+    ):  # another type to the compiler, which would have to do everything again
         stored = stored.copy()
     done: bool = _decode(stored, chunk, cut, groups, scratch, context.address, functions)
     return done
 
 
 def _splitter(width: int) -> Any:
-    """Return the function for numbers of so many bytes that writes the map of a group, and its numbers that changed."""
+    """Return the function for numbers of so many bytes that writes the map of a group, and its
+    numbers that changed.
+    """
     low = np.uint64(2 ** (8 * width) - 1)
 
     @inner
-    def split(source: int, lines: int, length: int, until: int, steps: int, bits: int, values: int) -> Any:
-        """`until` is the number of lines until the next environment begins; return how many numbers changed."""
+    def split(
+        source: int, lines: int, length: int, until: int, steps: int, bits: int, values: int
+    ) -> Any:
+        """`until` is the number of lines until the next environment begins; return how many numbers
+        changed.
+        """
         found, place, mask, jump = np.int64(0), np.int64(0), np.uint64(0), length * width
         for column in range(length):
             at, start, stop = source + column * width, np.int64(0), until
@@ -139,7 +181,9 @@ def _joiner(width: int) -> Any:
     """Return the function for numbers of so many bytes that adds up what changed."""
 
     @inner
-    def join(target: int, lines: int, length: int, until: int, steps: int, bits: int, values: int) -> None:
+    def join(
+        target: int, lines: int, length: int, until: int, steps: int, bits: int, values: int
+    ) -> None:
         found, place, mask, jump = np.int64(0), np.int64(0), np.uint64(0), length * width
         for column in range(length):
             at, start, stop = target + column * width, np.int64(0), until
@@ -171,8 +215,12 @@ _join_1, _join_2, _join_4, _join_8 = (_joiner(width) for width in (1, 2, 4, 8))
 
 
 @inner
-def _store(source: int, size: int, word: int, target: int, level: int, context: int, functions: Any) -> Any:
-    """Store a part at `target` and its length at `word`; return the length, or less than 0 if zstd fails."""
+def _store(
+    source: int, size: int, word: int, target: int, level: int, context: int, functions: Any
+) -> Any:
+    """Store a part at `target` and its length at `word`; return the length, or less than 0 if zstd
+    fails.
+    """
     if size == 0:
         write_word(word, 4, np.uint64(0))
         return np.int64(0)
@@ -190,8 +238,15 @@ def _store(source: int, size: int, word: int, target: int, level: int, context: 
 
 @_entry
 def _encode(
-    source: int, size: int, cut: Any, level: int, target: int, scratch: int, context: int, functions: Any
-) -> int:  # fmt: skip
+    source: int,
+    size: int,
+    cut: Any,
+    level: int,
+    target: int,
+    scratch: int,
+    context: int,
+    functions: Any,
+) -> int:
     row_bytes, width, steps, group, first, differences = cut
     group_bytes, length = group * row_bytes, row_bytes // width
     count = -(-size // group_bytes)
@@ -234,7 +289,9 @@ def _encode(
 
 @inner
 def _load(source: int, word: int, size: int, target: int, context: int, functions: Any) -> Any:
-    """Return the address of a part that must have this size; it is decompressed to `target` if it is coded; 0 if wrong."""
+    """Return the address of a part that must have this size; it is decompressed to `target` if it
+    is coded; 0 if wrong.
+    """
     length = np.int64(np.uint64(word) & _LENGTH)
     if np.uint64(word) & _FLAG == np.uint64(0):
         return source if length == size else np.int64(0)
@@ -257,9 +314,18 @@ def _count(bits: int, total: int) -> Any:
 
 @inner
 def _decode_group(
-    words: int, source: Any, target: int, lines: int, cut: Any, scratch: int, context: int, functions: Any
-) -> bool:  # fmt: skip
-    """Decode a group whose parts begin at `source`; `until` of its lines end the environment that it begins in."""
+    words: int,
+    source: Any,
+    target: int,
+    lines: int,
+    cut: Any,
+    scratch: int,
+    context: int,
+    functions: Any,
+) -> bool:
+    """Decode a group whose parts begin at `source`; `until` of its lines end the environment that
+    it begins in.
+    """
     row_bytes, width, steps, _, until, _ = cut
     length = row_bytes // width
     total = lines * length
@@ -271,7 +337,9 @@ def _decode_group(
     found = _count(bits, total)
     for turn in range(1, width + 1):
         source += np.int64(read_word(words + 4 * turn - 4, 4) & _LENGTH)
-        begin = _load(source, np.int64(read_word(words + 4 * turn, 4)), found, plane, context, functions)
+        begin = _load(
+            source, np.int64(read_word(words + 4 * turn, 4)), found, plane, context, functions
+        )
         if begin == 0:
             return False
         for i in range(found):
@@ -289,7 +357,9 @@ def _decode_group(
 
 
 @_entry
-def _decode(given: Any, whole: Any, cut: Any, groups: Any, memory: Any, context: int, functions: Any) -> bool:
+def _decode(
+    given: Any, whole: Any, cut: Any, groups: Any, memory: Any, context: int, functions: Any
+) -> bool:
     stored, stored_size, target, size = given.ctypes.data, given.size, whole.ctypes.data, whole.size
     scratch = memory.ctypes.data
     row_bytes, width, steps, group, first, differences = cut
@@ -314,10 +384,14 @@ def _decode(given: Any, whole: Any, cut: Any, groups: Any, memory: Any, context:
         if differences:
             until = steps - (first + number * group) % steps
             known = (row_bytes, width, steps, group, until, differences)
-            if not _decode_group(words, stored + begin, output, part // row_bytes, known, scratch, context, functions):
+            if not _decode_group(
+                words, stored + begin, output, part // row_bytes, known, scratch, context, functions
+            ):
                 return False
         else:
-            found = _load(stored + begin, np.int64(read_word(words, 4)), part, output, context, functions)
+            found = _load(
+                stored + begin, np.int64(read_word(words, 4)), part, output, context, functions
+            )
             if found == 0:
                 return False
             if found != output:

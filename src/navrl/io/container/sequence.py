@@ -1,7 +1,7 @@
 """Sequence numbers: in which order the files of a folder were saved, whatever the clock said.
 
-A clock can be set back, or run a day fast for a while. So every file carries a number in its index that only grows, and
-files are ordered by it; the time of day beside it is for people.
+A clock can be set back, or run a day fast for a while. So every file carries a number in its index
+that only grows, and files are ordered by it; the time of day beside it is for people.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 
 __all__ = ["SequenceNumbers", "sequence_of"]
 
-# Numbers a new opener of a folder leaves out. A process that was killed may still have a file written whose number nobody
-# can see yet, and that file must stay older than what is saved from now on.
+# Numbers a new opener of a folder leaves out. A process that was killed may still have a file
+# written whose number nobody can see yet, and that file must stay older than what is saved from now
+# on.
 _SESSION = 1 << 20
-# And if a file is there whose number cannot be read: it may be the newest, and readable again once the disk is repaired.
+# And if a file is there whose number cannot be read: it may be the newest, and readable again once
+# the disk is repaired.
 _UNREADABLE = 1 << 30
 _EXACT = 1 << 53  # other readers of JSON keep numbers in doubles
 

@@ -1,8 +1,9 @@
-"""Nested state (dicts, lists, tensors, numbers, strings) as a tree of JSON values plus a list of arrays, and back.
+"""Nested state (dicts, lists, tensors, numbers, strings) as a tree of JSON values plus a list of
+arrays, and back.
 
-In the tree a JSON number, string, boolean, null or array stands for the Python value of the same kind. Everything else
-is an object with a tag, such as `{"tuple": [1, 2]}` or `{"tensor": 7}`, where 7 counts the arrays. No pickle: reading a
-tree can build the types named here and nothing else.
+In the tree a JSON number, string, boolean, null or array stands for the Python value of the same
+kind. Everything else is an object with a tag, such as `{"tuple": [1, 2]}` or `{"tensor": 7}`, where
+7 counts the arrays. No pickle: reading a tree can build the types named here and nothing else.
 """
 
 from __future__ import annotations
@@ -27,20 +28,26 @@ from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE
 __all__ = ["Packed", "pack_state", "unpack_state"]
 
 MAX_DEPTH = 100
-_JSON_EXACT = 1 << 53  # larger whole numbers are written as text: other readers keep numbers in doubles
+# larger whole numbers are written as text: other readers keep numbers in doubles
+_JSON_EXACT = 1 << 53
 TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 
 @dataclass
 class Packed:
-    """A state taken apart: the tree holds copies of everything small, `values` the tensors, which are still live."""
+    """A state taken apart: the tree holds copies of everything small, `values` the tensors, which
+    are still live.
+    """
 
     tree: Any = None
     values: list[Any] = field(default_factory=list)
-    tags: list[dict[str, Any]] = field(default_factory=list)  # the node of the tree that stands for each value
+    # the node of the tree that stands for each value
+    tags: list[dict[str, Any]] = field(default_factory=list)
 
     def distinct(self) -> list[int]:
-        """Return the numbers of the values to store, each memory once, and count the arrays of the tree by them."""
+        """Return the numbers of the values to store, each memory once, and count the arrays of the
+        tree by them.
+        """
         first: dict[Any, int] = {}
         numbers: list[int] = []
         for number, (value, tag) in enumerate(zip(self.values, self.tags, strict=True)):
@@ -51,7 +58,9 @@ class Packed:
         return numbers
 
     def names(self) -> list[str]:
-        """Return a name for each value, such as `optimizer/state/[0]/exp_avg`; no two are the same."""
+        """Return a name for each value, such as `optimizer/state/[0]/exp_avg`; no two are the
+        same.
+        """
         places = {id(node): place for node, place in _tagged(self.tree, "")}
         names: dict[str, None] = {}
         for tag in self.tags:
@@ -66,7 +75,15 @@ def _identity(value: Any) -> Any:
     """Return something that two tensors share when they are the same numbers in the same memory."""
     if type(value) is not torch.Tensor or not value.nbytes:
         return id(value)
-    return value.data_ptr(), value.dtype, value.shape, value.stride(), value.device, value.is_conj(), value.is_neg()
+    return (
+        value.data_ptr(),
+        value.dtype,
+        value.shape,
+        value.stride(),
+        value.device,
+        value.is_conj(),
+        value.is_neg(),
+    )
 
 
 def _tagged(tree: Any, place: str, depth: int = 0) -> Iterator[tuple[dict[str, Any], str]]:
@@ -101,7 +118,8 @@ def pack_state(state: Any) -> Packed:
     """Return a state as a tree and its arrays.
 
     Raises:
-        UnsupportedStateError: the state holds an object that cannot be stored; the message names its place.
+        UnsupportedStateError: the state holds an object that cannot be stored; the message names
+            its place.
     """
     packed = Packed()
     try:
@@ -128,14 +146,20 @@ def name_place(refused: Refused, state: Any) -> UnsupportedStateError:
 def check_tensor(value: torch.Tensor) -> None:
     """Raise `Refused` unless the tensor is one that a container can hold."""
     if value.dtype not in NAME_OF_TORCH_DTYPE or value.layout is not torch.strided or value.is_meta:
-        raise Refused(value, f"a {value.layout} tensor of {value.dtype} on {value.device} cannot be stored; store a dense one")
+        raise Refused(
+            value,
+            f"a {value.layout} tensor of {value.dtype} on {value.device} cannot be stored; "
+            "store a dense one",
+        )
 
 
 def check_array(value: Any) -> None:
     """Raise `Refused` unless the NumPy array is one that a container can hold."""
     if value.dtype not in NAME_OF_NUMPY_DTYPE:
         raise Refused(
-            value, f"a NumPy array of {value.dtype} cannot be stored; convert it to numbers in the machine's byte order"
+            value,
+            f"a NumPy array of {value.dtype} cannot be stored; convert it to numbers in the "
+            "machine's byte order",
         )
 
 
@@ -145,7 +169,8 @@ def _pack(value: Any, packed: Packed, depth: int) -> Any:
     if kind is torch.Tensor or kind in TENSOR_TYPES:
         check_tensor(value)
         node = {"tensor": len(packed.values)}
-        # A parameter may be given other memory later (`p.data = ...`); its detached twin keeps what it has now.
+        # A parameter may be given other memory later (`p.data = ...`); its detached twin keeps what
+        # it has now.
         packed.values.append(value if kind is torch.Tensor else value.detach())
         packed.tags.append(node)
         return node
@@ -183,7 +208,8 @@ def _pack_sequence(values: Any, packed: Packed, depth: int) -> list[Any]:
 
 def _pack_pairs(values: Mapping[Any, Any], packed: Packed, depth: int) -> list[Any]:
     return [
-        [key if type(key) is str else _pack(key, packed, depth), _pack(value, packed, depth)] for key, value in values.items()
+        [key if type(key) is str else _pack(key, packed, depth), _pack(value, packed, depth)]
+        for key, value in values.items()
     ]
 
 
@@ -203,8 +229,12 @@ _PACKERS: dict[type, Callable[[Any, Packed, int], Any]] = {
     tuple: lambda value, packed, depth: {"tuple": _pack_sequence(value, packed, depth)},
     torch.Size: lambda value, packed, depth: {"size": list(value)},
     np.ndarray: lambda value, packed, depth: _pack_array(value, packed, "ndarray"),
-    bytes: lambda value, packed, depth: _pack_array(np.frombuffer(value, np.uint8), packed, "bytes"),
-    complex: lambda value, packed, depth: {"complex": _pack_sequence((value.real, value.imag), packed, depth)},
+    bytes: lambda value, packed, depth: _pack_array(
+        np.frombuffer(value, np.uint8), packed, "bytes"
+    ),
+    complex: lambda value, packed, depth: {
+        "complex": _pack_sequence((value.real, value.imag), packed, depth)
+    },
     **{
         dtype.type: lambda value, packed, depth: _pack_array(np.asarray(value), packed, "scalar")
         for dtype in NAME_OF_NUMPY_DTYPE
@@ -219,7 +249,10 @@ def refusal(value: Any) -> str:
     if hasattr(kind, "__dataclass_fields__"):
         advice = "a dataclass is code, not data: store dataclasses.asdict(it)"
     elif isinstance(value, (dict, list, tuple)):
-        advice = f"a subclass would come back as something else: convert it to a plain {kind.__mro__[-2].__name__}"
+        advice = (
+            "a subclass would come back as something else: convert it to a plain "
+            f"{kind.__mro__[-2].__name__}"
+        )
     elif isinstance(value, torch.Tensor):
         advice = "store the plain tensor inside"
     return f"{kind.__module__}.{kind.__qualname__} cannot be stored; {advice}"
@@ -245,7 +278,8 @@ def _locate(state: Any, value: Any, place: str, depth: int) -> str | None:
 
 
 def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int], Any]) -> Any:
-    """Return the state of a tree; `tensors(i)` and `arrays(i)` give the i-th array as a tensor or as a NumPy array.
+    """Return the state of a tree; `tensors(i)` and `arrays(i)` give the i-th array as a tensor or
+    as a NumPy array.
 
     Raises:
         ContainerError: the tree is not one that `pack_state` makes.
@@ -254,7 +288,9 @@ def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int
         "tensor": tensors,
         "ndarray": arrays,
         "scalar": lambda number: arrays(number)[()],
-        "bytes": cache(lambda number: arrays(number).tobytes()),  # one copy, however often the tree names it
+        "bytes": cache(
+            lambda number: arrays(number).tobytes()
+        ),  # one copy, however often the tree names it
     }
     with _reading_tree():
         return _unpack(tree, builders, 0)
@@ -303,14 +339,18 @@ def _whole(value: Any) -> int:
 
 
 def _attribute(name: Any) -> str:
-    """Let only data attributes through, such as torch's `_metadata`: nothing a file says may replace a method."""
+    """Let only data attributes through, such as torch's `_metadata`: nothing a file says may
+    replace a method.
+    """
     if type(name) is not str or hasattr(OrderedDict, name) or not name.isidentifier():
         raise ContainerError(f"invalid state tree: attribute {name!r:.60}")
     return name
 
 
 def widened_arrays(tree: Any) -> dict[int, str]:
-    """Return the arrays that a tree says were rounded, and the element types to widen them to again."""
+    """Return the arrays that a tree says were rounded, and the element types to widen them to
+    again.
+    """
     with _reading_tree():
         nodes = (node for node, _ in _tagged(tree, "") if "widen" in node and "tensor" in node)
         return {_whole(node["tensor"]): f"{node['widen']!s:.60}" for node in nodes}

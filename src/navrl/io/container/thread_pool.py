@@ -29,22 +29,35 @@ def spare_cores() -> int:
 class TaskThreads:
     """Threads that carry out tasks, first come first served.
 
-    Unlike the executors of `concurrent.futures` they still take tasks while the interpreter is leaving, when
-    a saver that nobody closed writes what is pending.
+    Unlike the executors of `concurrent.futures` they still take tasks while the interpreter is
+    leaving, when a saver that nobody closed writes what is pending.
 
     Args:
         count: how many threads.
         name: of the threads, with a number behind it.
         niceness: how far they give way to others.
-        resting: tells whether who has tasks had better carry them out itself for now; tasks that are given are carried out.
+        resting: tells whether who has tasks had better carry them out itself for now; tasks that
+            are given are carried out.
     """
 
-    def __init__(self, count: int, name: str, *, niceness: int = 0, resting: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        count: int,
+        name: str,
+        *,
+        niceness: int = 0,
+        resting: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.resting = resting
-        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[
+            tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None
+        ] = queue.SimpleQueue()
         self._niceness = niceness
         self.count = count
-        self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(count)]
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
+            for i in range(count)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -55,7 +68,9 @@ class TaskThreads:
         return future
 
     def help(self) -> bool:
-        """Carry out one task that no thread has begun with, in the calling thread; return whether there was one."""
+        """Carry out one task that no thread has begun with, in the calling thread; return whether
+        there was one.
+        """
         try:
             task = self._tasks.get_nowait()
         except queue.Empty:
@@ -74,7 +89,9 @@ class TaskThreads:
             self._tasks.put(None)
 
     def join(self) -> None:
-        """Return when the threads have ended, after `close`: the interpreter must not leave while one is on its way out."""
+        """Return when the threads have ended, after `close`: the interpreter must not leave while
+        one is on its way out.
+        """
         join_all(self._threads)
 
     def _work(self) -> None:
@@ -87,12 +104,19 @@ class TaskThreads:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
         self.join()
 
 
-def _carry_out(future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _carry_out(
+    future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     """Do a task and have its future tell; what it raises is raised here too."""
     try:
         result = function(*arguments)
@@ -102,7 +126,11 @@ def _carry_out(future: Future[Any], function: Callable[..., Any], arguments: tup
     else:
         future.set_result(result)
     finally:
-        del future, function, arguments  # else a failed task, its error and a whole state would hold each other
+        del (
+            future,
+            function,
+            arguments,
+        )  # else a failed task, its error and a whole state would hold each other
 
 
 def join_all(threads: Iterable[threading.Thread]) -> None:

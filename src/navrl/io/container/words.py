@@ -1,7 +1,9 @@
-"""What replay kernels need beside numba's own: bytes at an address, counted bits, and the C functions of lz4.
+"""What replay kernels need beside numba's own: bytes at an address, counted bits, and the C
+functions of lz4.
 
-Blobs of compressed frames lie at addresses, not in arrays: one table of numbers then reaches all of them from compiled
-code. Readers take eight bytes where fewer belong to them, so every blob is followed by `PADDING` readable bytes.
+Blobs of compressed frames lie at addresses, not in arrays: one table of numbers then reaches all of
+them from compiled code. Readers take eight bytes where fewer belong to them, so every blob is
+followed by `PADDING` readable bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +19,34 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 __all__ = [
-    "COMPRESS", "COMPRESS_WITH", "DECOMPRESS", "DECOMPRESS_WITH", "LOAD_DICTIONARY", "LZ4_STATE", "PADDING", "WORD",
-    "c_call", "call_compress", "call_compress_with", "call_decompress", "call_decompress_with", "call_load_dictionary",
-    "clear_bytes", "copy_bytes", "inner", "leading_zeros", "lz4_functions", "ones", "read", "read_byte", "read_word",
-    "trailing_zeros", "write", "write_byte", "write_word",
-]  # fmt: skip
+    "COMPRESS",
+    "COMPRESS_WITH",
+    "DECOMPRESS",
+    "DECOMPRESS_WITH",
+    "LOAD_DICTIONARY",
+    "LZ4_STATE",
+    "PADDING",
+    "WORD",
+    "c_call",
+    "call_compress",
+    "call_compress_with",
+    "call_decompress",
+    "call_decompress_with",
+    "call_load_dictionary",
+    "clear_bytes",
+    "copy_bytes",
+    "inner",
+    "leading_zeros",
+    "lz4_functions",
+    "ones",
+    "read",
+    "read_byte",
+    "read_word",
+    "trailing_zeros",
+    "write",
+    "write_byte",
+    "write_word",
+]
 
 PADDING = 16
 
@@ -33,7 +58,8 @@ _INT = ir.IntType(32)
 _SHORT = ir.IntType(16)
 _BYTE = ir.IntType(8)
 
-# The functions of liblz4 that the wheel of lz4 carries within it, in the order of `lz4_functions()`.
+# The functions of liblz4 that the wheel of lz4 carries within it, in the order of
+# `lz4_functions()`.
 LZ4_NAMES = (
     "LZ4_decompress_safe",
     "LZ4_decompress_safe_usingDict",
@@ -53,14 +79,16 @@ def lz4_functions() -> np.ndarray[Any, np.dtype[np.int64]] | None:
         library = ctypes.CDLL(module.__file__)
         if library.LZ4_sizeofState() > LZ4_STATE:
             return None
-        addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LZ4_NAMES]
+        addresses = [
+            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LZ4_NAMES
+        ]
     except (OSError, AttributeError, TypeError):
         return None
     return np.array(addresses, np.int64)
 
 
 @intrinsic
-def read(typing_context, address):  # type: ignore[no-untyped-def]
+def read(typing_context, address):
     """Return the eight bytes at any address as a whole number, the first the lowest."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -72,7 +100,7 @@ def read(typing_context, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def write(typing_context, address, value):  # type: ignore[no-untyped-def]
+def write(typing_context, address, value):
     """Write a whole number as eight bytes to any address."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -87,7 +115,7 @@ def _reader(kind: Any) -> Any:
     """Return an intrinsic that reads a whole number of some bytes at any address."""
 
     @intrinsic
-    def function(typing_context, address):  # type: ignore[no-untyped-def]
+    def function(typing_context, address):
         def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
             value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()))
             value.align = 1
@@ -102,9 +130,11 @@ def _writer(kind: Any) -> Any:
     """Return an intrinsic that writes the low bytes of a whole number to any address."""
 
     @intrinsic
-    def function(typing_context, address, value):  # type: ignore[no-untyped-def]
+    def function(typing_context, address, value):
         def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
-            stored = builder.store(builder.trunc(arguments[1], kind), builder.inttoptr(arguments[0], kind.as_pointer()))
+            stored = builder.store(
+                builder.trunc(arguments[1], kind), builder.inttoptr(arguments[0], kind.as_pointer())
+            )
             stored.align = 1
             return context.get_dummy_value()
 
@@ -143,13 +173,15 @@ def write_word(address: int, word: int, value: Any) -> None:
 
 
 @intrinsic
-def clear_bytes(typing_context, target, size):  # type: ignore[no-untyped-def]
+def clear_bytes(typing_context, target, size):
     """Set bytes to zero."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         function = builder.module.declare_intrinsic("llvm.memset", [_BYTE.as_pointer(), WORD])
         target = builder.inttoptr(arguments[0], _BYTE.as_pointer())
-        builder.call(function, [target, ir.Constant(_BYTE, 0), arguments[1], ir.Constant(ir.IntType(1), 0)])
+        builder.call(
+            function, [target, ir.Constant(_BYTE, 0), arguments[1], ir.Constant(ir.IntType(1), 0)]
+        )
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
@@ -158,12 +190,17 @@ def clear_bytes(typing_context, target, size):  # type: ignore[no-untyped-def]
 def _copy(builder: Any, target: Any, source: Any, size: Any) -> None:
     pointer = _BYTE.as_pointer()
     function = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, WORD])
-    arguments = [builder.inttoptr(target, pointer), builder.inttoptr(source, pointer), size, ir.Constant(ir.IntType(1), 0)]
+    arguments = [
+        builder.inttoptr(target, pointer),
+        builder.inttoptr(source, pointer),
+        size,
+        ir.Constant(ir.IntType(1), 0),
+    ]
     builder.call(function, arguments)
 
 
 @intrinsic
-def copy_bytes(typing_context, target, source, size):  # type: ignore[no-untyped-def]
+def copy_bytes(typing_context, target, source, size):
     """Copy bytes from one address to another; the two do not overlap."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -174,7 +211,7 @@ def copy_bytes(typing_context, target, source, size):  # type: ignore[no-untyped
 
 
 @intrinsic
-def ones(typing_context, word):  # type: ignore[no-untyped-def]
+def ones(typing_context, word):
     """Return how many bits of a word are set."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -184,7 +221,7 @@ def ones(typing_context, word):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def leading_zeros(typing_context, word):  # type: ignore[no-untyped-def]
+def leading_zeros(typing_context, word):
     """Return how many bits above the highest that is set are not; 64 for zero."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -194,7 +231,7 @@ def leading_zeros(typing_context, word):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
+def trailing_zeros(typing_context, word):
     """Return how many bits below the lowest that is set are not; 64 for zero."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
@@ -204,15 +241,20 @@ def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
 
 
 def c_call(signature: str, result: Any = _INT) -> Any:
-    """Return an intrinsic that calls the C function at an address; `signature` has an `i` for every int, else 64 bits."""
+    """Return an intrinsic that calls the C function at an address; `signature` has an `i` for every
+    int, else 64 bits.
+    """
     number = len(signature)
     returned = types.int32 if result is _INT else types.int64
 
     @intrinsic
-    def function(typing_context, address, arguments):  # type: ignore[no-untyped-def]
+    def function(typing_context, address, arguments):
         def generate(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
             given = [builder.extract_value(values[1], index) for index in range(number)]
-            passed = [builder.trunc(v, _INT) if kind == "i" else v for v, kind in zip(given, signature, strict=True)]
+            passed = [
+                builder.trunc(v, _INT) if kind == "i" else v
+                for v, kind in zip(given, signature, strict=True)
+            ]
             shape = ir.FunctionType(result, [value.type for value in passed])
             return builder.call(builder.inttoptr(values[0], shape.as_pointer()), passed)
 

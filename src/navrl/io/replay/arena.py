@@ -1,8 +1,9 @@
-"""Blobs of any size in a few large pieces of memory; what is freed in the order it came is used again in that order.
+"""Blobs of any size in a few large pieces of memory; what is freed in the order it came is used
+again in that order.
 
-One allocation a blob would cost sixteen bytes and a search each, and scatter them. Here a blob is put behind the one
-before it; a piece is used again when the last blob in it is gone. Blobs of a ring come and go in order, so at any time
-all pieces but two are full.
+One allocation a blob would cost sixteen bytes and a search each, and scatter them. Here a blob is
+put behind the one before it; a piece is used again when the last blob in it is gone. Blobs of a
+ring come and go in order, so at any time all pieces but two are full.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from navrl.io.container.words import PADDING
 
 __all__ = ["Arena"]
 
-SMALLEST, LARGEST, SHARE = 1 << 16, 1 << 24, 16  # bytes of a piece: a sixteenth of what is held, within limits
+# bytes of a piece: a sixteenth of what is held, within limits
+SMALLEST, LARGEST, SHARE = (1 << 16, 1 << 24, 16)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,18 +35,26 @@ class Arena:
         self._current, self._next, self._used, self._base = -1, 0, 0, 0
 
     def place(self, numbers: Array, sizes: Array) -> Array:
-        """Make room for blobs, in place of those that had the same numbers; return the addresses to write them to."""
+        """Make room for blobs, in place of those that had the same numbers; return the addresses to
+        write them to.
+        """
         self.free(numbers)
         ends, done = np.cumsum(sizes), 0
         while done < len(numbers):
             placed = ends[done - 1] if done else 0
-            room = len(self._pieces[self._current]) - self._used - PADDING if self._current >= 0 else -1
+            room = (
+                len(self._pieces[self._current]) - self._used - PADDING
+                if self._current >= 0
+                else -1
+            )
             last = int(np.searchsorted(ends, placed + room, "right"))
             if last <= done:
                 self._begin_piece(int(sizes[done]) + PADDING)
                 continue
             some = slice(done, last)
-            self.addresses[numbers[some]] = self._base + self._used + ends[some] - sizes[some] - placed
+            self.addresses[numbers[some]] = (
+                self._base + self._used + ends[some] - sizes[some] - placed
+            )
             self._piece_of[numbers[some]] = self._current
             self._live[self._current] += last - done
             self._used += int(ends[last - 1] - placed)
@@ -64,8 +74,13 @@ class Arena:
         self.sizes[held] = 0
 
     def compact(self) -> None:
-        """Move blobs out of pieces that are less than half full, if more than half of all memory holds none."""
-        if sum(map(len, self._pieces.values())) <= 2 * int(self.sizes.sum(dtype=np.int64)) + 2 * SMALLEST:
+        """Move blobs out of pieces that are less than half full, if more than half of all memory
+        holds none.
+        """
+        if (
+            sum(map(len, self._pieces.values()))
+            <= 2 * int(self.sizes.sum(dtype=np.int64)) + 2 * SMALLEST
+        ):
             return
         held = np.flatnonzero(self.addresses)
         for piece in [number for number in self._pieces if number != self._current]:
@@ -91,7 +106,9 @@ class Arena:
 
     def nbytes(self) -> int:
         """Return the bytes held: pieces, full or not, and tables."""
-        pieces = sum(len(piece) for piece in self._pieces.values()) + (0 if self._spare is None else len(self._spare))
+        pieces = sum(len(piece) for piece in self._pieces.values()) + (
+            0 if self._spare is None else len(self._spare)
+        )
         return pieces + self.addresses.nbytes + self.sizes.nbytes + self._piece_of.nbytes
 
     def _begin_piece(self, least: int) -> None:

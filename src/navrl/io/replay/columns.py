@@ -1,4 +1,6 @@
-"""The frames of one key in a ring: as they are (`RawColumn`), or in compressed chunks (`ChunkColumn`)."""
+"""The frames of one key in a ring: as they are (`RawColumn`), or in compressed chunks
+(`ChunkColumn`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["ChunkColumn", "RawColumn", "Ring"]
 
 @dataclass
 class Ring:
-    """Where frames are: `size` frames of each of `streams` make up a block; the open block is being filled."""
+    """Where frames are: `size` frames of each of `streams` make up a block; the open block is being
+    filled.
+    """
 
     capacity: int
     size: int
@@ -44,12 +48,16 @@ class Ring:
         return min(self.block_frames, self.capacity - block * self.block_frames)
 
     def numbers(self) -> Array:
-        """Return what the kernels need to know: capacity, K, N, the open block, and how much of it is in the stage."""
+        """Return what the kernels need to know: capacity, K, N, the open block, and how much of it
+        is in the stage.
+        """
         block, staged = divmod(self.cursor, self.block_frames)
         return np.array([self.capacity, self.size, self.streams, block, staged], np.int64)
 
     def chunks_of(self, first: int, blocks: int) -> tuple[Array, Array, Array]:
-        """Return numbers, first frames (counted from the first block's) and frame counts of the chunks of some blocks."""
+        """Return numbers, first frames (counted from the first block's) and frame counts of the
+        chunks of some blocks.
+        """
         block = np.repeat(np.arange(blocks), self.streams)
         stream = np.tile(np.arange(self.streams), blocks)
         frames = np.minimum(self.block_frames, self.capacity - (first + block) * self.block_frames)
@@ -66,16 +74,21 @@ class RawColumn:
 
     def __init__(self, kind: Kind, ring: Ring) -> None:
         self.kind, self.dtype, self._ring = kind, np.dtype(f"u{kind.word}"), ring
-        self.frames = np.zeros((ring.capacity, kind.features), self.dtype)  # no memory is used before it is written to
+        # no memory is used before it is written to
+        self.frames = np.zeros((ring.capacity, kind.features), self.dtype)
 
-    def read(self, indices: Array, paired: Array, out: Array, following: Array, split: Split) -> None:
+    def read(
+        self, indices: Array, paired: Array, out: Array, following: Array, split: Split
+    ) -> None:
         """Fill `out` with frames, and `following`, where paired, with those after them."""
 
         def work(begin: int, end: int) -> None:
             np.take(self.frames, indices[begin:end], axis=0, out=out[begin:end], mode="clip")
             rows = begin + np.flatnonzero(paired[begin:end])
             if len(rows):
-                following[rows] = self.frames[(indices[rows] + self._ring.streams) % self._ring.capacity]
+                following[rows] = self.frames[
+                    (indices[rows] + self._ring.streams) % self._ring.capacity
+                ]
 
         split(work, len(indices), out.nbytes)
 
@@ -96,12 +109,25 @@ class ChunkColumn:
         self.arena = Arena(ring.blocks * ring.streams)
         self.stage = np.zeros((ring.block_frames, kind.features), self.dtype)
 
-    def read(self, indices: Array, paired: Array, out: Array, following: Array, split: Split) -> None:
+    def read(
+        self, indices: Array, paired: Array, out: Array, following: Array, split: Split
+    ) -> None:
         """Fill `out` with frames, and `following`, where paired, with those after them."""
-        self.codec.decode(indices, paired, self._ring.numbers(), self.stage, self.arena.addresses, out, following, split)
+        self.codec.decode(
+            indices,
+            paired,
+            self._ring.numbers(),
+            self.stage,
+            self.arena.addresses,
+            out,
+            following,
+            split,
+        )
 
     def encode(self, block: int, blocks: int, words: Array) -> tuple[Array, Array, Array]:
-        """Return numbers, blobs and sizes of the chunks of whole blocks; what the column holds does not change."""
+        """Return numbers, blobs and sizes of the chunks of whole blocks; what the column holds does
+        not change.
+        """
         numbers, starts, counts = self._ring.chunks_of(block, blocks)
         blobs = np.empty(len(numbers) * self.codec.bound() + PADDING, np.uint8)
         return numbers, blobs, self.codec.encode(words, starts, counts, self._ring.streams, blobs)
@@ -121,7 +147,13 @@ class ChunkColumn:
             first = changed * ring.block_frames
             live = np.arange(first, first + ring.frames_of(changed))
             frames = np.empty((len(live), self.kind.features), self.stage.dtype)
-            self.read(live, np.zeros(len(live), np.uint8), frames, frames, lambda work, rows, _: work(0, rows))
+            self.read(
+                live,
+                np.zeros(len(live), np.uint8),
+                frames,
+                frames,
+                lambda work, rows, _: work(0, rows),
+            )
             chosen = ~in_stage & (block == changed)
             frames[place[chosen]] = words[chosen]
             self.commit(*self.encode(changed, 1, frames))

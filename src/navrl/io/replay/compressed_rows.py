@@ -1,7 +1,8 @@
-"""Tensors held compressed in memory, in chunks of rows: reading some rows decompresses only the chunks they lie in.
+"""Tensors held compressed in memory, in chunks of rows: reading some rows decompresses only the
+chunks they lie in.
 
-A message is the same in one piece of bytes, for a link between machines: a header that says what it is, the chunks, and
-a checksum. Nothing in it is executed.
+A message is the same in one piece of bytes, for a link between machines: a header that says what it
+is, the chunks, and a checksum. Nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ _MAX_HEADER = 1 << 20
 
 
 class ChunkCodec(Protocol):
-    """What compresses one chunk; every codec of `navrl.io.container.codecs` is one, and anybody's own can be."""
+    """What compresses one chunk; every codec of `navrl.io.container.codecs` is one, and anybody's
+    own can be.
+    """
 
     @property
     def name(self) -> str:
         """What a message calls it."""
 
     def encode(self, chunk: Bytes, element: str, level: int | None, scratch: Bytes) -> list[Any]:
-        """Return buffers whose concatenation is the stored form; they may be views of the chunk and of the scratch."""
+        """Return buffers whose concatenation is the stored form; they may be views of the chunk and
+        of the scratch.
+        """
 
     def decode(self, stored: Bytes, chunk: Bytes, element: str) -> None:
         """Fill the chunk from its stored form."""
@@ -48,8 +53,8 @@ class ChunkCodec(Protocol):
 class CompressedRows:
     """Rows of equal shape and type in compressed chunks of at most `chunk_rows`.
 
-    Rows are read by place: the place of row r of chunk c is `c * chunk_rows + r`. Only a last chunk may hold fewer rows,
-    so places are row numbers, unless these are `joined` ones.
+    Rows are read by place: the place of row r of chunk c is `c * chunk_rows + r`. Only a last chunk
+    may hold fewer rows, so places are row numbers, unless these are `joined` ones.
     """
 
     codec: ChunkCodec
@@ -62,15 +67,24 @@ class CompressedRows:
 
     @classmethod
     def compress(
-        cls, rows: Tensor, *, codec: ChunkCodec | str = "zstd", level: int | None = None, chunk_rows: int = 64,
+        cls,
+        rows: Tensor,
+        *,
+        codec: ChunkCodec | str = "zstd",
+        level: int | None = None,
+        chunk_rows: int = 64,
         order: Tensor | None = None,
-    ) -> CompressedRows:  # fmt: skip
-        """Compress a tensor along its first dimension, whatever device it is on; place p has row `order[p]`, if given."""
+    ) -> CompressedRows:
+        """Compress a tensor along its first dimension, whatever device it is on; place p has row
+        `order[p]`, if given.
+        """
         codec = find_codec(codec) if isinstance(codec, str) else codec
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {chunk_rows}; expected at least 1")
         if rows.dtype not in NAME_OF_TORCH_DTYPE or rows.ndim == 0:
-            raise ConfigError(f"a tensor of {rows.dtype} with {rows.ndim} dimensions cannot be compressed by rows")
+            raise ConfigError(
+                f"a tensor of {rows.dtype} with {rows.ndim} dimensions cannot be compressed by rows"
+            )
         element = NAME_OF_TORCH_DTYPE[rows.dtype]
         data, number = _bytes_of(rows), rows.shape[0] if order is None else len(order)
         counts = _chunk_counts(number, chunk_rows)
@@ -78,12 +92,15 @@ class CompressedRows:
         scratch = np.empty(chunk_rows * row_bytes, np.uint8)
         pieces = []
         for start in range(0, number, chunk_rows) if row_bytes else ():
-            # Gathered chunk by chunk: a shuffled copy of everything would take its memory once more.
+            # Gathered chunk by chunk: a shuffled copy of everything would take its memory once
+            # more.
             chosen = slice(start, start + chunk_rows)
             chunk = data[chosen if order is None else order[chosen].numpy()].reshape(-1)
             buffers = codec.encode(chunk, element, level, scratch[: chunk.size])
             pieces.append(b"".join(bytes(memoryview(buffer)) for buffer in buffers))
-        ends = np.cumsum([len(piece) for piece in pieces] if row_bytes else [0] * len(counts), dtype=np.int64)
+        ends = np.cumsum(
+            [len(piece) for piece in pieces] if row_bytes else [0] * len(counts), dtype=np.int64
+        )
         stored = np.frombuffer(b"".join(pieces), np.uint8)
         return cls(codec, rows.dtype, tuple(rows.shape[1:]), chunk_rows, counts, ends, (stored,))
 
@@ -108,10 +125,14 @@ class CompressedRows:
         return len(self.counts) * self.chunk_rows
 
     def read(self, places: Tensor | None = None) -> Tensor:
-        """Return the rows at given places, (len(places), ...), or all in order; always a new tensor, on the CPU."""
+        """Return the rows at given places, (len(places), ...), or all in order; always a new
+        tensor, on the CPU.
+        """
         if places is None:
             starts = np.arange(len(self.counts)) * self.chunk_rows
-            ranges = [start + np.arange(count) for start, count in zip(starts, self.counts, strict=True)]
+            ranges = [
+                start + np.arange(count) for start, count in zip(starts, self.counts, strict=True)
+            ]
             wanted = np.concatenate([np.zeros(0, np.int64), *ranges])
         else:
             wanted = places.detach().cpu().to(torch.int64).numpy()
@@ -122,7 +143,11 @@ class CompressedRows:
 
     def _fill(self, result: Bytes, wanted: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         chunks, within = np.divmod(wanted, self.chunk_rows)
-        if chunks.min() < 0 or chunks.max() >= len(self.counts) or (within >= self.counts[chunks]).any():
+        if (
+            chunks.min() < 0
+            or chunks.max() >= len(self.counts)
+            or (within >= self.counts[chunks]).any()
+        ):
             raise IndexError(f"a row is out of range; there are {int(self.counts.sum())}")
         order = None if (chunks[1:] >= chunks[:-1]).all() else np.argsort(chunks, kind="stable")
         if order is not None:
@@ -132,9 +157,13 @@ class CompressedRows:
         for start, stop in zip([0, *cuts], [*cuts, len(chunks)], strict=True):
             number, rows = int(chunks[start]), within[start:stop]
             count = int(self.counts[number])
-            straight = order is None and len(rows) == count and bool((rows == np.arange(count)).all())
+            straight = (
+                order is None and len(rows) == count and bool((rows == np.arange(count)).all())
+            )
             chunk = result[start:stop] if straight else scratch[:count]
-            self.codec.decode(self._stored(number), chunk.reshape(-1), NAME_OF_TORCH_DTYPE[self.dtype])
+            self.codec.decode(
+                self._stored(number), chunk.reshape(-1), NAME_OF_TORCH_DTYPE[self.dtype]
+            )
             if not straight:
                 result[slice(start, stop) if order is None else order[start:stop]] = chunk[rows]
 
@@ -152,14 +181,23 @@ class CompressedRows:
         first = parts[0]
         for part in parts[1:]:
             if (part.codec, part.dtype, part.row_shape, part.chunk_rows) != (
-                first.codec, first.dtype, first.row_shape, first.chunk_rows
-            ):  # fmt: skip
-                raise ConfigError("rows of different types, shapes, codecs or chunks cannot be joined")
+                first.codec,
+                first.dtype,
+                first.row_shape,
+                first.chunk_rows,
+            ):
+                raise ConfigError(
+                    "rows of different types, shapes, codecs or chunks cannot be joined"
+                )
         before = np.cumsum([0, *(part.stored_nbytes for part in parts[:-1])])
-        ends = np.concatenate([part.ends + start for part, start in zip(parts, before, strict=True)])
+        ends = np.concatenate(
+            [part.ends + start for part, start in zip(parts, before, strict=True)]
+        )
         counts = np.concatenate([part.counts for part in parts])
         pieces = tuple(piece for part in parts for piece in part.pieces)
-        return CompressedRows(first.codec, first.dtype, first.row_shape, first.chunk_rows, counts, ends, pieces)
+        return CompressedRows(
+            first.codec, first.dtype, first.row_shape, first.chunk_rows, counts, ends, pieces
+        )
 
 
 def _chunk_counts(number: int, chunk_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -169,7 +207,9 @@ def _chunk_counts(number: int, chunk_rows: int) -> np.ndarray[Any, np.dtype[np.i
 
 def _bytes_of(rows: Tensor) -> Bytes:
     """Return the bytes of a tensor, one line a row."""
-    return tensor_bytes(rows).reshape(rows.shape[0], math.prod(rows.shape[1:]) * rows.element_size())
+    return tensor_bytes(rows).reshape(
+        rows.shape[0], math.prod(rows.shape[1:]) * rows.element_size()
+    )
 
 
 def _tensor_of(data: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -182,35 +222,62 @@ def _tensor_of(data: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tenso
 
 
 def write_message(
-    tensor: Tensor, *, codec: ChunkCodec | str = "zstd", level: int | None = None, note: Mapping[str, Any] | None = None
+    tensor: Tensor,
+    *,
+    codec: ChunkCodec | str = "zstd",
+    level: int | None = None,
+    note: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """Return a tensor as one compressed message, uint8, (length,); `note` is JSON that comes back with it."""
+    """Return a tensor as one compressed message, uint8, (length,); `note` is JSON that comes back
+    with it.
+    """
     rows = tensor.reshape(1) if tensor.ndim == 0 else tensor
     whole = _bytes_of(rows)
     chunk_rows = max(1, (1 << 20) // max(1, whole.shape[1]))  # about 1 MB each
     packed = CompressedRows.compress(rows, codec=codec, level=level, chunk_rows=chunk_rows)
     header = {
-        "codec": packed.codec.name, "element": NAME_OF_TORCH_DTYPE[tensor.dtype], "shape": list(tensor.shape),
-        "rows": chunk_rows, "note": dict(note or {}),
-    }  # fmt: skip
+        "codec": packed.codec.name,
+        "element": NAME_OF_TORCH_DTYPE[tensor.dtype],
+        "shape": list(tensor.shape),
+        "rows": chunk_rows,
+        "note": dict(note or {}),
+    }
     text = json.dumps(header).encode()
     lengths = np.diff(packed.ends, prepend=0).astype("<u8").tobytes()
-    body = b"".join([_MAGIC, struct.pack("<I", len(text)), text, lengths, *(piece.data for piece in packed.pieces)])
+    body = b"".join(
+        [
+            _MAGIC,
+            struct.pack("<I", len(text)),
+            text,
+            lengths,
+            *(piece.data for piece in packed.pieces),
+        ]
+    )
     return torch.frombuffer(bytearray(body + xxhash.xxh3_64_digest(body)), dtype=torch.uint8)
 
 
-def read_message(message: Tensor, *, codec: ChunkCodec | None = None) -> tuple[Tensor, dict[str, Any]]:
-    """Return the tensor of a message and its note; `codec` is needed for one that is none of navrl's.
+def read_message(
+    message: Tensor, *, codec: ChunkCodec | None = None
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return the tensor of a message and its note; `codec` is needed for one that is none of
+    navrl's.
 
     Raises:
         ContainerError: this is no message, or it was damaged or cut on its way.
     """
     data = message.detach().cpu().contiguous().numpy()
     start = len(_MAGIC) + 4
-    if message.dtype != torch.uint8 or data.ndim != 1 or data.size < start + 8 or data[: len(_MAGIC)].tobytes() != _MAGIC:
+    if (
+        message.dtype != torch.uint8
+        or data.ndim != 1
+        or data.size < start + 8
+        or data[: len(_MAGIC)].tobytes() != _MAGIC
+    ):
         raise ContainerError("no message of compressed rows: it does not begin as one")
     if xxhash.xxh3_64_digest(data[:-8].data) != data[-8:].tobytes():
-        raise ContainerError("a message of compressed rows was damaged or cut on its way: its checksum is another")
+        raise ContainerError(
+            "a message of compressed rows was damaged or cut on its way: its checksum is another"
+        )
     (length,) = struct.unpack("<I", data[len(_MAGIC) : start].tobytes())
     try:
         header = json.loads(data[start : start + min(length, _MAX_HEADER)].tobytes())
@@ -221,18 +288,30 @@ def read_message(message: Tensor, *, codec: ChunkCodec | None = None) -> tuple[T
         if chunk_rows < 1 or any(size < 0 for size in shape):
             raise ValueError(f"{chunk_rows} rows a chunk, shape {shape}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ContainerError(f"a message of compressed rows has a header that makes no sense: {error}") from error
+        raise ContainerError(
+            f"a message of compressed rows has a header that makes no sense: {error}"
+        ) from error
     rows_shape = shape or (1,)
     most = data.size * MAX_EXPANSION
     claimed = max(rows_shape[0], math.prod(rows_shape) * dtype.itemsize)
     counts = _chunk_counts(rows_shape[0], chunk_rows) if claimed <= most else None
     body = data[start + length : -8]
     if counts is None or body.size < 8 * len(counts):
-        raise ContainerError("a message of compressed rows is too short for the shape that it claims")
+        raise ContainerError(
+            "a message of compressed rows is too short for the shape that it claims"
+        )
     lengths = np.frombuffer(body[: 8 * len(counts)].tobytes(), "<u8").astype(np.int64)
     stored = body[8 * len(counts) :]
     row_bytes = math.prod(rows_shape[1:]) * dtype.itemsize
-    if (lengths < 0).any() or lengths.sum() != stored.size or (counts * row_bytes > lengths * MAX_EXPANSION).any():
-        raise ContainerError("a message of compressed rows has chunks that do not fit the shape that it claims")
-    packed = CompressedRows(codec, dtype, rows_shape[1:], chunk_rows, counts, np.cumsum(lengths), (stored,))
+    if (
+        (lengths < 0).any()
+        or lengths.sum() != stored.size
+        or (counts * row_bytes > lengths * MAX_EXPANSION).any()
+    ):
+        raise ContainerError(
+            "a message of compressed rows has chunks that do not fit the shape that it claims"
+        )
+    packed = CompressedRows(
+        codec, dtype, rows_shape[1:], chunk_rows, counts, np.cumsum(lengths), (stored,)
+    )
     return packed.read().reshape(shape), note

@@ -1,16 +1,18 @@
-"""The codec `delta`: numbers that change little from frame to frame, feature by feature over the frames of a chunk.
+"""The codec `delta`: numbers that change little from frame to frame, feature by feature over the
+frames of a chunk.
 
-A feature that is zero in the whole chunk takes one bit. Of the others, zeros are marked in a mask and take no more than
-that; what remains is stored as differences (or differences of differences) of the bit patterns, packed into as few bits
-as most of them need, and as whole numbers where a difference needs more. Frames are decoded one by one: the walk goes
-from the last whole number to the frame that is wanted.
+A feature that is zero in the whole chunk takes one bit. Of the others, zeros are marked in a mask
+and take no more than that; what remains is stored as differences (or differences of differences) of
+the bit patterns, packed into as few bits as most of them need, and as whole numbers where a
+difference needs more. Frames are decoded one by one: the walk goes from the last whole number to
+the frame that is wanted.
 
-A chunk: one bit a feature (little-endian, 1 = not all zero); then for each feature that is not all zero
-  1 byte       bits 0-4: width of a difference (halved for 64-bit words), then flags: SECOND, HOLES, RESTARTS
-  K/8 bytes    if HOLES: the frames in which the feature is zero
-  K/8 bytes    if RESTARTS: which of the others, counted without the zeros, are whole numbers (else only the first is)
-  words        the whole numbers
-  bits         the differences, zigzag, packed from the lowest bit on, filled up to a byte
+A chunk: one bit a feature (little-endian, 1 = not all zero); then for each feature that is not all
+  zero 1 byte       bits 0-4: width of a difference (halved for 64-bit words), then flags: SECOND,
+  HOLES, RESTARTS K/8 bytes    if HOLES: the frames in which the feature is zero K/8 bytes    if
+  RESTARTS: which of the others, counted without the zeros, are whole numbers (else only the first
+  is) words        the whole numbers bits         the differences, zigzag, packed from the lowest
+  bit on, filled up to a byte
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from navrl.io.container.words import (
     write,
     write_byte,
     write_word,
-)  # fmt: skip
+)
 
 __all__ = ["chunk_bound", "chunk_size", "decode_pair", "encode_chunk"]
 
@@ -55,7 +57,9 @@ def _below(count: int) -> Any:
 
 @inner
 def _zigzag(difference: Any, bits: int) -> Any:
-    """Return a difference, taken modulo 2**bits, so that small ones of either sign are small numbers."""
+    """Return a difference, taken modulo 2**bits, so that small ones of either sign are small
+    numbers.
+    """
     lifted = np.int64(difference << np.uint64(64 - bits)) >> np.int64(64 - bits)
     return np.uint64((lifted << np.int64(1)) ^ (lifted >> np.int64(63))) & _below(bits)
 
@@ -66,8 +70,11 @@ def _unzigzag(number: Any) -> Any:
 
 
 @inner
-def _measure(values: Any, count: int, bits: int, step: int, firsts: Any, seconds: Any, lengths: Any) -> Any:
-    """Fill in the differences of values and those of these; return which bit lengths occur, as two sets of bits.
+def _measure(
+    values: Any, count: int, bits: int, step: int, firsts: Any, seconds: Any, lengths: Any
+) -> Any:
+    """Fill in the differences of values and those of these; return which bit lengths occur, as two
+    sets of bits.
 
     `lengths` counts how often each occurs; what `_cheapest` reads of it, it sets to zero again.
     """
@@ -81,7 +88,8 @@ def _measure(values: Any, count: int, bits: int, step: int, firsts: Any, seconds
         length, second_length = 64 - leading_zeros(number), 64 - leading_zeros(second)
         if step == 2:
             length, second_length = (length + 1) & ~1, (second_length + 1) & ~1
-        length, second_length = min(length, 63), min(second_length, 63)  # wider than any width there is
+        # wider than any width there is
+        length, second_length = (min(length, 63), min(second_length, 63))
         lengths[0, length] += 1
         lengths[1, second_length] += 1
         seen |= _ONE << np.uint64(length)
@@ -92,8 +100,11 @@ def _measure(values: Any, count: int, bits: int, step: int, firsts: Any, seconds
 
 
 @inner
-def _cheapest(seen: Any, lengths: Any, count: int, bits: int, whole_each: int, limit: int, size: int) -> Any:
-    """Return the width of a difference that makes `count` values smallest, the bits it takes, and how many do not fit.
+def _cheapest(
+    seen: Any, lengths: Any, count: int, bits: int, whole_each: int, limit: int, size: int
+) -> Any:
+    """Return the width of a difference that makes `count` values smallest, the bits it takes, and
+    how many do not fit.
 
     `whole_each` is how many values are stored whole for each difference that is too wide.
     """
@@ -107,7 +118,9 @@ def _cheapest(seen: Any, lengths: Any, count: int, bits: int, whole_each: int, l
         lengths[width] = 0
         if width <= limit:
             left: Any = count - 1 - narrow
-            cost: Any = width * narrow + bits * min(whole_each * left, count - 1) + (size if left else 0)
+            cost: Any = (
+                width * narrow + bits * min(whole_each * left, count - 1) + (size if left else 0)
+            )
             if cost < cheapest:
                 best, cheapest, wide = width, cost, left
     return best, cheapest, wide
@@ -124,7 +137,9 @@ def _mark(numbers: Any, count: int, width: int) -> Any:
 
 @inner
 def _mark_second(values: Any, count: int, bits: int, width: int, coded: Any) -> Any:
-    """Fill `coded` with differences of differences, none across a value that is stored whole; return which those are."""
+    """Fill `coded` with differences of differences, none across a value that is stored whole;
+    return which those are.
+    """
     marks, slope = _ONE, _NONE
     for i in range(1, count):
         difference = values[i] - values[i - 1]
@@ -141,7 +156,9 @@ def _mark_second(values: Any, count: int, bits: int, width: int, coded: Any) -> 
 
 @inner
 def _gather(address: int, jump: int, number: int, size: int, word: int, values: Any) -> Any:
-    """Fill in the values of a feature that are not zero; return in which frames it is zero, and how many are not."""
+    """Fill in the values of a feature that are not zero; return in which frames it is zero, and how
+    many are not.
+    """
     holes, count = _NONE, np.int64(0)
     value, absent = _NONE, _NONE
     for t in range(size):
@@ -169,11 +186,21 @@ def _all_zero(address: int, jump: int, number: int, words: int) -> bool:
 
 @inner
 def encode_chunk(
-    frames: int, features: int, word: int, stride: int, number: int, size: int, target: int, scratch: Any, lengths: Any
+    frames: int,
+    features: int,
+    word: int,
+    stride: int,
+    number: int,
+    size: int,
+    target: int,
+    scratch: Any,
+    lengths: Any,
 ) -> int:
-    """Write `number` frames, `stride` rows from one to the next, as a chunk of `size`; return the bytes written.
+    """Write `number` frames, `stride` rows from one to the next, as a chunk of `size`; return the
+    bytes written.
 
-    Frames that are missing repeat the last. `scratch` is (3, 64) uint64, `lengths` (2, 64) int64 zeros.
+    Frames that are missing repeat the last. `scratch` is (3, 64) uint64, `lengths` (2, 64) int64
+    zeros.
     """
     bits, row = word * 8, features * word
     step = 2 if word == 8 else 1
@@ -185,13 +212,17 @@ def encode_chunk(
         if last == byte * 8 + 8 and _all_zero(frames + byte * 8 * word, stride * row, number, word):
             last = 0
         for feature in range(byte * 8, last):
-            holes, count = _gather(frames + feature * word, stride * row, number, size, word, values)
+            holes, count = _gather(
+                frames + feature * word, stride * row, number, size, word, values
+            )
             if count == 0:
                 continue
             live |= _ONE << np.uint64(feature - byte * 8)
             seen, seen_second = _measure(values, count, bits, step, firsts, seconds, lengths)
             width, cost, wide = _cheapest(seen, lengths[0], count, bits, 1, limit, size)
-            other, other_cost, other_wide = _cheapest(seen_second, lengths[1], count, bits, 2, limit, size)
+            other, other_cost, other_wide = _cheapest(
+                seen_second, lengths[1], count, bits, 2, limit, size
+            )
             marks, flags, chosen = _ONE, np.int64(0), firsts
             if count > 3 and other_cost < cost:
                 width, flags, chosen = other, np.int64(SECOND), seconds
@@ -200,14 +231,25 @@ def encode_chunk(
             elif wide:
                 marks = _mark(firsts, count, width)
             flags |= width // step
-            position = _write_feature(position, size, word, flags, holes, marks, values, chosen, count, width)
+            position = _write_feature(
+                position, size, word, flags, holes, marks, values, chosen, count, width
+            )
         write_byte(target + byte, live)
     return position - target
 
 
 @inner
 def _write_feature(
-    position: Any, size: int, word: int, flags: int, holes: Any, marks: Any, values: Any, coded: Any, count: int, width: int
+    position: Any,
+    size: int,
+    word: int,
+    flags: int,
+    holes: Any,
+    marks: Any,
+    values: Any,
+    coded: Any,
+    count: int,
+    width: int,
 ) -> int:
     if holes:
         flags |= HOLES
@@ -231,7 +273,9 @@ def _write_feature(
             if not (marks >> np.uint64(i)) & _ONE:
                 filled |= coded[i] << np.uint64(held)
                 write(position, filled)
-                held += width  # `held` stays below 8 between values, so that 56 more bits always fit
+                held += (
+                    width  # `held` stays below 8 between values, so that 56 more bits always fit
+                )
                 position += held >> 3
                 filled >>= np.uint64(held & ~7)
                 held &= 7
@@ -244,8 +288,10 @@ def _write_feature(
 @inner
 def _walk(
     i: int, marks: Any, wholes: int, differences: int, width: int, second: bool, word: int
-) -> Any:  # fmt: skip
-    """Return value `i` of a feature, the slope there, and the bit at which the next difference begins."""
+) -> Any:
+    """Return value `i` of a feature, the slope there, and the bit at which the next difference
+    begins.
+    """
     upto = marks & _below(i + 1)
     restart = 63 - leading_zeros(upto)
     whole = ones(upto) - 1
@@ -269,7 +315,9 @@ def _walk(
 
 
 @inner
-def decode_pair(source: int, t: int, size: int, features: int, word: int, out: int, following: int) -> None:
+def decode_pair(
+    source: int, t: int, size: int, features: int, word: int, out: int, following: int
+) -> None:
     """Write frame `t` of a chunk to `out` and, unless that is 0, frame `t + 1` to `following`."""
     step = 2 if word == 8 else 1
     every = _below(size)
@@ -304,7 +352,9 @@ def decode_pair(source: int, t: int, size: int, features: int, word: int, out: i
             if following and (present >> np.uint64(t + 1)) & _ONE:
                 i += np.int64(here)
                 if here and not (marks >> np.uint64(i)) & _ONE:
-                    moved = _unzigzag((read(differences + (bit >> 3)) >> np.uint64(bit & 7)) & _below(width))
+                    moved = _unzigzag(
+                        (read(differences + (bit >> 3)) >> np.uint64(bit & 7)) & _below(width)
+                    )
                     value += slope + moved
                 else:
                     value, slope, bit = _walk(i, marks, wholes, differences, width, second, word)
@@ -313,7 +363,9 @@ def decode_pair(source: int, t: int, size: int, features: int, word: int, out: i
 
 @inner
 def chunk_size(source: int, stored: int, features: int, word: int, size: int) -> int:
-    """Return the bytes that a chunk says it takes, or -1 if they are more than `stored` or make no sense."""
+    """Return the bytes that a chunk says it takes, or -1 if they are more than `stored` or make no
+    sense.
+    """
     position, end = source + (features + 7) // 8, source + stored
     every = _below(size)
     step = 2 if word == 8 else 1

@@ -1,8 +1,10 @@
-"""Whole episodes in, random frames out: `DictReplayBuffer`, for any mix of images, grids, vectors and graph features.
+"""Whole episodes in, random frames out: `DictReplayBuffer`, for any mix of images, grids, vectors
+and graph features.
 
-Episodes may have any lengths, and give way oldest first. Frames of 256 bytes and more can be held compressed, each by
-itself (`img_compressed="frame"`, quick to sample) or an episode at a time (`"episode"`, smallest, slow to sample). Where
-frames follow each other without end, `navrl.FrameStore` is smaller and faster than both.
+Episodes may have any lengths, and give way oldest first. Frames of 256 bytes and more can be held
+compressed, each by itself (`img_compressed="frame"`, quick to sample) or an episode at a time
+(`"episode"`, smallest, slow to sample). Where frames follow each other without end,
+`navrl.FrameStore` is smaller and faster than both.
 """
 
 from __future__ import annotations
@@ -20,10 +22,22 @@ import torch
 from torch import Tensor
 
 from navrl.arguments import whole_number
-from navrl.errors import ConfigError, ContainerError, ReplayError, ReplayIndexError, StateError, shown
+from navrl.errors import (
+    ConfigError,
+    ContainerError,
+    ReplayError,
+    ReplayIndexError,
+    StateError,
+    shown,
+)
 from navrl.io.container.devices import usable_device
 from navrl.io.container.thread_pool import usable_cores
-from navrl.io.replay.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
+from navrl.io.replay.images import (
+    compress_image,
+    compress_image_seq,
+    decompress_image,
+    decompress_image_seq,
+)
 from navrl.io.replay.workers import Workers
 
 __all__ = ["DictReplayBuffer", "PrefixSum"]
@@ -142,19 +156,30 @@ class PrefixSum:
 class DictReplayBuffer:
     """Whole episodes of named arrays, of which random frames are drawn.
 
-    `max_size` counts frames. `keys` are those that an episode must have (all of the first episode, if not given);
-    others that it has are left out. Batches are dicts of tensors on `device`.
+    `max_size` counts frames. `keys` are those that an episode must have (all of the first episode,
+    if not given); others that it has are left out. Batches are dicts of tensors on `device`.
     """
 
     def __init__(
-        self, max_size: int, keys: Iterable[str] | None = None, device: torch.device | str = "cpu",
-        img_compressed: bool | str = False, *, threads: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        max_size: int,
+        keys: Iterable[str] | None = None,
+        device: torch.device | str = "cpu",
+        img_compressed: bool | str = False,
+        *,
+        threads: int | None = None,
+    ) -> None:
         max_size = whole_number("max_size", max_size, 1, 1 << 40)
         if img_compressed not in MODES:
-            raise ConfigError(f"img_compressed={img_compressed!r}: expected False, 'frame' (or True), or 'episode'")
+            raise ConfigError(
+                f"img_compressed={img_compressed!r}: expected False, 'frame' (or True), or "
+                "'episode'"
+            )
         if isinstance(keys, str) or not isinstance(keys, Iterable | None):
-            raise ConfigError(f"keys is {shown(keys)}; expected a list of names, such as ['observation', 'action']")
+            raise ConfigError(
+                f"keys is {shown(keys)}; expected a list of names, such as ['observation', "
+                "'action']"
+            )
         self.max_size, self.device = max_size, usable_device(device)
         self.keys = None if keys is None else tuple(keys)
         self.mode = MODES[img_compressed]
@@ -191,10 +216,14 @@ class DictReplayBuffer:
         The oldest episodes make room.
 
         Raises:
-            ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer; nothing was stored.
+            ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer;
+                nothing was stored.
         """
         if not isinstance(episode, Mapping):
-            raise ReplayError(f"an episode is {shown(episode)}; expected arrays by name, such as {{'action': ...}}")
+            raise ReplayError(
+                f"an episode is {shown(episode)}; expected arrays by name, such as "
+                f"{{'action': ...}}"
+            )
         tensors = self._checked(episode)
         length = len(next(iter(tensors.values())))
         stored: Episode = {key: self._stored(tensor) for key, tensor in tensors.items()}
@@ -207,9 +236,7 @@ class DictReplayBuffer:
             self._lengths.append(length)
 
     def sample(
-        self,
-        batch_size: int,
-        generator: torch.Generator | None = None,
+        self, batch_size: int, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Return frames drawn at random, all equally likely, with replacement.
 
@@ -231,10 +258,15 @@ class DictReplayBuffer:
 
     def _read(self, indices: list[int]) -> dict[str, Tensor]:
         places = sorted((*self._lengths.find(index), row) for row, index in enumerate(indices))
-        batch = {key: torch.empty((len(places), *shape), dtype=dtype) for key, (dtype, shape) in self.kinds.items()}
+        batch = {
+            key: torch.empty((len(places), *shape), dtype=dtype)
+            for key, (dtype, shape) in self.kinds.items()
+        }
 
         def work(begin: int, end: int) -> None:
-            for number, group in groupby(places[begin:end], key=itemgetter(0)):  # in order, so an episode is opened once
+            for number, group in groupby(
+                places[begin:end], key=itemgetter(0)
+            ):  # in order, so an episode is opened once
                 _, offsets, rows = (list(column) for column in zip(*group, strict=True))
                 for key, value in self._episodes[number].items():
                     opened = _opened(value)
@@ -251,14 +283,23 @@ class DictReplayBuffer:
         keys = self.keys if self.keys is not None else tuple(self.kinds) or tuple(episode)
         missing = [key for key in keys if key not in episode]
         if missing or not keys:
-            raise ReplayError(f"an episode without {missing}; it has {list(episode)}, expected {list(keys)}")
+            raise ReplayError(
+                f"an episode without {missing}; it has {list(episode)}, expected {list(keys)}"
+            )
         tensors = {key: _as_tensor(key, episode[key]) for key in keys}
         lengths = {key: len(tensor) for key, tensor in tensors.items()}
         if len(set(lengths.values())) > 1 or not 1 <= next(iter(lengths.values())) <= self.max_size:
-            raise ReplayError(f"an episode of lengths {lengths}; expected one length from 1 to {self.max_size} for all keys")
+            raise ReplayError(
+                f"an episode of lengths {lengths}; expected one length from 1 to "
+                f"{self.max_size} for all keys"
+            )
         found = _kinds(tensors)
         if self.kinds and found != self.kinds:
-            wrong = [f"{key}: {found[key]}, expected {self.kinds[key]}" for key in keys if found[key] != self.kinds[key]]
+            wrong = [
+                f"{key}: {found[key]}, expected {self.kinds[key]}"
+                for key in keys
+                if found[key] != self.kinds[key]
+            ]
             raise ReplayError(f"an episode that is not like the first: {'; '.join(wrong)}")
         return tensors
 
@@ -270,10 +311,20 @@ class DictReplayBuffer:
         return compress_image_seq(tensor, level=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as arrays and plain values, still compressed; a checkpoint can hold it."""
+        """Return everything as arrays and plain values, still compressed; a checkpoint can hold
+        it.
+        """
         with self._lock:
-            episodes = [{key: _packed(value) for key, value in episode.items()} for episode in self._episodes]
-            return {"max_size": self.max_size, "mode": self.mode, "keys": list(self.kinds), "episodes": episodes}
+            episodes = [
+                {key: _packed(value) for key, value in episode.items()}
+                for episode in self._episodes
+            ]
+            return {
+                "max_size": self.max_size,
+                "mode": self.mode,
+                "keys": list(self.kinds),
+                "episodes": episodes,
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become the buffer that `state_dict` was called on; the device stays.
@@ -284,16 +335,22 @@ class DictReplayBuffer:
         loaded = DictReplayBuffer(self.max_size, self.keys, self.device)
         try:
             if state["max_size"] != self.max_size:
-                raise StateError(f"a buffer for {state['max_size']} frames, expected one for {self.max_size}")
+                raise StateError(
+                    f"a buffer for {state['max_size']} frames, expected one for {self.max_size}"
+                )
             if state["mode"] not in MODES.values():
-                raise StateError(f"a buffer of mode {state['mode']!r}, expected one of {', '.join(map(str, MODES.values()))}")
+                raise StateError(
+                    f"a buffer of mode {state['mode']!r}, expected one of "
+                    f"{', '.join(map(str, MODES.values()))}"
+                )
             loaded.mode = state["mode"]
             names = self.keys or tuple(state["keys"])
             for packed in state["episodes"]:
                 stored: Episode = {key: _unpacked(packed[key]) for key in names}
                 opened = {key: _opened(value) for key, value in stored.items()}
                 whole = {
-                    k: torch.stack([decompress_image(f) for f in v]) if isinstance(v, list) else v for k, v in opened.items()
+                    k: torch.stack([decompress_image(f) for f in v]) if isinstance(v, list) else v
+                    for k, v in opened.items()
                 }
                 checked = loaded._checked(whole)
                 loaded.kinds = _kinds(checked)
@@ -301,10 +358,23 @@ class DictReplayBuffer:
                 loaded._lengths.append(len(next(iter(whole.values()))))
         except StateError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, ReplayError, ContainerError, RuntimeError) as error:
-            raise StateError(f"not the state of a DictReplayBuffer: {error!r}; nothing was loaded") from error
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ReplayError,
+            ContainerError,
+            RuntimeError,
+        ) as error:
+            raise StateError(
+                f"not the state of a DictReplayBuffer: {error!r}; nothing was loaded"
+            ) from error
         if len(loaded) > self.max_size:
-            raise StateError(f"a state of {len(loaded)} frames, expected at most {self.max_size}; nothing was loaded")
+            raise StateError(
+                f"a state of {len(loaded)} frames, expected at most {self.max_size}; nothing "
+                "was loaded"
+            )
         with self._lock:
             self.mode, self.kinds = loaded.mode, loaded.kinds
             self._episodes, self._lengths = loaded._episodes, loaded._lengths
@@ -316,7 +386,11 @@ def _as_tensor(key: str, value: Any) -> Tensor:
     try:
         if isinstance(value, list | tuple) and value and isinstance(value[0], Tensor):
             value = torch.stack(list(value))
-        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
+        tensor = (
+            value.detach().cpu()
+            if isinstance(value, Tensor)
+            else torch.from_numpy(np.array(value, order="C"))
+        )
     except (TypeError, ValueError, RuntimeError) as error:  # different shapes, or no numbers
         raise ReplayError(f"{key}: {str(error)[:200]}; {expected}") from error
     if not tensor.ndim:
@@ -344,7 +418,10 @@ def _packed(value: Tensor | list[bytes] | bytes) -> Any:
         return value.clone()
     if isinstance(value, bytes):
         return {"episode": _byte_tensor(value)}
-    return {"frames": _byte_tensor(b"".join(value)), "lengths": torch.tensor([*map(len, value)], dtype=torch.int64)}
+    return {
+        "frames": _byte_tensor(b"".join(value)),
+        "lengths": torch.tensor([*map(len, value)], dtype=torch.int64),
+    }
 
 
 def _byte_tensor(data: bytes) -> Tensor:

@@ -1,7 +1,9 @@
-"""How the frames of one key are kept: as they are, or as chunks of one of three codecs, chosen by what they save.
+"""How the frames of one key are kept: as they are, or as chunks of one of three codecs, chosen by
+what they save.
 
-`raw` keeps frames as they are; `delta` is for numbers that change little from frame to frame; `rows` for grids and images
-of bytes; `lz4` for anything that repeats. `Rounded(step)` is lossy and only ever used when it is asked for.
+`raw` keeps frames as they are; `delta` is for numbers that change little from frame to frame;
+`rows` for grids and images of bytes; `lz4` for anything that repeats. `Rounded(step)` is lossy and
+only ever used when it is asked for.
 """
 
 from __future__ import annotations
@@ -30,10 +32,20 @@ from navrl.io.replay.frame_kernels import (
     sizes_of_chunks,
 )
 
-__all__ = ["CODEC_NAMES", "ChunkCodec", "Kind", "Rounded", "choose_codec", "find_codec", "given_codec", "rounded_keys"]
+__all__ = [
+    "CODEC_NAMES",
+    "ChunkCodec",
+    "Kind",
+    "Rounded",
+    "choose_codec",
+    "find_codec",
+    "given_codec",
+    "rounded_keys",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Split = Callable[[Callable[[int, int], Any], int, int], None]  # calls a function on ranges of the rows, in threads
+# calls a function on ranges of the rows, in threads
+Split = Callable[[Callable[[int, int], Any], int, int], None]
 
 WORTH = 0.87  # a codec has to save this much, or frames are kept as they are
 CODEC_NAMES = ("raw", "delta", "rows", "lz4")
@@ -64,13 +76,17 @@ class Kind:
 
 @dataclass(frozen=True)
 class Rounded:
-    """Numbers rounded to multiples of `step`: at most half a step is lost. NaN and infinities are kept."""
+    """Numbers rounded to multiples of `step`: at most half a step is lost. NaN and infinities are
+    kept.
+    """
 
     step: float
 
     def __post_init__(self) -> None:
         if not (isinstance(self.step, int | float) and 0 < self.step < math.inf):
-            raise ConfigError(f"Rounded({self.step!r}): expected a positive step, such as Rounded(1e-3)")
+            raise ConfigError(
+                f"Rounded({self.step!r}): expected a positive step, such as Rounded(1e-3)"
+            )
 
     _NAN, _PLUS, _MINUS = -(1 << 31), (1 << 31) - 1, -(1 << 31) + 1
 
@@ -81,11 +97,16 @@ class Rounded:
         largest = np.abs(steps[finite]).max(initial=0)
         if largest >= -self._MINUS:
             raise ReplayError(
-                f"{key}: {largest * self.step:g} is more than 2**31 steps of {self.step:g}; expected smaller numbers, "
+                f"{key}: {largest * self.step:g} is more than 2**31 steps of {self.step:g}; "
+                "expected smaller numbers, "
                 "or a larger step"
             )
         whole = np.where(finite, steps, 0).astype(np.int32)
-        for code, where in ((self._NAN, np.isnan), (self._PLUS, np.isposinf), (self._MINUS, np.isneginf)):
+        for code, where in (
+            (self._NAN, np.isnan),
+            (self._PLUS, np.isposinf),
+            (self._MINUS, np.isneginf),
+        ):
             whole[where(numbers)] = code
         return whole.view(np.uint32)
 
@@ -93,7 +114,11 @@ class Rounded:
         """Return whole numbers of steps as floats."""
         signed = whole.view(np.int32)
         numbers = (signed * self.step).astype(dtype)
-        for code, value in ((self._NAN, math.nan), (self._PLUS, math.inf), (self._MINUS, -math.inf)):
+        for code, value in (
+            (self._NAN, math.nan),
+            (self._PLUS, math.inf),
+            (self._MINUS, -math.inf),
+        ):
             numbers[signed == code] = value
         return numbers
 
@@ -107,13 +132,22 @@ class ChunkCodec(Protocol):
     def bound(self) -> int:
         """Return the bytes that a chunk can take at most."""
 
-    def encode(self, frames: Array, starts: Array, counts: Array, stride: int, target: Array) -> Array:
+    def encode(
+        self, frames: Array, starts: Array, counts: Array, stride: int, target: Array
+    ) -> Array:
         """Write chunks into `target`, one behind the other; return their sizes."""
 
     def decode(
-        self, indices: Array, paired: Array, ring: Array, stage: Array, addresses: Array, out: Array, following: Array,
+        self,
+        indices: Array,
+        paired: Array,
+        ring: Array,
+        stage: Array,
+        addresses: Array,
+        out: Array,
+        following: Array,
         split: Split,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fill `out` with frames, and `following`, where paired, with those after them."""
 
     def check(self, blobs: Array, sizes: Array, counts: Array) -> int:
@@ -129,7 +163,9 @@ class _Delta:
     def bound(self) -> int:
         return delta_codec.chunk_bound(self._kind.features, self._kind.word, self._size)
 
-    def encode(self, frames: Array, starts: Array, counts: Array, stride: int, target: Array) -> Array:
+    def encode(
+        self, frames: Array, starts: Array, counts: Array, stride: int, target: Array
+    ) -> Array:
         sizes = np.zeros(len(starts), np.int64)
         encode_delta(
             frames.ctypes.data,
@@ -145,19 +181,45 @@ class _Delta:
         return sizes
 
     def decode(
-        self, indices: Array, paired: Array, ring: Array, stage: Array, addresses: Array, out: Array, following: Array,
+        self,
+        indices: Array,
+        paired: Array,
+        ring: Array,
+        stage: Array,
+        addresses: Array,
+        out: Array,
+        following: Array,
         split: Split,
-    ) -> None:  # fmt: skip
+    ) -> None:
         def work(begin: int, end: int) -> None:
             decode_delta(
-                indices, begin, end, paired, ring, stage.ctypes.data, addresses, out.ctypes.data, following.ctypes.data,
-                self._kind.features, self._kind.word,
-            )  # fmt: skip
+                indices,
+                begin,
+                end,
+                paired,
+                ring,
+                stage.ctypes.data,
+                addresses,
+                out.ctypes.data,
+                following.ctypes.data,
+                self._kind.features,
+                self._kind.word,
+            )
 
         split(work, len(indices), out.nbytes)
 
     def check(self, blobs: Array, sizes: Array, counts: Array) -> int:
-        return int(sizes_of_chunks(0, blobs.ctypes.data, sizes, counts, self._kind.features, self._kind.word, self._size))
+        return int(
+            sizes_of_chunks(
+                0,
+                blobs.ctypes.data,
+                sizes,
+                counts,
+                self._kind.features,
+                self._kind.word,
+                self._size,
+            )
+        )
 
 
 class _Bytes:
@@ -171,24 +233,47 @@ class _Bytes:
     def bound(self) -> int:
         if self._number == ROWS:
             return rows_codec.chunk_bound(self._kind.nbytes, self._size)
-        return self._size * (4 + self._kind.nbytes + self._kind.nbytes // 255 + 16) + 16  # as LZ4_compressBound
+        # as LZ4_compressBound
+        return self._size * (4 + self._kind.nbytes + self._kind.nbytes // 255 + 16) + 16
 
-    def encode(self, frames: Array, starts: Array, counts: Array, stride: int, target: Array) -> Array:
+    def encode(
+        self, frames: Array, starts: Array, counts: Array, stride: int, target: Array
+    ) -> Array:
         sizes = np.zeros(len(starts), np.int64)
         functions = self._functions()
         if functions is None:
-            return self._encode_without_functions(frames.view(np.uint8), starts, counts, stride, target)
+            return self._encode_without_functions(
+                frames.view(np.uint8), starts, counts, stride, target
+            )
         scratch = self._scratch()
         encode_bytes(
-            self._number, frames.ctypes.data, self._kind.nbytes, starts, counts, stride, self._size, self.parameter,
-            target.ctypes.data, sizes, self.bound(), scratch.ctypes.data, functions,
-        )  # fmt: skip
+            self._number,
+            frames.ctypes.data,
+            self._kind.nbytes,
+            starts,
+            counts,
+            stride,
+            self._size,
+            self.parameter,
+            target.ctypes.data,
+            sizes,
+            self.bound(),
+            scratch.ctypes.data,
+            functions,
+        )
         return sizes
 
     def decode(
-        self, indices: Array, paired: Array, ring: Array, stage: Array, addresses: Array, out: Array, following: Array,
+        self,
+        indices: Array,
+        paired: Array,
+        ring: Array,
+        stage: Array,
+        addresses: Array,
+        out: Array,
+        following: Array,
         split: Split,
-    ) -> None:  # fmt: skip
+    ) -> None:
         functions = self._functions()
         if functions is None:
             rows = (part.view(np.uint8) for part in (stage, out, following))
@@ -198,16 +283,35 @@ class _Bytes:
         def work(begin: int, end: int) -> None:
             scratch = self._scratch()
             whole = decode_bytes(
-                self._number, indices, begin, end, paired, ring, stage.ctypes.data, addresses, out.ctypes.data,
-                following.ctypes.data, self._kind.nbytes, self.parameter, scratch.ctypes.data, functions,
-            )  # fmt: skip
+                self._number,
+                indices,
+                begin,
+                end,
+                paired,
+                ring,
+                stage.ctypes.data,
+                addresses,
+                out.ctypes.data,
+                following.ctypes.data,
+                self._kind.nbytes,
+                self.parameter,
+                scratch.ctypes.data,
+                functions,
+            )
             if not whole:
-                raise ReplayError("a frame cannot be decompressed: the memory of the store was written to by somebody else")
+                raise ReplayError(
+                    "a frame cannot be decompressed: the memory of the store was written to by "
+                    "somebody else"
+                )
 
         split(work, len(indices), out.nbytes)
 
     def check(self, blobs: Array, sizes: Array, counts: Array) -> int:
-        return int(sizes_of_chunks(self._number, blobs.ctypes.data, sizes, counts, self._kind.nbytes, 1, self._size))
+        return int(
+            sizes_of_chunks(
+                self._number, blobs.ctypes.data, sizes, counts, self._kind.nbytes, 1, self._size
+            )
+        )
 
     def _scratch(self) -> Array:
         return np.empty(scratch_bytes(self._number, self._kind.nbytes, self.parameter), np.uint8)
@@ -215,14 +319,19 @@ class _Bytes:
     def _functions(self) -> Array | None:
         return np.zeros(1, np.int64) if self._number == ROWS else lz4_functions()
 
-    # Where the wheel of lz4 hides its C functions, frames go through its Python ones: the same blobs, more slowly.
+    # Where the wheel of lz4 hides its C functions, frames go through its Python ones: the same
+    # blobs, more slowly.
 
-    def _encode_without_functions(self, frames: Array, starts: Array, counts: Array, stride: int, target: Array) -> Array:
+    def _encode_without_functions(
+        self, frames: Array, starts: Array, counts: Array, stride: int, target: Array
+    ) -> Array:
         sizes: list[int] = []
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
             chosen = [frames[start + t * stride].tobytes() for t in range(count)]
             coded = [lz4.block.compress(chosen[0], store_size=False)]
-            coded += [lz4.block.compress(frame, store_size=False, dict=chosen[0]) for frame in chosen[1:]]
+            coded += [
+                lz4.block.compress(frame, store_size=False, dict=chosen[0]) for frame in chosen[1:]
+            ]
             ends = np.cumsum([len(part) for part in coded]).tolist()
             table = np.array(ends + [ends[-1]] * (self._size - count), np.uint32)
             blob = table.tobytes() + b"".join(coded)
@@ -231,11 +340,20 @@ class _Bytes:
         return np.array(sizes, np.int64)
 
     def _decode_without_functions(
-        self, indices: Array, paired: Array, ring: Array, addresses: Array, stage: Array, out: Array, following: Array
+        self,
+        indices: Array,
+        paired: Array,
+        ring: Array,
+        addresses: Array,
+        stage: Array,
+        out: Array,
+        following: Array,
     ) -> None:
         capacity, size, streams, opened, staged = ring.tolist()
         for row, (first, pair) in enumerate(zip(indices.tolist(), paired.tolist(), strict=True)):
-            for rows, index in ((out, first), (following, (first + streams) % capacity))[: 2 if pair else 1]:
+            for rows, index in ((out, first), (following, (first + streams) % capacity))[
+                : 2 if pair else 1
+            ]:
                 block, place = divmod(index, size * streams)
                 if block == opened and place < staged:
                     rows[row] = stage[place]
@@ -267,7 +385,10 @@ def find_codec(name: str, kind: Kind, size: int, parameter: int | None = None) -
         ConfigError: there is no such codec, or it is not for such frames.
     """
     if name not in CODEC_NAMES:
-        raise ConfigError(f"codec {name!r} is unknown; there are {', '.join(CODEC_NAMES)}.{nearest_name(name, CODEC_NAMES)}")
+        raise ConfigError(
+            f"codec {name!r} is unknown; there are "
+            f"{', '.join(CODEC_NAMES)}.{nearest_name(name, CODEC_NAMES)}"
+        )
     if name == "raw" or kind.nbytes == 0:
         return None
     if name == "delta":
@@ -277,22 +398,32 @@ def find_codec(name: str, kind: Kind, size: int, parameter: int | None = None) -
     strides = [parameter] if parameter is not None else _row_lengths(kind)
     if kind.word != 1 or not strides:
         raise ConfigError(
-            f"codec 'rows' is for frames of bytes with rows of at least 8; found {kind.element} {kind.shape}; "
+            f"codec 'rows' is for frames of bytes with rows of at least 8; found {kind.element} "
+            f"{kind.shape}; "
             "use 'delta' or 'lz4'"
         )
     return _Bytes(name, kind, size, strides[0])
 
 
 def _row_lengths(kind: Kind) -> list[int]:
-    """Return by how many bytes a byte may come after the one above it: rows, or rows of pixels with several channels."""
+    """Return by how many bytes a byte may come after the one above it: rows, or rows of pixels with
+    several channels.
+    """
     if kind.word != 1 or len(kind.shape) < 2:
         return []
-    lengths = {kind.shape[-1], kind.shape[-1] * kind.shape[-2] if len(kind.shape) > 2 else kind.shape[-1]}
+    lengths = {
+        kind.shape[-1],
+        kind.shape[-1] * kind.shape[-2] if len(kind.shape) > 2 else kind.shape[-1],
+    }
     return sorted(length for length in lengths if 8 <= length <= kind.nbytes // 2)
 
 
-def choose_codec(kind: Kind, size: int, frames: Array, starts: Array, counts: Array, stride: int) -> ChunkCodec | None:
-    """Return the codec that stores the first chunks in the fewest bytes, or None if none is worth it."""
+def choose_codec(
+    kind: Kind, size: int, frames: Array, starts: Array, counts: Array, stride: int
+) -> ChunkCodec | None:
+    """Return the codec that stores the first chunks in the fewest bytes, or None if none is worth
+    it.
+    """
     if kind.nbytes < 16 or not len(frames):
         return None
     candidates: list[ChunkCodec] = []
@@ -304,7 +435,11 @@ def choose_codec(kind: Kind, size: int, frames: Array, starts: Array, counts: Ar
     raw = int(counts.sum()) * kind.nbytes
     best, smallest = None, raw * WORTH
     for codec in candidates:
-        stored = int(codec.encode(frames, starts, counts, stride, np.empty(codec.bound() * len(starts), np.uint8)).sum())
+        stored = int(
+            codec.encode(
+                frames, starts, counts, stride, np.empty(codec.bound() * len(starts), np.uint8)
+            ).sum()
+        )
         if stored < smallest:
             best, smallest = codec, stored * 0.9  # a later, slower one has to be better by a tenth
     return best
@@ -315,7 +450,9 @@ def given_codec(codecs: Mapping[str, str | Rounded], key: str) -> str | Rounded 
     return codecs.get(key, codecs.get(key.removeprefix("next/")))
 
 
-def rounded_keys(codecs: Mapping[str, str | Rounded], kinds: Mapping[str, Kind], size: int) -> dict[str, Rounded]:
+def rounded_keys(
+    codecs: Mapping[str, str | Rounded], kinds: Mapping[str, Kind], size: int
+) -> dict[str, Rounded]:
     """Return the keys that are to be rounded.
 
     Raises:
@@ -323,13 +460,17 @@ def rounded_keys(codecs: Mapping[str, str | Rounded], kinds: Mapping[str, Kind],
     """
     unknown = [key for key in codecs if key not in kinds]
     if unknown:
-        raise ConfigError(f"codecs for {unknown}, which the frames do not have; they have {list(kinds)}")
+        raise ConfigError(
+            f"codecs for {unknown}, which the frames do not have; they have {list(kinds)}"
+        )
     found = {}
     for key, kind in kinds.items():
         codec = given_codec(codecs, key)
         if isinstance(codec, Rounded):
             if kind.element not in ("float16", "float32", "float64"):
-                raise ConfigError(f"{key}: {codec} is for float16, float32 and float64, found {kind.element}")
+                raise ConfigError(
+                    f"{key}: {codec} is for float16, float32 and float64, found {kind.element}"
+                )
             found[key] = codec
         elif codec is not None:
             find_codec(codec, kind, size)

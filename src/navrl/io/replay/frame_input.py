@@ -1,4 +1,6 @@
-"""What comes into a replay store and leaves it: arrays and tensors as rows of whole numbers, and indices."""
+"""What comes into a replay store and leaves it: arrays and tensors as rows of whole numbers, and
+indices.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,24 @@ from navrl.io.container.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 from navrl.io.replay.frame_codecs import Array, Kind
 
-__all__ = ["as_indices", "as_tensor", "as_words", "check_kinds", "common_length", "in_one", "length_of"]
+__all__ = [
+    "as_indices",
+    "as_tensor",
+    "as_words",
+    "check_kinds",
+    "common_length",
+    "in_one",
+    "length_of",
+]
 
 
 def as_words(key: str, value: Any) -> tuple[Kind, Array]:
-    """Return the kind of a key's frames, and the frames as rows of whole numbers; a copy only where it has to be one.
+    """Return the kind of a key's frames, and the frames as rows of whole numbers; a copy only where
+    it has to be one.
 
     Raises:
-        ReplayError: not an array or tensor, of an element type that cannot be stored, or without a first axis.
+        ReplayError: not an array or tensor, of an element type that cannot be stored, or without a
+            first axis.
     """
     if isinstance(value, torch.Tensor):
         element = NAME_OF_TORCH_DTYPE.get(value.dtype)
@@ -31,9 +43,13 @@ def as_words(key: str, value: Any) -> tuple[Kind, Array]:
         element = NAME_OF_NUMPY_DTYPE.get(value.dtype)
         shape = value.shape
     if element is None:
-        raise ReplayError(f"{key}: elements of type {value.dtype} cannot be stored; expected numbers or booleans")
+        raise ReplayError(
+            f"{key}: elements of type {value.dtype} cannot be stored; expected numbers or booleans"
+        )
     if not shape:
-        raise ReplayError(f"{key}: found a single number, expected an array whose first axis counts the frames")
+        raise ReplayError(
+            f"{key}: found a single number, expected an array whose first axis counts the frames"
+        )
     kind = Kind(element, shape[1:])
     if not shape[0] or not kind.nbytes:
         return kind, np.zeros((shape[0], kind.features), f"u{kind.word}")
@@ -70,14 +86,20 @@ def common_length(words: Mapping[str, Array]) -> int:
     """
     counts = {key: len(rows) for key, rows in words.items()}
     if len(set(counts.values())) > 1:
-        raise ReplayError(f"keys have different numbers of frames: {counts}; expected one number for all")
+        raise ReplayError(
+            f"keys have different numbers of frames: {counts}; expected one number for all"
+        )
     return next(iter(counts.values()))
 
 
 def check_kinds(found: Mapping[str, Kind], known: Mapping[str, Kind]) -> None:
     """Raise a ReplayError that says how frames differ from what is known of them, if they do."""
     said = {key: [_told(kinds.get(key)) for kinds in (found, known)] for key in {**known, **found}}
-    wrong = [f"{key}: {ours}, expected {theirs}" for key, (ours, theirs) in said.items() if ours != theirs]
+    wrong = [
+        f"{key}: {ours}, expected {theirs}"
+        for key, (ours, theirs) in said.items()
+        if ours != theirs
+    ]
     if wrong:
         raise ReplayError(f"frames are not like the first ones: {'; '.join(wrong)}")
 
@@ -92,5 +114,8 @@ def as_indices(indices: Any) -> Array:
         indices = indices.cpu().numpy()
     found = np.atleast_1d(np.asarray(indices))
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise ReplayIndexError(f"indices of shape {found.shape} and type {found.dtype}; expected a row of whole numbers")
+        raise ReplayIndexError(
+            f"indices of shape {found.shape} and type {found.dtype}; expected a row of whole "
+            "numbers"
+        )
     return np.ascontiguousarray(found, np.int64)

@@ -1,8 +1,10 @@
-"""Compiled entries of the replay store: encode many chunks, or decode many frames into a batch, in one call without the GIL.
+"""Compiled entries of the replay store: encode many chunks, or decode many frames into a batch, in
+one call without the GIL.
 
-Frame `i` of the ring lies in block `i // (K * N)`, with N streams and K frames of each in a block. Frames of one stream
-(every N-th) make up a chunk, so that a chunk follows one drone through time. The open block, whose frames are still
-coming in, lies uncompressed in a stage; where it was not written yet, the chunks of the round before are still valid.
+Frame `i` of the ring lies in block `i // (K * N)`, with N streams and K frames of each in a block.
+Frames of one stream (every N-th) make up a chunk, so that a chunk follows one drone through time.
+The open block, whose frames are still coming in, lies uncompressed in a stage; where it was not
+written yet, the chunks of the round before are still valid.
 """
 
 from __future__ import annotations
@@ -80,22 +82,44 @@ def unequal_rows(one: int, other: int, rows: int, row_bytes: int, unequal: Any) 
 
 @_entry
 def encode_delta(
-    frames: int, features: int, word: int, starts: Any, counts: Any, stride: int, size: int, target: int, sizes: Any
+    frames: int,
+    features: int,
+    word: int,
+    starts: Any,
+    counts: Any,
+    stride: int,
+    size: int,
+    target: int,
+    sizes: Any,
 ) -> None:
-    """Encode chunks that begin at `starts` and have `counts` frames, one behind the other at `target`."""
+    """Encode chunks that begin at `starts` and have `counts` frames, one behind the other at
+    `target`.
+    """
     scratch, lengths = np.empty((3, 64), np.uint64), np.zeros((2, 64), np.int64)
     for i in range(len(starts)):
         first = frames + starts[i] * features * word
-        sizes[i] = delta_codec.encode_chunk(first, features, word, stride, counts[i], size, target, scratch, lengths)
+        sizes[i] = delta_codec.encode_chunk(
+            first, features, word, stride, counts[i], size, target, scratch, lengths
+        )
         target += sizes[i]
 
 
 @_entry
 def decode_delta(
-    indices: Any, begin: int, end: int, paired: Any, ring: Any, stage: int, addresses: Any, out: int, following: int,
-    features: int, word: int,
-) -> None:  # fmt: skip
-    """Fill rows `begin` to `end` of `out` with the frames asked for and, where `paired`, of `following` with those after.
+    indices: Any,
+    begin: int,
+    end: int,
+    paired: Any,
+    ring: Any,
+    stage: int,
+    addresses: Any,
+    out: int,
+    following: int,
+    features: int,
+    word: int,
+) -> None:
+    """Fill rows `begin` to `end` of `out` with the frames asked for and, where `paired`, of
+    `following` with those after.
 
     `ring` holds the capacity, K, N, the open block and how many of its frames are in the stage.
     """
@@ -121,41 +145,76 @@ def decode_delta(
 
 
 def scratch_bytes(kind: int, frame_bytes: int, stride: int) -> int:
-    """Return how much memory `encode_bytes` and `decode_bytes` need, from whoever calls them and keeps it meanwhile.
+    """Return how much memory `encode_bytes` and `decode_bytes` need, from whoever calls them and
+    keeps it meanwhile.
 
-    Compiled code frees an array of its own when it uses the array for the last time, not when it does so with its address.
+    Compiled code frees an array of its own when it uses the array for the last time, not when it
+    does so with its address.
     """
-    return rows_codec.scratch_size(frame_bytes, stride) if kind == ROWS else max(LZ4_STATE, frame_bytes + 16)
+    return (
+        rows_codec.scratch_size(frame_bytes, stride)
+        if kind == ROWS
+        else max(LZ4_STATE, frame_bytes + 16)
+    )
 
 
 @_entry
 def encode_bytes(
-    kind: int, frames: int, frame_bytes: int, starts: Any, counts: Any, jump: int, size: int, stride: int, target: int,
-    sizes: Any, bound: int, state: int, functions: Any,
-) -> None:  # fmt: skip
-    """Encode chunks of byte frames, as `encode_delta` does; `stride` is the length of a row, `state` has `scratch_bytes`."""
+    kind: int,
+    frames: int,
+    frame_bytes: int,
+    starts: Any,
+    counts: Any,
+    jump: int,
+    size: int,
+    stride: int,
+    target: int,
+    sizes: Any,
+    bound: int,
+    state: int,
+    functions: Any,
+) -> None:
+    """Encode chunks of byte frames, as `encode_delta` does; `stride` is the length of a row,
+    `state` has `scratch_bytes`.
+    """
     for i in range(len(starts)):
         first = frames + starts[i] * frame_bytes
         if kind == ROWS:
-            sizes[i] = rows_codec.encode_chunk(first, frame_bytes, jump, counts[i], size, stride, target, state)
+            sizes[i] = rows_codec.encode_chunk(
+                first, frame_bytes, jump, counts[i], size, stride, target, state
+            )
         else:
             room = bound - 4 * size
-            sizes[i] = _compress_chunk(first, frame_bytes, jump, counts[i], size, target, room, state, functions)
+            sizes[i] = _compress_chunk(
+                first, frame_bytes, jump, counts[i], size, target, room, state, functions
+            )
         target += sizes[i]
 
 
 @inner
 def _compress_chunk(
-    reference: int, frame_bytes: int, jump: int, number: int, size: int, target: int, room: int, state: int, functions: Any
+    reference: int,
+    frame_bytes: int,
+    jump: int,
+    number: int,
+    size: int,
+    target: int,
+    room: int,
+    state: int,
+    functions: Any,
 ) -> int:
-    """Write a chunk of lz4 blocks: where each ends (4 bytes a frame), the first frame, the others with it as dictionary."""
+    """Write a chunk of lz4 blocks: where each ends (4 bytes a frame), the first frame, the others
+    with it as dictionary.
+    """
     begin = target + 4 * size
     position: Any = np.int64(0)
     for t in range(size):
         if t < number:
             source = reference + t * jump * frame_bytes
             if t == 0:
-                position += call_compress(functions[COMPRESS], (source, begin + position, frame_bytes, room - position))
+                position += call_compress(
+                    functions[COMPRESS], (source, begin + position, frame_bytes, room - position)
+                )
             else:
                 call_load_dictionary(functions[LOAD_DICTIONARY], (state, reference, frame_bytes))
                 given = (state, source, begin + position, frame_bytes, room - position, 1)
@@ -165,8 +224,12 @@ def _compress_chunk(
 
 
 @inner
-def _decompress_frame(source: int, t: int, size: int, frame_bytes: int, out: int, held: int, functions: Any) -> bool:
-    """Write frame `t` to `out`; `held` holds the first frame of the chunk. Return whether it is whole."""
+def _decompress_frame(
+    source: int, t: int, size: int, frame_bytes: int, out: int, held: int, functions: Any
+) -> bool:
+    """Write frame `t` to `out`; `held` holds the first frame of the chunk. Return whether it is
+    whole.
+    """
     begin = source + 4 * size
     start = np.int64(read(source + 4 * t - 4) & _LOW) if t else 0
     length = np.int64(read(source + 4 * t) & _LOW) - start
@@ -179,10 +242,24 @@ def _decompress_frame(source: int, t: int, size: int, frame_bytes: int, out: int
 
 @_entry
 def decode_bytes(
-    kind: int, indices: Any, begin: int, end: int, paired: Any, ring: Any, stage: int, addresses: Any, out: int,
-    following: int, frame_bytes: int, stride: int, held: int, functions: Any,
-) -> bool:  # fmt: skip
-    """Do what `decode_delta` does, for byte frames; return whether all could be decoded. `held` has `scratch_bytes`."""
+    kind: int,
+    indices: Any,
+    begin: int,
+    end: int,
+    paired: Any,
+    ring: Any,
+    stage: int,
+    addresses: Any,
+    out: int,
+    following: int,
+    frame_bytes: int,
+    stride: int,
+    held: int,
+    functions: Any,
+) -> bool:
+    """Do what `decode_delta` does, for byte frames; return whether all could be decoded. `held` has
+    `scratch_bytes`.
+    """
     capacity, size, streams, opened, staged = ring[0], ring[1], ring[2], ring[3], ring[4]
     block_frames = size * streams
     held_from, whole = np.int64(0), True
@@ -211,8 +288,12 @@ def decode_bytes(
 
 
 @_entry
-def sizes_of_chunks(kind: int, source: int, stored: Any, counts: Any, features: int, word: int, size: int) -> int:
-    """Return the number of the first chunk that does not take exactly the bytes stored for it, or -1."""
+def sizes_of_chunks(
+    kind: int, source: int, stored: Any, counts: Any, features: int, word: int, size: int
+) -> int:
+    """Return the number of the first chunk that does not take exactly the bytes stored for it, or
+    -1.
+    """
     place = source
     for i in range(len(stored)):
         found: Any = np.int64(0)

@@ -1,4 +1,6 @@
-"""A replay store as arrays and plain values, still compressed, and back; what comes back is checked before it is used."""
+"""A replay store as arrays and plain values, still compressed, and back; what comes back is checked
+before it is used.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Parts:
 
 
 def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
-    """Return the parts of a store as tensors and plain values, which `torch.load` takes with `weights_only` too."""
+    """Return the parts of a store as tensors and plain values, which `torch.load` takes with
+    `weights_only` too.
+    """
     ring = parts.ring
     columns = {
         key: {
@@ -45,18 +49,30 @@ def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
         for key, column in parts.columns.items()
     }
     return {
-        "version": VERSION, "capacity": capacity, "size": ring.size, "streams": ring.streams,
-        "cursor": ring.cursor, "total": ring.total, "columns": columns,
-        "first": [_packed({key: rows.copy() for key, rows in part.items()}) for part in parts.first],
+        "version": VERSION,
+        "capacity": capacity,
+        "size": ring.size,
+        "streams": ring.streams,
+        "cursor": ring.cursor,
+        "total": ring.total,
+        "columns": columns,
+        "first": [
+            _packed({key: rows.copy() for key, rows in part.items()}) for part in parts.first
+        ],
         "kinds": {key: [kind.element, list(kind.shape)] for key, kind in parts.kinds.items()},
         "rounded": {key: rounded.step for key, rounded in parts.rounded.items()},
         "links": {key: _sealed(link.state()) for key, link in parts.links.items()},
-    }  # fmt: skip
+    }
 
 
 def _packed(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-    """Return arrays as tensors; words without a sign as those with one, which every version of torch can load."""
-    signed = {name: array if array.dtype == np.uint8 else array.view(f"i{array.itemsize}") for name, array in arrays.items()}
+    """Return arrays as tensors; words without a sign as those with one, which every version of
+    torch can load.
+    """
+    signed = {
+        name: array if array.dtype == np.uint8 else array.view(f"i{array.itemsize}")
+        for name, array in arrays.items()
+    }
     return {name: torch.from_numpy(array) for name, array in signed.items()}
 
 
@@ -75,8 +91,15 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
 
 def _check_seal(name: str, packed: Mapping[str, Any]) -> None:
     """Raise a StateError unless arrays are as they were packed; older states have no checksum."""
-    arrays = {key: np.asarray(value) for key, value in packed.items() if isinstance(value, torch.Tensor | np.ndarray)}
-    _expect("checksum" not in packed or packed["checksum"] == _checksum(arrays), f"{name} was damaged: its checksum differs")
+    arrays = {
+        key: np.asarray(value)
+        for key, value in packed.items()
+        if isinstance(value, torch.Tensor | np.ndarray)
+    }
+    _expect(
+        "checksum" not in packed or packed["checksum"] == _checksum(arrays),
+        f"{name} was damaged: its checksum differs",
+    )
 
 
 def _pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
@@ -90,7 +113,11 @@ def _pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
     for number in held.tolist():
         column.arena.read(number, blobs[begin : begin + int(sizes[number])])
         begin += int(sizes[number])
-    return {"blobs": blobs, "sizes": sizes, "stage": column.stage[: ring.cursor % ring.block_frames].copy()}
+    return {
+        "blobs": blobs,
+        "sizes": sizes,
+        "stage": column.stage[: ring.cursor % ring.block_frames].copy(),
+    }
 
 
 def read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
@@ -103,39 +130,80 @@ def read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
         return _read_parts(state, capacity)
     except StateError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ConfigError, OverflowError, MemoryError) as error:
-        raise StateError(f"not the state of a replay store: {type(error).__name__}: {error}; nothing was loaded") from error
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ConfigError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise StateError(
+            f"not the state of a replay store: {type(error).__name__}: {error}; nothing was loaded"
+        ) from error
 
 
 def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
     if state["version"] != VERSION:
-        raise StateError(f"a replay store of version {state['version']!r}, expected {VERSION}: update navrl")
+        raise StateError(
+            f"a replay store of version {state['version']!r}, expected {VERSION}: update navrl"
+        )
     if state["capacity"] != capacity:
-        raise StateError(f"a replay store for {state['capacity']} frames, expected {capacity}: make one of that capacity")
+        raise StateError(
+            f"a replay store for {state['capacity']} frames, expected {capacity}: make one of "
+            "that capacity"
+        )
     parts = Parts()
     parts.kinds = {key: _kind(*described) for key, described in state["kinds"].items()}
     parts.rounded = {key: Rounded(step) for key, step in state["rounded"].items()}
-    size, streams, cursor, total = (int(state[name]) for name in ("size", "streams", "cursor", "total"))
+    size, streams, cursor, total = (
+        int(state[name]) for name in ("size", "streams", "cursor", "total")
+    )
     _expect(size in range(8, 65, 8) and 1 <= streams <= capacity and total >= 0, "impossible sizes")
     _expect(cursor == total % capacity, f"the next frame is {cursor}, expected {total % capacity}")
     parts.ring = ring = Ring(capacity, size, streams, cursor, total)
-    stored = {key: Kind("uint32", kind.shape) if key in parts.rounded else kind for key, kind in parts.kinds.items()}
-    for key, packed in [*state["columns"].items(), *((f"next/{key}", link) for key, link in state["links"].items())]:
+    stored = {
+        key: Kind("uint32", kind.shape) if key in parts.rounded else kind
+        for key, kind in parts.kinds.items()
+    }
+    for key, packed in [
+        *state["columns"].items(),
+        *((f"next/{key}", link) for key, link in state["links"].items()),
+    ]:
         _check_seal(key, packed)
-    parts.columns = {key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()}
+    parts.columns = {
+        key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()
+    }
     parts.links = {}
     for key, packed in state["links"].items():
-        _expect(stored.get(f"next/{key}") == stored[key] and key in parts.columns, f"next/{key} cannot be linked")
+        _expect(
+            stored.get(f"next/{key}") == stored[key] and key in parts.columns,
+            f"next/{key} cannot be linked",
+        )
         parts.links[key] = _link(key, stored[key], ring, packed)
     parts.first = [
-        {key: _words(f"first {key}", stored[key], rows, None) for key, rows in part.items()} for part in state["first"]
+        {key: _words(f"first {key}", stored[key], rows, None) for key, rows in part.items()}
+        for part in state["first"]
     ]
     for part in parts.first:
-        _expect(part.keys() == parts.kinds.keys() and len({len(rows) for rows in part.values()}) == 1, "uneven first frames")
-    _expect(not (parts.first and parts.columns) and (not parts.first or total == 0), "first frames beside others")
-    _expect(sum(len(next(iter(part.values()))) for part in parts.first) <= capacity, "too many first frames")
+        _expect(
+            part.keys() == parts.kinds.keys() and len({len(rows) for rows in part.values()}) == 1,
+            "uneven first frames",
+        )
+    _expect(
+        not (parts.first and parts.columns) and (not parts.first or total == 0),
+        "first frames beside others",
+    )
+    _expect(
+        sum(len(next(iter(part.values()))) for part in parts.first) <= capacity,
+        "too many first frames",
+    )
     told = {*parts.columns, *(f"next/{key}" for key in parts.links)}
-    _expect(not parts.columns or told == set(parts.kinds), f"keys {sorted(told)}, expected {sorted(parts.kinds)}")
+    _expect(
+        not parts.columns or told == set(parts.kinds),
+        f"keys {sorted(told)}, expected {sorted(parts.kinds)}",
+    )
     return parts
 
 
@@ -145,7 +213,10 @@ def _expect(holds: bool, found: str) -> None:
 
 
 def _kind(element: str, shape: Any) -> Kind:
-    _expect(element in TORCH_DTYPES and all(type(n) is int and 0 <= n < 1 << 40 for n in shape), f"{element} {shape}")
+    _expect(
+        element in TORCH_DTYPES and all(type(n) is int and 0 <= n < 1 << 40 for n in shape),
+        f"{element} {shape}",
+    )
     return Kind(element, tuple(shape))
 
 
@@ -162,7 +233,9 @@ def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> Array:
 
 
 def _words(name: str, kind: Kind, value: Any, count: int | None) -> Array:
-    return _array(name, value, f"u{kind.word}", (len(value) if count is None else count, kind.features)).copy()
+    return _array(
+        name, value, f"u{kind.word}", (len(value) if count is None else count, kind.features)
+    ).copy()
 
 
 def _column(key: str, kind: Kind, ring: Ring, packed: Mapping[str, Any]) -> RawColumn | ChunkColumn:
@@ -172,7 +245,9 @@ def _column(key: str, kind: Kind, ring: Ring, packed: Mapping[str, Any]) -> RawC
         raw.frames[: ring.length] = _words(key, kind, packed["frames"], ring.length)
         return raw
     if codec.name == "rows":
-        _expect(8 <= codec.parameter <= max(8, kind.nbytes), f"{key}: rows of {codec.parameter} bytes")
+        _expect(
+            8 <= codec.parameter <= max(8, kind.nbytes), f"{key}: rows of {codec.parameter} bytes"
+        )
     column = ChunkColumn(kind, ring, codec)
     opened, staged = divmod(ring.cursor, ring.block_frames)
     column.stage[:staged] = _words(f"{key}: stage", kind, packed["stage"], staged)
@@ -181,7 +256,10 @@ def _column(key: str, kind: Kind, ring: Ring, packed: Mapping[str, Any]) -> RawC
     blobs = _array(f"{key}: chunks", packed["blobs"], "u1", (int(sizes.sum()),))
     numbers, _, counts = ring.chunks_of(0, ring.blocks)
     needed = numbers // ring.streams < (ring.blocks if ring.total >= ring.capacity else opened)
-    _expect(bool((sizes[numbers[needed]] > 0).all()) and int(sizes[numbers].sum()) == len(blobs), f"{key}: missing chunks")
+    _expect(
+        bool((sizes[numbers[needed]] > 0).all()) and int(sizes[numbers].sum()) == len(blobs),
+        f"{key}: missing chunks",
+    )
     held = numbers[sizes[numbers] > 0]
     padded = np.concatenate([blobs, np.zeros(PADDING, np.uint8)])
     wrong = codec.check(padded, sizes[held], counts[sizes[numbers] > 0])
@@ -194,8 +272,17 @@ def _link(key: str, kind: Kind, ring: Ring, packed: Mapping[str, Any]) -> Link:
     link = Link(kind, ring)
     slots = packed["slots"]
     slots = _array(f"{key}: exceptions", slots, "i8", (len(slots),))
-    _expect(len(slots) == 0 or (slots.min() >= 0 and slots.max() < ring.length), f"{key}: exceptions of no frames")
+    _expect(
+        len(slots) == 0 or (slots.min() >= 0 and slots.max() < ring.length),
+        f"{key}: exceptions of no frames",
+    )
     _expect(len(np.unique(slots)) == len(slots), f"{key}: exceptions that repeat")
     tail = _words(f"{key}: tail", kind, packed["tail"], ring.streams)
-    link.load({"slots": slots, "frames": _words(f"{key}: exceptions", kind, packed["frames"], len(slots)), "tail": tail})
+    link.load(
+        {
+            "slots": slots,
+            "frames": _words(f"{key}: exceptions", kind, packed["frames"], len(slots)),
+            "tail": tail,
+        }
+    )
     return link

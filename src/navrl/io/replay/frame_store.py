@@ -1,10 +1,12 @@
-"""A compressed replay: a ring of frames that takes a fraction of their memory and gives random batches at full speed.
+"""A compressed replay: a ring of frames that takes a fraction of their memory and gives random
+batches at full speed.
 
     store = FrameStore(1_000_000)
-    store.extend({"observation": ..., "action": ..., "reward": ..., "terminated": ..., "next/observation": ...})
-    batch = store.sample(256, generator)
+    store.extend({"observation": ..., "action": ..., "reward": ..., "terminated": ...,
+    "next/observation": ...}) batch = store.sample(256, generator)
 
-Lossless unless a key is given to `Rounded`. `next/X` costs nothing where it is the `X` of a later frame.
+Lossless unless a key is given to `Rounded`. `next/X` costs nothing where it is the `X` of a later
+frame.
 """
 
 from __future__ import annotations
@@ -22,8 +24,25 @@ from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError, shown
 from navrl.io.container.thread_pool import TaskThreads, usable_cores
 from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring
-from navrl.io.replay.frame_codecs import CODEC_NAMES, Array, Kind, Rounded, choose_codec, find_codec, given_codec, rounded_keys
-from navrl.io.replay.frame_input import as_indices, as_tensor, as_words, check_kinds, common_length, in_one, length_of
+from navrl.io.replay.frame_codecs import (
+    CODEC_NAMES,
+    Array,
+    Kind,
+    Rounded,
+    choose_codec,
+    find_codec,
+    given_codec,
+    rounded_keys,
+)
+from navrl.io.replay.frame_input import (
+    as_indices,
+    as_tensor,
+    as_words,
+    check_kinds,
+    common_length,
+    in_one,
+    length_of,
+)
 from navrl.io.replay.frame_state import pack_parts, read_parts
 from navrl.io.replay.links import Link, alike
 from navrl.io.replay.workers import Workers
@@ -41,19 +60,25 @@ Codecs = Mapping[str, "str | Rounded"]
 class FrameStore:
     """A ring of frames, the oldest of which give way when it is full.
 
-    A frame is one row of every key. Keys may be nested (`next/observation`). What a key holds (element type and shape) is
-    set by the first frames; so is its codec, unless it is given in `codecs` (`raw`, `delta`, `rows`, `lz4`, `Rounded(step)`).
+    A frame is one row of every key. Keys may be nested (`next/observation`). What a key holds
+    (element type and shape) is set by the first frames; so is its codec, unless it is given in
+    `codecs` (`raw`, `delta`, `rows`, `lz4`, `Rounded(step)`).
 
-    `streams` is how many environments take turns: with N of them, frame i + N follows frame i. It is found out from the
-    first frames if they have a `next/X`.
+    `streams` is how many environments take turns: with N of them, frame i + N follows frame i. It
+    is found out from the first frames if they have a `next/X`.
 
     One thread may write while others read: a batch never shows half a frame.
     """
 
     def __init__(
-        self, capacity: int, *, chunk: int = CHUNK, codecs: Codecs | None = None, streams: int | None = None,
+        self,
+        capacity: int,
+        *,
+        chunk: int = CHUNK,
+        codecs: Codecs | None = None,
+        streams: int | None = None,
         threads: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         capacity = whole_number("capacity", capacity, 1, 1 << 40)
         if chunk not in range(8, 65, 8):
             raise ConfigError(f"chunk={chunk!r}: expected 8, 16, 24, ... or 64 frames")
@@ -92,21 +117,29 @@ class FrameStore:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """How every key is stored: the name of a codec, or `next frame`; empty until the first frames have come."""
-        names = {key: column.codec.name if column.codec else "raw" for key, column in self.columns.items()}
+        """How every key is stored: the name of a codec, or `next frame`; empty until the first
+        frames have come.
+        """
+        names = {
+            key: column.codec.name if column.codec else "raw"
+            for key, column in self.columns.items()
+        }
         return {key: names.get(key, "next frame") for key in self.kinds} if names else {}
 
     def nbytes(self) -> int:
         """Return the bytes of memory that the frames take, with all tables."""
         with self._lock:
             parts = [*self.columns.values(), *self.links.values()]
-            return sum(part.nbytes() for part in parts) + sum(w.nbytes for frames in self.first for w in frames.values())
+            return sum(part.nbytes() for part in parts) + sum(
+                w.nbytes for frames in self.first for w in frames.values()
+            )
 
     def extend(self, frames: Mapping[str, Any]) -> Tensor:
         """Write frames behind the last; return their indices.
 
         Raises:
-            ReplayError: keys, element types or shapes are not those of the first frames; nothing was stored.
+            ReplayError: keys, element types or shapes are not those of the first frames; nothing
+                was stored.
         """
         with self._writing:
             words, count = self._words(frames)
@@ -122,32 +155,44 @@ class FrameStore:
             self._begin(words)
 
     def set(self, indices: Any, frames: Mapping[str, Any]) -> None:
-        """Write frames at indices: where the next would go, as `extend` does, or over frames that are held.
+        """Write frames at indices: where the next would go, as `extend` does, or over frames that
+        are held.
 
         Rewriting is slow for compressed keys: their chunks are decoded and encoded again.
 
         Raises:
-            ReplayError: keys, element types or shapes are not those of the first frames; nothing was stored.
-            ReplayIndexError: an index is neither that of a frame nor that of the next; nothing was stored.
+            ReplayError: keys, element types or shapes are not those of the first frames; nothing
+                was stored.
+            ReplayIndexError: an index is neither that of a frame nor that of the next; nothing was
+                stored.
         """
         with self._writing:
             slots = as_indices(indices)
-            ends = np.maximum.accumulate([len(self), *(slots[:-1] + 1)])  # how many there are when it is a slot's turn
+            # how many there are when it is a slot's turn
+            ends = np.maximum.accumulate([len(self), *(slots[:-1] + 1)])
             self._check_held(slots, np.minimum(ends[: len(slots)] + 1, self.capacity))
             words, count = self._words(frames, due=len(slots))
             while count:
                 ahead = slots == (self.cursor + np.arange(count)) % self.capacity
                 appended = bool(ahead[0])
-                taken = int(np.argmin(ahead)) or count if appended else int(np.argmax(slots == self.cursor)) or count
+                taken = (
+                    int(np.argmin(ahead)) or count
+                    if appended
+                    else int(np.argmax(slots == self.cursor)) or count
+                )
                 part = {key: rows[:taken] for key, rows in words.items()}
                 self._add(part, taken) if appended else self._change(slots[:taken], part)
-                slots, words, count = slots[taken:], {key: rows[taken:] for key, rows in words.items()}, count - taken
+                slots = slots[taken:]
+                words = {key: rows[taken:] for key, rows in words.items()}
+                count = count - taken
 
     def update(self, indices: Any, frames: Mapping[str, Any]) -> None:
-        """Rewrite some keys of frames that are held; as fast as writing for keys that are kept `raw`.
+        """Rewrite some keys of frames that are held; as fast as writing for keys that are kept
+        `raw`.
 
         Raises:
-            ReplayError: a key, its element type or its shape is not that of the frames; nothing was changed.
+            ReplayError: a key, its element type or its shape is not that of the frames; nothing was
+                changed.
             ReplayIndexError: an index is not that of a frame that is held.
         """
         with self._writing:
@@ -157,7 +202,8 @@ class FrameStore:
 
     def _change(self, slots: Array, words: dict[str, Array]) -> None:
         self._check_held(slots)
-        _, last = np.unique(slots[::-1], return_index=True)  # of frames for one index the last counts
+        # of frames for one index the last counts
+        _, last = np.unique(slots[::-1], return_index=True)
         chosen = len(slots) - 1 - last
         slots, words = slots[chosen], {key: rows[chosen] for key, rows in words.items()}
         with self._lock:
@@ -184,8 +230,12 @@ class FrameStore:
         for key in self.columns.keys() & words.keys():
             self.columns[key].write(slots, words[key])
 
-    def _words(self, frames: Mapping[str, Any], *, some: bool = False, due: int | None = None) -> tuple[dict[str, Array], int]:
-        """Return frames as rows of whole numbers by key, and how many there are; of some keys, or of all."""
+    def _words(
+        self, frames: Mapping[str, Any], *, some: bool = False, due: int | None = None
+    ) -> tuple[dict[str, Array], int]:
+        """Return frames as rows of whole numbers by key, and how many there are; of some keys, or
+        of all.
+        """
         if not hasattr(frames, "items") or not frames:
             raise ReplayError(f"frames are {shown(frames)}; expected arrays by name")
         kinds, words = {}, {}
@@ -246,7 +296,11 @@ class FrameStore:
 
     def _linkable(self) -> list[str]:
         """Return the X whose `next/X` is of the same kind, and rounded alike."""
-        same = [key for key, kind in self.kinds.items() if kind.nbytes and self.kinds.get(f"next/{key}") == kind]
+        same = [
+            key
+            for key, kind in self.kinds.items()
+            if kind.nbytes and self.kinds.get(f"next/{key}") == kind
+        ]
         return [key for key in same if self.rounded.get(key) == self.rounded.get(f"next/{key}")]
 
     def _open(self, streams: int) -> None:
@@ -271,7 +325,9 @@ class FrameStore:
         elif given is not None:
             codec = find_codec(given, kind, ring.size)
         else:
-            _, starts, counts = ring.chunks_of(0, min(ring.blocks, max(1, len(words) // ring.block_frames)))
+            _, starts, counts = ring.chunks_of(
+                0, min(ring.blocks, max(1, len(words) // ring.block_frames))
+            )
             counts = np.minimum(counts, (len(words) - starts + ring.streams - 1) // ring.streams)
             tried = np.flatnonzero(counts > 0)[:8]
             codec = choose_codec(kind, ring.size, words, starts[tried], counts[tried], ring.streams)
@@ -287,22 +343,39 @@ class FrameStore:
             if staged or count - done < left:
                 taken, blocks = min(left, count - done), 0
             else:
-                blocks = max(1, min(MANY, count - done, self.capacity - ring.cursor) // ring.block_frames)
+                blocks = max(
+                    1, min(MANY, count - done, self.capacity - ring.cursor) // ring.block_frames
+                )
                 taken = min(blocks * ring.block_frames, self.capacity - ring.cursor)
-            self._append_piece({key: rows[done : done + taken] for key, rows in words.items()}, block, staged, taken, blocks)
+            self._append_piece(
+                {key: rows[done : done + taken] for key, rows in words.items()},
+                block,
+                staged,
+                taken,
+                blocks,
+            )
             done += taken
 
-    def _append_piece(self, words: dict[str, Array], block: int, staged: int, count: int, blocks: int) -> None:
+    def _append_piece(
+        self, words: dict[str, Array], block: int, staged: int, count: int, blocks: int
+    ) -> None:
         ring = self.ring
-        compressed = {key: column for key, column in self.columns.items() if isinstance(column, ChunkColumn)}
+        compressed = {
+            key: column for key, column in self.columns.items() if isinstance(column, ChunkColumn)
+        }
         closes = blocks or staged + count == ring.frames_of(block)
         for key, chunks in compressed.items():
             if not blocks:  # not yet visible: readers know how many frames of the stage are
                 chunks.stage[staged : staged + count] = words[key]
         encoded = {}
         if closes:
-            sources = {key: words[key] if blocks else column.stage for key, column in compressed.items()}
-            encoded = {key: column.encode(block, blocks or 1, sources[key]) for key, column in compressed.items()}
+            sources = {
+                key: words[key] if blocks else column.stage for key, column in compressed.items()
+            }
+            encoded = {
+                key: column.encode(block, blocks or 1, sources[key])
+                for key, column in compressed.items()
+            }
         with self._lock:
             for name, link in self.links.items():
                 link.append(words[name], words[f"next/{name}"])
@@ -330,7 +403,9 @@ class FrameStore:
             words = self._read(slots, keys)
         return {key: self._tensor(key, rows) for key, rows in words.items()}
 
-    def sample(self, batch_size: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def sample(
+        self, batch_size: int, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
         """Return frames drawn at random, all equally likely, with replacement.
 
         Raises:
@@ -346,7 +421,8 @@ class FrameStore:
     def batches(
         self, batch_size: int, generator: torch.Generator | None = None, *, ahead: int = 2
     ) -> Iterator[dict[str, Tensor]]:
-        """Yield batches without end, `ahead` of them drawn by a thread while you work on the one before.
+        """Yield batches without end, `ahead` of them drawn by a thread while you work on the one
+        before.
 
         The store must hold frames. They may be older than the last written by as many batches.
         """
@@ -369,7 +445,8 @@ class FrameStore:
             out = found[key] = np.empty((len(slots), column.kind.features), column.dtype)
             paired, following = np.zeros(len(slots), np.uint8), out
             if link is not None:
-                paired, following = link.paired(slots), np.empty((len(slots), column.kind.features), column.dtype)
+                paired = link.paired(slots)
+                following = np.empty((len(slots), column.kind.features), column.dtype)
                 found[f"next/{key}"] = following
             column.read(slots, paired, out, following, self._workers.split)
             if link is not None:
@@ -379,17 +456,25 @@ class FrameStore:
     def _tensor(self, key: str, words: Array) -> Tensor:
         kind = self.kinds[key]
         if key in self.rounded:
-            return torch.from_numpy(self.rounded[key].from_whole(words, kind.element)).view(len(words), *kind.shape)
+            return torch.from_numpy(self.rounded[key].from_whole(words, kind.element)).view(
+                len(words), *kind.shape
+            )
         return as_tensor(kind, words)
 
     def _check_held(self, slots: Array, ends: Array | None = None) -> None:
-        """Raise a ReplayIndexError for a slot that is not below the end, or not below its own end."""
+        """Raise a ReplayIndexError for a slot that is not below the end, or not below its own
+        end.
+        """
         wrong = slots[(slots < 0) | (slots >= (len(self) if ends is None else ends))]
         if len(wrong):
-            raise ReplayIndexError(f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}")
+            raise ReplayIndexError(
+                f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}"
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as arrays and plain values, still compressed; a checkpoint can hold it."""
+        """Return everything as arrays and plain values, still compressed; a checkpoint can hold
+        it.
+        """
         with self._writing, self._lock:
             return pack_parts(self, self.capacity)
 

@@ -1,10 +1,12 @@
-"""Images and sequences of images as bytes that say what they are: any array, element type and shape; no pickle.
+"""Images and sequences of images as bytes that say what they are: any array, element type and
+shape; no pickle.
 
     data = compress_image(grid, level=9)    # NumPy array, tensor, or PIL image
     grid = decompress_image(data)           # equal, bit for bit
 
-The bytes: `NVI1`, one byte for what it was (0 array, 1 tensor, 2 PIL image), one for the element type, one for the codec,
-one for the number of axes, the lengths of the axes (8 bytes each), for a PIL image its mode (8 bytes), and the data.
+The bytes: `NVI1`, one byte for what it was (0 array, 1 tensor, 2 PIL image), one for the element
+type, one for the codec, one for the number of axes, the lengths of the axes (8 bytes each), for a
+PIL image its mode (8 bytes), and the data.
 """
 
 from __future__ import annotations
@@ -44,13 +46,17 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
         ConfigError: there is no such codec or level.
     """
     if isinstance(level, str):
-        raise ConfigError(f"level is {shown(level)}; expected a number: a codec is named as codec={shown(level)}")
+        raise ConfigError(
+            f"level is {shown(level)}; expected a number: a codec is named as codec={shown(level)}"
+        )
     if level is not None:
         level = whole_number("level", level, 0, MAX_LEVEL)
     coder = find_file_codec(codec)
     what, element, shape, mode, raw = _taken_apart(image)
     head = _HEAD.pack(MAGIC, what, _ELEMENTS.index(element), _CODEC_NAMES.index(codec), len(shape))
-    head += struct.pack(f"<{len(shape)}Q", *shape) + (mode.encode().ljust(8, b"\0") if what == PICTURE else b"")
+    head += struct.pack(f"<{len(shape)}Q", *shape) + (
+        mode.encode().ljust(8, b"\0") if what == PICTURE else b""
+    )
     parts = coder.encode(raw, element, level, np.empty(raw.size, np.uint8)) if raw.size else []
     return b"".join([head, *(bytes(part) for part in parts)])
 
@@ -60,17 +66,27 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
 
     Raises:
         ConfigError: these are no bytes.
-        ContainerError: the bytes are not of `compress_image`, are damaged, or stand for more than `largest` bytes.
+        ContainerError: the bytes are not of `compress_image`, are damaged, or stand for more than
+            `largest` bytes.
     """
     try:
         stored = np.frombuffer(data, np.uint8)
     except TypeError as error:
-        raise ConfigError(f"data is {shown(data)}; expected the bytes that compress_image returned") from error
+        raise ConfigError(
+            f"data is {shown(data)}; expected the bytes that compress_image returned"
+        ) from error
     if stored.size < _HEAD.size:
-        raise ContainerError(f"{stored.size} bytes are no compressed image: expected at least {_HEAD.size}")
+        raise ContainerError(
+            f"{stored.size} bytes are no compressed image: expected at least {_HEAD.size}"
+        )
     magic, what, element_number, codec_number, axes = _HEAD.unpack_from(stored.data)
     position = _HEAD.size + 8 * axes + (8 if what == PICTURE else 0)
-    known = what <= PICTURE and element_number < len(_ELEMENTS) and codec_number < len(_CODEC_NAMES) and axes <= MAX_AXES
+    known = (
+        what <= PICTURE
+        and element_number < len(_ELEMENTS)
+        and codec_number < len(_CODEC_NAMES)
+        and axes <= MAX_AXES
+    )
     if magic != MAGIC or not known or stored.size < position:
         raise ContainerError("bytes that compress_image did not make, or that were cut short")
     shape = struct.unpack_from(f"<{axes}Q", stored.data, _HEAD.size)
@@ -79,29 +95,51 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
     for length in shape:
         size *= length
     if size > largest or size > (stored.size - position) * MAX_EXPANSION:
-        raise ContainerError(f"a compressed image that claims {size} bytes: more than is allowed, or than it can hold")
+        raise ContainerError(
+            f"a compressed image that claims {size} bytes: more than is allowed, or than it "
+            "can hold"
+        )
     raw = np.empty(size, np.uint8)
     if size:
         CODECS[_CODEC_NAMES[codec_number]].decode(stored[position:], raw, element)
-    mode = bytes(stored[position - 8 : position]).rstrip(b"\0").decode("ascii", "replace") if what == PICTURE else ""
+    mode = (
+        bytes(stored[position - 8 : position]).rstrip(b"\0").decode("ascii", "replace")
+        if what == PICTURE
+        else ""
+    )
     try:
         return _put_together(what, element, shape, mode, raw)
     except NavrlError:
         raise
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # axes that no array can have
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RuntimeError,
+    ) as error:  # axes that no array can have
         raise ContainerError(f"a compressed image of shape {shape}: {error}") from error
 
 
 def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") -> bytes:
-    """Return a sequence of images of one kind as bytes: an array (T, ...), or a list of images. They are coded together."""
+    """Return a sequence of images of one kind as bytes: an array (T, ...), or a list of images.
+    They are coded together.
+    """
     if isinstance(images, np.ndarray | torch.Tensor):
         if not images.ndim:
-            raise ReplayError("a single number is no sequence of images; expected an array whose first axis counts them")
+            raise ReplayError(
+                "a single number is no sequence of images; expected an array whose first axis "
+                "counts them"
+            )
         return compress_image(images, level, codec)
     if not isinstance(images, Sequence) or not images:
-        raise ReplayError(f"found {type(images).__name__}, expected an array (T, ...), or a list of images that is not empty")
+        raise ReplayError(
+            f"found {type(images).__name__}, expected an array (T, ...), or a list of images "
+            "that is not empty"
+        )
     if len({_taken_apart(image)[:4] for image in images}) > 1:
-        raise ReplayError("images of different kinds, element types or shapes; expected all to be alike")
+        raise ReplayError(
+            "images of different kinds, element types or shapes; expected all to be alike"
+        )
     if isinstance(images[0], torch.Tensor):
         return compress_image(torch.stack(list(images)), level, codec)
     return compress_image(np.stack([np.asarray(image) for image in images]), level, codec)
@@ -130,7 +168,9 @@ def decompress_image_seq(
         raise ContainerError("the bytes hold one image, expected a sequence: use decompress_image")
     count, *stored = images.shape
     if not isinstance(image_shape, Iterable | None):
-        raise ConfigError(f"image_shape is {shown(image_shape)}; expected lengths, such as (1, 64, 64)")
+        raise ConfigError(
+            f"image_shape is {shown(image_shape)}; expected lengths, such as (1, 64, 64)"
+        )
     shape = stored if image_shape is None else [int(length) for length in image_shape]
     found = _element_name(images.dtype)
     held = (count, [length for length in stored if length != 1], found)
@@ -155,33 +195,56 @@ def _element_name(dtype: Any) -> str:
         raise ConfigError(f"dtype={dtype!r}: expected {expected}") from error
 
 
-def _taken_apart(image: Any) -> tuple[int, str, tuple[int, ...], str, np.ndarray[Any, np.dtype[np.uint8]]]:
+def _taken_apart(
+    image: Any,
+) -> tuple[int, str, tuple[int, ...], str, np.ndarray[Any, np.dtype[np.uint8]]]:
     """Return what an image is, its element type, shape, mode, and bytes."""
     if isinstance(image, torch.Tensor):
         element = NAME_OF_TORCH_DTYPE.get(image.dtype)
         if element is None:
-            raise ReplayError(f"a tensor of {image.dtype} cannot be compressed; expected numbers or booleans")
+            raise ReplayError(
+                f"a tensor of {image.dtype} cannot be compressed; expected numbers or booleans"
+            )
         raw = tensor_bytes(image)
         return TENSOR, element, tuple(image.shape), "", raw
     mode = "" if isinstance(image, np.ndarray) else getattr(image, "mode", "")
     if mode and mode not in PICTURE_MODES:
-        raise ReplayError(f"an image of mode {mode!r}; expected one of {', '.join(PICTURE_MODES)}: image.convert('RGB')")
+        raise ReplayError(
+            f"an image of mode {mode!r}; expected one of {', '.join(PICTURE_MODES)}: "
+            "image.convert('RGB')"
+        )
     if not mode and not isinstance(image, np.ndarray | np.generic):
-        raise ReplayError(f"{type(image).__name__} is no image; expected a NumPy array, a tensor or a PIL image")
+        raise ReplayError(
+            f"{type(image).__name__} is no image; expected a NumPy array, a tensor or a PIL image"
+        )
     array = np.asarray(image)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     element = NAME_OF_NUMPY_DTYPE.get(array.dtype)
     if element is None:
-        raise ReplayError(f"an array of {array.dtype} cannot be compressed; expected numbers or booleans")
-    return PICTURE if mode else ARRAY, element, array.shape, mode, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        raise ReplayError(
+            f"an array of {array.dtype} cannot be compressed; expected numbers or booleans"
+        )
+    return (
+        PICTURE if mode else ARRAY,
+        element,
+        array.shape,
+        mode,
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8),
+    )
 
 
 def _put_together(what: int, element: str, shape: tuple[int, ...], mode: str, raw: Any) -> Any:
     if what == TENSOR:
         if element not in TORCH_DTYPES:
-            raise ContainerError(f"a tensor of {element}, which this version of torch does not have")
+            raise ContainerError(
+                f"a tensor of {element}, which this version of torch does not have"
+            )
         dtype = TORCH_DTYPES[element]
-        return torch.from_numpy(raw).view(dtype).view(shape) if raw.size else torch.empty(shape, dtype=dtype)
+        return (
+            torch.from_numpy(raw).view(dtype).view(shape)
+            if raw.size
+            else torch.empty(shape, dtype=dtype)
+        )
     if element not in NUMPY_DTYPES:
         raise ContainerError(f"an array of {element}, which NumPy does not have")
     array = raw.view(NUMPY_DTYPES[element]).reshape(shape)

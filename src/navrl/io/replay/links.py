@@ -1,7 +1,9 @@
-"""The `next/X` of frames, stored once: it is the `X` of the next frame of the same stream, except where it is not.
+"""The `next/X` of frames, stored once: it is the `X` of the next frame of the same stream, except
+where it is not.
 
-Whether it is, is found by comparing every bit when that next frame comes. The exceptions (ends of episodes, mostly) are
-kept as they are. The last frame of every stream has no next frame yet: its `next/X` waits in the tail.
+Whether it is, is found by comparing every bit when that next frame comes. The exceptions (ends of
+episodes, mostly) are kept as they are. The last frame of every stream has no next frame yet: its
+`next/X` waits in the tail.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from navrl.io.replay.frame_kernels import unequal_rows
 
 __all__ = ["Link", "alike"]
 
-ENTRY = 200  # bytes that an exception takes beside its frame: a key and a value of a dict, and the head of an array
+# bytes that an exception takes beside its frame: a key and a value of a dict, and the head of an
+# array
+ENTRY = 200
 
 
 def alike(words: Mapping[str, Array], name: str, streams: int) -> float:
-    """Return for which share of the frames `next/X` is the X of the frame after, in the same of some streams."""
+    """Return for which share of the frames `next/X` is the X of the frame after, in the same of
+    some streams.
+    """
     differs = _unequal(words[name][streams:], words[f"next/{name}"][:-streams])
     return 1.0 - float(differs.mean()) if len(differs) else 0.0
 
@@ -30,12 +36,20 @@ def _unequal(frames: Array, others: Array) -> Array:
     """Return which of so many frames as there are others differ from them in any bit."""
     unequal = np.zeros(len(others), bool)
     if others.size:
-        unequal_rows(frames.ctypes.data, others.ctypes.data, len(others), others.nbytes // len(others), unequal)
+        unequal_rows(
+            frames.ctypes.data,
+            others.ctypes.data,
+            len(others),
+            others.nbytes // len(others),
+            unequal,
+        )
     return unequal
 
 
 class Link:
-    """Where the `next/X` of every frame is: in the next frame, in the tail, or among the exceptions."""
+    """Where the `next/X` of every frame is: in the next frame, in the tail, or among the
+    exceptions.
+    """
 
     def __init__(self, kind: Kind, ring: Ring) -> None:
         self.kind, self._ring = kind, ring
@@ -44,7 +58,9 @@ class Link:
         self.exceptions: dict[int, Array] = {}
 
     def append(self, frames: Array, nexts: Array) -> None:
-        """Note frames that are about to be written at the cursor, with their `next/X`; the ring has not moved yet."""
+        """Note frames that are about to be written at the cursor, with their `next/X`; the ring has
+        not moved yet.
+        """
         ring, count = self._ring, len(frames)
         streams, capacity = ring.streams, ring.capacity
         slots = (ring.cursor + np.arange(count)) % capacity
@@ -54,11 +70,15 @@ class Link:
         differs = np.zeros(count, bool)
         differs[first : first + len(waiting)] = _unequal(frames[first:], waiting)
         differs[streams:] = _unequal(frames[streams:], nexts[: max(0, count - streams)])
-        differs[: max(0, count + streams - capacity)] = False  # their places are overwritten by these very frames
+        differs[: max(0, count + streams - capacity)] = (
+            False  # their places are overwritten by these very frames
+        )
         for row in np.flatnonzero(differs).tolist():
             slot = int((ring.cursor + row - streams) % capacity)
             self.apart[slot] = True
-            self.exceptions[slot] = (waiting[row - first] if row < streams else nexts[row - streams]).copy()
+            self.exceptions[slot] = (
+                waiting[row - first] if row < streams else nexts[row - streams]
+            ).copy()
         last = np.arange(max(0, count - streams), count)
         self.tail[(ring.total + last) % streams] = nexts[last]
 
@@ -84,12 +104,16 @@ class Link:
 
     def nbytes(self) -> int:
         """Return the bytes held."""
-        return self.apart.nbytes + self.tail.nbytes + len(self.exceptions) * (self.kind.nbytes + ENTRY)
+        return (
+            self.apart.nbytes + self.tail.nbytes + len(self.exceptions) * (self.kind.nbytes + ENTRY)
+        )
 
     def state(self) -> dict[str, Any]:
         """Return everything as arrays."""
         slots = sorted(self.exceptions)
-        frames = np.stack([self.exceptions[slot] for slot in slots]) if slots else self.tail[:0].copy()
+        frames = (
+            np.stack([self.exceptions[slot] for slot in slots]) if slots else self.tail[:0].copy()
+        )
         return {"tail": self.tail.copy(), "slots": np.array(slots, np.int64), "frames": frames}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -100,9 +124,13 @@ class Link:
         self.apart[state["slots"]] = True
 
     def _in_tail(self, indices: Array) -> tuple[Array, Array]:
-        """Return the rows of the tail in which the `next/X` of frames would be, and whether they are there."""
+        """Return the rows of the tail in which the `next/X` of frames would be, and whether they
+        are there.
+        """
         age = (self._ring.cursor - 1 - indices) % self._ring.capacity
-        return (self._ring.total - 1 - age) % self._ring.streams, age < min(self._ring.streams, self._ring.total)
+        return (self._ring.total - 1 - age) % self._ring.streams, age < min(
+            self._ring.streams, self._ring.total
+        )
 
     def _forget(self, slots: Array) -> None:
         for slot in slots[self.apart[slots]].tolist():

@@ -1,13 +1,16 @@
-"""The codec `rows`: grids and images of bytes, each row told by the row above it. Every frame stands for itself.
+"""The codec `rows`: grids and images of bytes, each row told by the row above it. Every frame
+stands for itself.
 
-Bytes are replaced by their ranks among the values that the chunk uses, so that neighbouring levels differ by one
-whatever their values are. Eight neighbours whose ranks equal those above take one bit; others are differences packed
-into as few bits as the largest needs. All eight are computed at once, in one word.
+Bytes are replaced by their ranks among the values that the chunk uses, so that neighbouring levels
+differ by one whatever their values are. Eight neighbours whose ranks equal those above take one
+bit; others are differences packed into as few bits as the largest needs. All eight are computed at
+once, in one word.
 
-A chunk: 32 bytes, one bit for each byte value that is used (0 always is); 1 byte, how many of the lowest values are
-ranked from 0 up, the others being ranked down from 255 (occupied = 255 and free = 0 are then neighbours); 4 bytes a
-frame, where it ends, counted from the end of this table; the frames. A frame: one bit a group of eight (1 = differs from
-the row above); 4 bits for each that does, its width less one; then as many bytes as the width, for each that does.
+A chunk: 32 bytes, one bit for each byte value that is used (0 always is); 1 byte, how many of the
+lowest values are ranked from 0 up, the others being ranked down from 255 (occupied = 255 and free =
+0 are then neighbours); 4 bytes a frame, where it ends, counted from the end of this table; the
+frames. A frame: one bit a group of eight (1 = differs from the row above); 4 bits for each that
+does, its width less one; then as many bytes as the width, for each that does.
 """
 
 from __future__ import annotations
@@ -26,9 +29,16 @@ from navrl.io.container.words import (
     trailing_zeros,
     write,
     write_byte,
-)  # fmt: skip
+)
 
-__all__ = ["chunk_bound", "chunk_size", "decode_frame", "encode_chunk", "load_ranks", "scratch_size"]
+__all__ = [
+    "chunk_bound",
+    "chunk_size",
+    "decode_frame",
+    "encode_chunk",
+    "load_ranks",
+    "scratch_size",
+]
 
 PALETTE = 33  # bytes before the table of frames
 _ONE, _NONE, _ALL = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -95,8 +105,12 @@ def _gather(x: Any, width: Any) -> Any:
     """Return eight bytes, all below 2**width, side by side."""
     one, two, four = _masks(width)
     x = (x & one) | ((x >> (np.uint64(8) - width)) & (one << width))
-    x = (x & two) | ((x >> (np.uint64(16) - width * np.uint64(2))) & (two << (width * np.uint64(2))))
-    return (x & four) | ((x >> (np.uint64(32) - width * np.uint64(4))) & (four << (width * np.uint64(4))))
+    x = (x & two) | (
+        (x >> (np.uint64(16) - width * np.uint64(2))) & (two << (width * np.uint64(2)))
+    )
+    return (x & four) | (
+        (x >> (np.uint64(32) - width * np.uint64(4))) & (four << (width * np.uint64(4)))
+    )
 
 
 @inner
@@ -104,7 +118,9 @@ def _look_up(table: int, word: Any) -> Any:
     """Return eight bytes replaced by those of a table of 256."""
     result = _NONE
     for i in range(8):
-        result |= read_byte(table + np.int64((word >> np.uint64(8 * i)) & _BYTE)) << np.uint64(8 * i)
+        result |= read_byte(table + np.int64((word >> np.uint64(8 * i)) & _BYTE)) << np.uint64(
+            8 * i
+        )
     return result
 
 
@@ -127,7 +143,14 @@ def load_ranks(source: int, table: int) -> None:
 
 @inner
 def _choose_ranks(
-    frames: int, frame_bytes: int, jump: int, number: int, stride: int, target: int, values: int, table: int
+    frames: int,
+    frame_bytes: int,
+    jump: int,
+    number: int,
+    stride: int,
+    target: int,
+    values: int,
+    table: int,
 ) -> None:
     """Write the palette of a chunk, and fill `table` with the rank of every value."""
     seen, crossings = np.zeros(256, np.int64), np.zeros(258, np.int64)
@@ -139,7 +162,8 @@ def _choose_ranks(
             if word == above:
                 continue
             for i in range(0, 64, 8):
-                value, other = np.int64((word >> np.uint64(i)) & _BYTE), np.int64((above >> np.uint64(i)) & _BYTE)
+                value = np.int64((word >> np.uint64(i)) & _BYTE)
+                other = np.int64((above >> np.uint64(i)) & _BYTE)
                 seen[value] = 1
                 if t == 0:
                     crossings[min(value, other) + 1] += 1
@@ -151,7 +175,9 @@ def _choose_ranks(
     for level in range(256):
         ranks[level] = total
         if seen[level]:
-            write_byte(target + level // 8, read_byte(target + level // 8) | (_ONE << np.uint64(level % 8)))
+            write_byte(
+                target + level // 8, read_byte(target + level // 8) | (_ONE << np.uint64(level % 8))
+            )
             total += 1
     best, fewest, running = total - 1, np.int64(1) << 60, np.int64(0)
     for level in range(1, 256):
@@ -166,9 +192,17 @@ def _choose_ranks(
 
 @inner
 def encode_chunk(
-    frames: int, frame_bytes: int, jump: int, number: int, size: int, stride: int, target: int, scratch: int
+    frames: int,
+    frame_bytes: int,
+    jump: int,
+    number: int,
+    size: int,
+    stride: int,
+    target: int,
+    scratch: int,
 ) -> int:
-    """Write `number` frames, `jump` rows from one to the next, as a chunk of `size`; return the bytes written.
+    """Write `number` frames, `jump` rows from one to the next, as a chunk of `size`; return the
+    bytes written.
 
     Frames that are missing take no bytes.
     """
@@ -186,12 +220,17 @@ def encode_chunk(
         if t < number:
             copy_bytes(values, frames + t * jump * frame_bytes, frame_bytes)
             position = _encode_frame(values, ranks, groups, stride, position, packed, scratch)
-        write(target + PALETTE + 4 * t, np.uint64(position - begin) | (read(target + PALETTE + 4 * t + 4) << np.uint64(32)))
+        write(
+            target + PALETTE + 4 * t,
+            np.uint64(position - begin) | (read(target + PALETTE + 4 * t + 4) << np.uint64(32)),
+        )
     return position - target
 
 
 @inner
-def _encode_frame(values: int, ranks: int, groups: int, stride: int, target: int, packed: int, table: int) -> int:
+def _encode_frame(
+    values: int, ranks: int, groups: int, stride: int, target: int, packed: int, table: int
+) -> int:
     widths = target + (groups + 7) // 8
     end: Any = packed
     count, differing = 0, _NONE
@@ -209,7 +248,10 @@ def _encode_frame(values: int, ranks: int, groups: int, stride: int, target: int
             write(end, _gather(z, width))
             end += np.int64(width)
             if count % 2:
-                write_byte(widths + count // 2, read_byte(widths + count // 2) | ((width - _ONE) << np.uint64(4)))
+                write_byte(
+                    widths + count // 2,
+                    read_byte(widths + count // 2) | ((width - _ONE) << np.uint64(4)),
+                )
             else:
                 write_byte(widths + count // 2, width - _ONE)
             count += 1
@@ -224,7 +266,9 @@ def _encode_frame(values: int, ranks: int, groups: int, stride: int, target: int
 
 
 @inner
-def decode_frame(source: int, t: int, size: int, frame_bytes: int, stride: int, out: int, scratch: int) -> None:
+def decode_frame(
+    source: int, t: int, size: int, frame_bytes: int, stride: int, out: int, scratch: int
+) -> None:
     """Write frame `t` of a chunk to an address. `scratch` holds the table of `load_ranks`."""
     groups = (frame_bytes + 7) // 8
     table = source + PALETTE
@@ -233,7 +277,9 @@ def decode_frame(source: int, t: int, size: int, frame_bytes: int, stride: int, 
         begin += np.int64(read(table + 4 * (t - 1)) & np.uint64(0xFFFFFFFF))
     values = scratch + 512 + stride + 8
     ranks = values + frame_bytes + stride + 32
-    for i in range(-stride, 0, 8):  # what lies above the first row; the last write is overwritten by the first group
+    for i in range(
+        -stride, 0, 8
+    ):  # what lies above the first row; the last write is overwritten by the first group
         write(values + i, _NONE)
         write(ranks + i, _NONE)
     widths = begin + (groups + 7) // 8
@@ -248,7 +294,9 @@ def decode_frame(source: int, t: int, size: int, frame_bytes: int, stride: int, 
             place = 8 * group
             rank, word = read(ranks + place - stride), read(values + place - stride)
             if differing & _ONE:
-                width = ((read_byte(widths + (count >> 1)) >> np.uint64(4 * (count & 1))) & np.uint64(7)) + _ONE
+                width = (
+                    (read_byte(widths + (count >> 1)) >> np.uint64(4 * (count & 1))) & np.uint64(7)
+                ) + _ONE
                 count += 1
                 rank = _add(rank, _unzigzag(_spread(read(data), width)))
                 data += np.int64(width)
@@ -261,7 +309,9 @@ def decode_frame(source: int, t: int, size: int, frame_bytes: int, stride: int, 
 
 @inner
 def chunk_size(source: int, stored: int, frame_bytes: int, size: int, number: int) -> int:
-    """Return the bytes that a chunk says it takes, or -1 if they are more than `stored` or make no sense."""
+    """Return the bytes that a chunk says it takes, or -1 if they are more than `stored` or make no
+    sense.
+    """
     groups = (frame_bytes + 7) // 8
     table = source + PALETTE
     begin = table + 4 * size
@@ -284,7 +334,10 @@ def chunk_size(source: int, stored: int, frame_bytes: int, size: int, number: in
         if widths + (count + 1) // 2 > end:
             return -1
         for i in range(count):
-            width += np.int64((read_byte(widths + (i >> 1)) >> np.uint64(4 * (i & 1))) & np.uint64(7)) + 1
+            width += (
+                np.int64((read_byte(widths + (i >> 1)) >> np.uint64(4 * (i & 1))) & np.uint64(7))
+                + 1
+            )
         if widths + (count + 1) // 2 + width != end:
             return -1
         position = end

@@ -1,4 +1,6 @@
-"""Compiled entries of the segment trees: a heap of nodes, the root at 1, the leaves from `capacity` on."""
+"""Compiled entries of the segment trees: a heap of nodes, the root at 1, the leaves from `capacity`
+on.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ WORTH_A_THREAD = 1 << 20  # bytes of a batch
 
 
 class Workers:
-    """Threads that share the rows of a batch among them; none is started before there is enough to do."""
+    """Threads that share the rows of a batch among them; none is started before there is enough to
+    do.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,6 @@
-"""Stored rollouts for other tools: episodes as a Minari dataset (HDF5), or one row a step as Parquet."""
+"""Stored rollouts for other tools: episodes as a Minari dataset (HDF5), or one row a step as
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ _ROW_GROUP = 1 << 14
 # Where the parts of a step are looked for: as navrl's training names them, then as TorchRL does.
 _NAMES = {
     "observation": ("observation", "obs", "agents/observation", "state", "pixels"),
-    "next_observation": ("next/observation", "next/obs", "next/agents/observation", "next/state", "next/pixels"),
+    "next_observation": (
+        "next/observation",
+        "next/obs",
+        "next/agents/observation",
+        "next/state",
+        "next/pixels",
+    ),
     "last_observation": ("last_observation",),
     "action": ("action", "actions", "agents/action"),
     "reward": ("reward", "next/reward", "rewards"),
@@ -57,7 +65,9 @@ class Experience:
         return self.terminated | self.truncated
 
     def episodes(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (environment, first step, step after the last) of every episode, or part of one, in the rollout."""
+        """Yield (environment, first step, step after the last) of every episode, or part of one, in
+        the rollout.
+        """
         for env, ended in enumerate(self.ended):
             start = 0
             for stop in [*(np.flatnonzero(ended) + 1).tolist(), len(ended)]:
@@ -66,10 +76,16 @@ class Experience:
                 start = stop
 
     def after(self, env: int, stop: int) -> Any:
-        """Return what the step before `stop` led to; where nobody stored it, the last that was seen before."""
+        """Return what the step before `stop` led to; where nobody stored it, the last that was seen
+        before.
+        """
         if self.next_observation is not None:
             return _map(lambda array: array[env, stop - 1], self.next_observation)
-        if stop == self.reward.shape[1] and self.last_observation is not None and not self.ended[env, stop - 1]:
+        if (
+            stop == self.reward.shape[1]
+            and self.last_observation is not None
+            and not self.ended[env, stop - 1]
+        ):
             return _map(lambda array: array[env], self.last_observation)
         return _map(lambda array: array[env, stop - 1], self.observation)
 
@@ -84,19 +100,25 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
     turn = info.time_first
     data = _numpy(storage.load(iteration))
     found = {
-        role: next((part for name in names if (part := _at(data, name)) is not None), None) for role, names in _NAMES.items()
+        role: next((part for name in names if (part := _at(data, name)) is not None), None)
+        for role, names in _NAMES.items()
     }
     for role in ("observation", "action", "reward"):
         if found[role] is None:
             known = ", ".join(name for name, _ in array_names(data))
-            raise RolloutError(f"rollout {iteration} has no {role}: none of {', '.join(_NAMES[role])} among {known}")
+            raise RolloutError(
+                f"rollout {iteration} has no {role}: none of {', '.join(_NAMES[role])} among "
+                f"{known}"
+            )
 
     for role, part in found.items():
         _check_part(info, role, part)
 
     def steps(role: str) -> Any:
         part = found[role]
-        return part if part is None or not turn else _map(lambda array: np.swapaxes(array, 0, 1), part)
+        return (
+            part if part is None or not turn else _map(lambda array: np.swapaxes(array, 0, 1), part)
+        )
 
     reward = _flat(steps("reward"))
     terminated, truncated, ended, cut = (
@@ -118,7 +140,9 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
 
 
 def _check_part(info: RolloutInfo, role: str, part: Any) -> None:
-    """Raise `RolloutError` unless every array of a part has the environments and steps of the rollout."""
+    """Raise `RolloutError` unless every array of a part has the environments and steps of the
+    rollout.
+    """
     lead: tuple[int, ...] = (info.steps, info.envs) if info.time_first else (info.envs, info.steps)
     if role == "last_observation":
         lead = (info.envs,)
@@ -128,8 +152,12 @@ def _check_part(info: RolloutInfo, role: str, part: Any) -> None:
         fits = isinstance(array, np.ndarray) and array.shape[: len(lead)] == lead
         if not fits or not (nested or array.size == math.prod(lead)):
             where = f"{role}/{name}" if name else role
-            found = list(array.shape) if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-            raise RolloutError(f"{info.path}: {where} is {found}, expected an array that begins with {list(lead)}")
+            found = (
+                list(array.shape) if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+            )
+            raise RolloutError(
+                f"{info.path}: {where} is {found}, expected an array that begins with {list(lead)}"
+            )
 
 
 def export_minari(
@@ -141,7 +169,8 @@ def export_minari(
     description: str = "",
     environment: Any = None,
 ) -> Path:
-    """Write rollouts as a Minari dataset, cut into episodes, and return its folder `ROOT/DATASET_ID/data`.
+    """Write rollouts as a Minari dataset, cut into episodes, and return its folder
+    `ROOT/DATASET_ID/data`.
 
     With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that
     began before its rollout or goes on after it is there in part; its last step is then marked as
@@ -170,30 +199,44 @@ def export_minari(
     except ImportError as error:
         raise missing_extra("Minari datasets need minari and h5py", "rollouts") from error
     if not _DATASET.fullmatch(dataset_id):
-        raise ConfigError(f"dataset_id is {dataset_id!r}; expected a name such as navrl/rollouts-v0")
+        raise ConfigError(
+            f"dataset_id is {dataset_id!r}; expected a name such as navrl/rollouts-v0"
+        )
     root = Path(root).absolute()  # h5py and Minari resolve relative ones differently
     chosen = _iterations(storage, iterations)
     first = _for_environment(storage, chosen[0])
     observed, acted, spec = _spaces(first, storage.info(chosen[0]).metadata, environment)
     with _whole_folder(root / dataset_id) as folder:
-        target = MinariStorage.new(folder / "data", observed, acted, env_spec=spec, data_format="hdf5", jpeg_encoding=False)
+        target = MinariStorage.new(
+            folder / "data", observed, acted, env_spec=spec, data_format="hdf5", jpeg_encoding=False
+        )
         for iteration in chosen:
             episodes = _minari_episodes(_for_environment(storage, iteration))
             target.update_episodes(EpisodeBuffer(**episode) for episode in episodes)
-        target.update_metadata({
-            "dataset_id": dataset_id, "minari_version": _minari_version(), "algorithm_name": "navrl",
-            "description": description or f"rollouts of the iterations {', '.join(map(str, chosen))}",
-        })  # fmt: skip
+        target.update_metadata(
+            {
+                "dataset_id": dataset_id,
+                "minari_version": _minari_version(),
+                "algorithm_name": "navrl",
+                "description": description
+                or f"rollouts of the iterations {', '.join(map(str, chosen))}",
+            }
+        )
     return root / dataset_id / "data"
 
 
 def export_parquet(
-    storage: RolloutStorage, path: str | os.PathLike[str], *, iterations: Sequence[int] | None = None
-) -> Path:  # fmt: skip
-    """Write rollouts as one Parquet file, one row a step, and return its path; arrays with environments and steps only.
+    storage: RolloutStorage,
+    path: str | os.PathLike[str],
+    *,
+    iterations: Sequence[int] | None = None,
+) -> Path:
+    """Write rollouts as one Parquet file, one row a step, and return its path; arrays with
+    environments and steps only.
 
-    Columns are `iteration`, `environment`, `step`, and the arrays by their names (`observation/lidar`); those with more
-    axes are lists of fixed length, whose shape is in the metadata of the file, as JSON under `navrl_shapes`.
+    Columns are `iteration`, `environment`, `step`, and the arrays by their names
+    (`observation/lidar`); those with more axes are lists of fixed length, whose shape is in the
+    metadata of the file, as JSON under `navrl_shapes`.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
@@ -210,9 +253,14 @@ def export_parquet(
     try:
         for iteration in _iterations(storage, iterations):
             table = _table(storage, iteration)
-            writer = writer or parquet.ParquetWriter(scratch, table.schema, compression="zstd", use_dictionary=False)
+            writer = writer or parquet.ParquetWriter(
+                scratch, table.schema, compression="zstd", use_dictionary=False
+            )
             if table.schema != writer.schema:
-                raise ConfigError(f"rollout {iteration} has other arrays than those before it; export it into another file")
+                raise ConfigError(
+                    f"rollout {iteration} has other arrays than those before it; export it into "
+                    "another file"
+                )
             writer.write_table(table, row_group_size=_ROW_GROUP)
         if writer is not None:
             writer.close()
@@ -240,7 +288,9 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
     for name in names:
         array = _at(data, name)
         if not isinstance(array, np.ndarray) or array.shape[:2] != axes:
-            raise ContainerError(f"{info.path}: {name} is no array of environments and steps; the file is damaged")
+            raise ContainerError(
+                f"{info.path}: {name} is no array of environments and steps; the file is damaged"
+            )
         array = np.swapaxes(array, 0, 1) if info.time_first else array
         if array.dtype.kind == "c":
             raise ConfigError(f"{name} is {array.dtype}; Parquet has no complex numbers")
@@ -248,20 +298,27 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
         if 0 in shapes[name]:
             continue  # nothing in it, and Parquet has no lists of no elements
         flat = pyarrow.array(np.ascontiguousarray(array).reshape(-1))
-        arrays[name] = flat if array.ndim == 2 else pyarrow.FixedSizeListArray.from_arrays(flat, int(np.prod(array.shape[2:])))
+        arrays[name] = (
+            flat
+            if array.ndim == 2
+            else pyarrow.FixedSizeListArray.from_arrays(flat, int(np.prod(array.shape[2:])))
+        )
     table = pyarrow.table(arrays)
     return table.replace_schema_metadata({"navrl_shapes": json.dumps(shapes)})
 
 
 def _for_environment(storage: RolloutStorage, iteration: int) -> Experience:
     """Return a rollout with the actions that the environment takes."""
-    experience, limit = read_experience(storage, iteration), storage.info(iteration).metadata.get("action_limit")
+    experience = read_experience(storage, iteration)
+    limit = storage.info(iteration).metadata.get("action_limit")
     if limit is None or isinstance(experience.action, dict):
         return experience
     return replace(experience, action=experience.action * np.float32(2 * limit) - np.float32(limit))
 
 
-def _spaces(experience: Experience, metadata: Mapping[str, Any], environment: Any) -> tuple[Any, Any, Any]:
+def _spaces(
+    experience: Experience, metadata: Mapping[str, Any], environment: Any
+) -> tuple[Any, Any, Any]:
     """Return the spaces of observations and actions, and the environment's spec or None."""
     from gymnasium.spaces import Box
 
@@ -277,7 +334,8 @@ def _spaces(experience: Experience, metadata: Mapping[str, Any], environment: An
     ):
         if _shapes(found) != _shapes(expected):
             raise ConfigError(
-                f"the rollouts have {name} of {_shapes(found)}, the environment has {_shapes(expected)}; expected the "
+                f"the rollouts have {name} of {_shapes(found)}, the environment has "
+                f"{_shapes(expected)}; expected the "
                 "environment that they were collected in"
             )
     return environment.observation_space, environment.action_space, environment.spec
@@ -291,12 +349,18 @@ def _shapes(space: Any) -> Any:
 def _minari_episodes(experience: Experience) -> Iterator[dict[str, Any]]:
     """Yield every episode as Minari wants it."""
     for env, start, stop in experience.episodes():
-        seen = _map(lambda array, env=env, start=start, stop=stop: array[env, start:stop], experience.observation)
+        seen = _map(
+            lambda array, env=env, start=start, stop=stop: array[env, start:stop],
+            experience.observation,
+        )
         truncated = experience.truncated[env, start:stop].copy()
         truncated[-1] |= not experience.terminated[env, stop - 1]
         yield {
             "observations": _joined(seen, experience.after(env, stop)),
-            "actions": _map(lambda array, env=env, start=start, stop=stop: array[env, start:stop], experience.action),
+            "actions": _map(
+                lambda array, env=env, start=start, stop=stop: array[env, start:stop],
+                experience.action,
+            ),
             "rewards": experience.reward[env, start:stop],
             "terminations": experience.terminated[env, start:stop],
             "truncations": truncated,
@@ -355,7 +419,9 @@ def _iterations(storage: RolloutStorage, iterations: Sequence[int] | None) -> li
 
 
 def _numpy(data: Any) -> Any:
-    """Return nested dicts, or TensorDicts, of NumPy arrays; what NumPy has no type for is widened."""
+    """Return nested dicts, or TensorDicts, of NumPy arrays; what NumPy has no type for is
+    widened.
+    """
     if hasattr(data, "to_dict") and not isinstance(data, dict):
         data = data.to_dict()
     if isinstance(data, Mapping):
@@ -366,7 +432,11 @@ def _numpy(data: Any) -> Any:
 
 
 def _map(function: Any, part: Any) -> Any:
-    return {key: _map(function, inner) for key, inner in part.items()} if isinstance(part, dict) else function(part)
+    return (
+        {key: _map(function, inner) for key, inner in part.items()}
+        if isinstance(part, dict)
+        else function(part)
+    )
 
 
 def _at(data: Any, name: str) -> Any:
@@ -378,7 +448,9 @@ def _at(data: Any, name: str) -> Any:
 
 
 def _flat(array: Any) -> Any:
-    """Return a number for each step, (N, T), without the further axis of one that TorchRL gives it."""
+    """Return a number for each step, (N, T), without the further axis of one that TorchRL gives
+    it.
+    """
     return array.reshape(array.shape[:2]) if array.size == np.prod(array.shape[:2]) else array
 
 

@@ -101,7 +101,9 @@ def save_rollout_compressed(
     level = zstd_level(compression_level)
     if isinstance(data, bytes | bytearray | memoryview):
         if time_first or error_bounds or metadata or compression_level != 9:
-            raise ConfigError("compressed rollouts are written as they are; give options to compress_rollout")
+            raise ConfigError(
+                "compressed rollouts are written as they are; give options to compress_rollout"
+            )
         decompress_rollout(data)  # refuses what is damaged
         path.parent.mkdir(parents=True, exist_ok=True)
         with AtomicFile(path) as file:
@@ -156,7 +158,11 @@ def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "
 def _at_frames(reader: RolloutReader, indices: Any, device: str | torch.device) -> Any:
     chosen = _frame_numbers(reader.frames, indices)
     flat = reader.read_frames(chosen.reshape(-1), device)
-    return flat if chosen.ndim == 1 else _map(flat, lambda part: part.reshape(*chosen.shape, *part.shape[1:]))
+    return (
+        flat
+        if chosen.ndim == 1
+        else _map(flat, lambda part: part.reshape(*chosen.shape, *part.shape[1:]))
+    )
 
 
 def _map(state: Any, function: Any) -> Any:
@@ -174,7 +180,9 @@ def _frame_numbers(count: int, indices: Any) -> np.ndarray[Any, np.dtype[np.int6
     try:
         return np.asarray(np.arange(count)[indices])
     except IndexError as error:
-        raise RolloutError(f"frames of a rollout of {count}: {error}; expected numbers from 0 to {count - 1}") from error
+        raise RolloutError(
+            f"frames of a rollout of {count}: {error}; expected numbers from 0 to {count - 1}"
+        ) from error
 
 
 def _prepared(
@@ -186,7 +194,12 @@ def _prepared(
     """Return the arrays of a rollout as they are to be stored, and the document of its file."""
     plain, tensordicts = plain_rollout(_whole(data) if _is_rollout(data) else data)
     document = rollout_document(
-        plain, tensordicts, 0, time_first=time_first, error_bounds=error_bounds or {}, metadata=metadata
+        plain,
+        tensordicts,
+        0,
+        time_first=time_first,
+        error_bounds=error_bounds or {},
+        metadata=metadata,
     )
     packed = pack_state(plain)
     return complete_document(document, live_sources(packed), packed.tree), document
@@ -195,7 +208,9 @@ def _prepared(
 def _is_rollout(data: Any) -> bool:
     """Return whether this is a TensorDict, or a CompressedTensorDict, which can become one."""
     tensordict = sys.modules.get("tensordict")  # nobody has a TensorDict without having loaded it
-    return hasattr(data, "minibatches") or (tensordict is not None and tensordict.is_tensor_collection(data))
+    return hasattr(data, "minibatches") or (
+        tensordict is not None and tensordict.is_tensor_collection(data)
+    )
 
 
 def _whole(data: Any) -> Any:
@@ -216,7 +231,8 @@ def _reader(data: Any) -> RolloutReader:
     if isinstance(data, bytes | bytearray | memoryview):
         return _reader_of(bytes(data))
     raise RolloutError(
-        f"a compressed rollout is a {type(data).__name__}; expected what compress_rollout returned, its bytes, "
+        f"a compressed rollout is a {type(data).__name__}; expected what compress_rollout "
+        "returned, its bytes, "
         "or the path of a file"
     )
 
@@ -224,7 +240,8 @@ def _reader(data: Any) -> RolloutReader:
 def _reader_of(data: bytes) -> RolloutReader:
     if not data.startswith(MAGIC):
         raise RolloutError(
-            f"{len(data)} bytes that begin with {data[:8]!r} are no compressed rollout; expected what compress_rollout "
+            f"{len(data)} bytes that begin with {data[:8]!r} are no compressed rollout; "
+            "expected what compress_rollout "
             "returned, or the contents of a rollout file"
         )
     return RolloutReader(_IN_MEMORY, Container(_IN_MEMORY, descriptor=descriptor_of(data)))

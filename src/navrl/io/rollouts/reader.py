@@ -1,4 +1,6 @@
-"""Reads a stored rollout, or some keys, environments and steps of it; what is not asked for is not decoded."""
+"""Reads a stored rollout, or some keys, environments and steps of it; what is not asked for is not
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,17 @@ _WORTH_THREADS = 1 << 21  # bytes to be decoded
 
 
 class RolloutReader:
-    """The file of a rollout, kept open: who reads part after part need not read its index each time."""
+    """The file of a rollout, kept open: who reads part after part need not read its index each
+    time.
+    """
 
     def __init__(self, path: Path, container: Container | None = None) -> None:
         self.path = path
         self._container = Container(path) if container is None else container
         self._layout = stored_layout(self._container.index)
-        self._by_rows = frozenset(self._container.index.arrays[number].name for number in self._layout.by_rows)
+        self._by_rows = frozenset(
+            self._container.index.arrays[number].name for number in self._layout.by_rows
+        )
         self._tree = self._container.index.document["state"]
         self.is_still = self._container.is_still
         with _naming(path):
@@ -62,13 +68,18 @@ class RolloutReader:
         reading = _Reading(self._container, axes, self._by_rows, usable_device(device), None, None)
         reading.selection = replace(reading.selection, frames=frames, everything=False)
         with _naming(self.path):
-            tree = _with_arrays(self._tree, {number for number in self._numbers if arrays[number].name in self._by_rows})
+            tree = _with_arrays(
+                self._tree,
+                {number for number in self._numbers if arrays[number].name in self._by_rows},
+            )
             reading.read(sorted(array_numbers(tree)))
             state = unpack_state(tree, reading.tensor, reading.array)
         batches = self._layout.batch_dimensions
         return state if batches is None else _tensordict(state, (), batches, 1)
 
-    def read(self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any) -> Any:
+    def read(
+        self, device: str | torch.device, envs: Any, keys: Sequence[Key] | Key | None, steps: Any
+    ) -> Any:
         """Return the rollout or a part of it; see `RolloutStorage.load`."""
         axes, place = self._layout.axes, usable_device(device)
         with _naming(self.path):
@@ -108,7 +119,9 @@ class Selection:
         """Return the selection of a number, a slice or a sequence of numbers each; None is all."""
         chosen = _numbers(envs, axes.envs, "environment"), _numbers(steps, axes.steps, "step")
         dropped = tuple(axis for axis, (_, single) in enumerate(chosen) if single)
-        return cls(chosen[0][0], chosen[1][0], dropped, envs is None and steps is None, steps is None)
+        return cls(
+            chosen[0][0], chosen[1][0], dropped, envs is None and steps is None, steps is None
+        )
 
     def rows(self, axes: Axes) -> range | NDArray[np.int64]:
         """Return the numbers of the rows, environment by environment; a range if it is one."""
@@ -130,11 +143,16 @@ def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool
         single = []
     chosen = np.asarray(single or which)
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
-        raise RolloutError(f"{what}s are {which!r:.60}; expected a whole number, a slice, or a list of whole numbers")
+        raise RolloutError(
+            f"{what}s are {which!r:.60}; expected a whole number, a slice, or a list of whole "
+            "numbers"
+        )
     chosen = chosen.astype(np.int64)
     outside = chosen[(chosen < -count) | (chosen >= count)]
     if outside.size:
-        raise RolloutError(f"{what} {outside[0]} is asked for; the rollout has {count}, counted from 0")
+        raise RolloutError(
+            f"{what} {outside[0]} is asked for; the rollout has {count}, counted from 0"
+        )
     return chosen % count if count else chosen, bool(single)
 
 
@@ -142,8 +160,14 @@ class _Reading:
     """One load: the arrays that were read, by their numbers."""
 
     def __init__(
-        self, container: Container, axes: Axes, by_rows: frozenset[str], device: torch.device, envs: Any, steps: Any
-    ) -> None:  # fmt: skip
+        self,
+        container: Container,
+        axes: Axes,
+        by_rows: frozenset[str],
+        device: torch.device,
+        envs: Any,
+        steps: Any,
+    ) -> None:
         self._container, self._device, self._axes, self._by_rows = container, device, axes, by_rows
         self.selection = Selection.of(self._axes, envs, steps)
         self._outputs: dict[int, Bytes] = {}
@@ -152,7 +176,9 @@ class _Reading:
         """Read these arrays, as far as they were asked for."""
         arrays = self._container.index.arrays
         if any(number >= len(arrays) for number in numbers):
-            raise ContainerError(f"invalid state tree: it names array {max(numbers)!r:.30} of {len(arrays)}")
+            raise ContainerError(
+                f"invalid state tree: it names array {max(numbers)!r:.30} of {len(arrays)}"
+            )
         entries = {number: arrays[number] for number in numbers}
         partly = {number for number, entry in entries.items() if entry.rows and self._is_cut(entry)}
         whole = [number for number in numbers if number not in partly]
@@ -161,7 +187,9 @@ class _Reading:
         if whole:
             few = sum(entries[number].size for number in whole) < _WORTH_THREADS
             outputs = [self._outputs[number] for number in whole]
-            self._container.read([entries[number] for number in whole], outputs, workers=1 if few else None)
+            self._container.read(
+                [entries[number] for number in whole], outputs, workers=1 if few else None
+            )
         rows = self.selection.rows(self._axes) if partly else range(0)
         for number in partly:
             self._outputs[number] = self._rows(entries[number], rows)
@@ -171,7 +199,9 @@ class _Reading:
 
     def _rows(self, entry: ArrayEntry, rows: range | NDArray[np.int64]) -> Bytes:
         output = np.empty(len(rows) * entry.rows.row_bytes if entry.rows else 0, np.uint8)
-        self._container.read_rows(entry, rows, output, workers=1 if output.size < _WORTH_THREADS else None)
+        self._container.read_rows(
+            entry, rows, output, workers=1 if output.size < _WORTH_THREADS else None
+        )
         return output
 
     def tensor(self, number: int) -> torch.Tensor:
@@ -179,7 +209,9 @@ class _Reading:
         entry = self._container.index.arrays[number]
         dtype = TORCH_DTYPES.get(entry.element)
         if dtype is None:
-            raise ContainerError(f"{entry.name} is {entry.element}; this torch lacks it: upgrade torch")
+            raise ContainerError(
+                f"{entry.name} is {entry.element}; this torch lacks it: upgrade torch"
+            )
         output = self._outputs[number]
         flat = torch.from_numpy(output).view(dtype) if output.size else torch.empty(0, dtype=dtype)
         return self._shaped(entry, flat, torch.Tensor.contiguous).to(self._device)
@@ -189,7 +221,9 @@ class _Reading:
         entry = self._container.index.arrays[number]
         if entry.element not in NUMPY_DTYPES:
             raise ContainerError(f"{entry.name}: NumPy has no {entry.element}")
-        return self._shaped(entry, self._outputs[number].view(NUMPY_DTYPES[entry.element]), np.ascontiguousarray)
+        return self._shaped(
+            entry, self._outputs[number].view(NUMPY_DTYPES[entry.element]), np.ascontiguousarray
+        )
 
     def _shaped(self, entry: ArrayEntry, flat: Any, contiguous: Any) -> Any:
         """Give flat numbers the shape that was asked for."""
@@ -197,17 +231,24 @@ class _Reading:
         if entry.name not in self._by_rows:
             return flat.reshape(entry.shape)
         if entry.rows is None and self._is_cut(entry):  # too small to have been stored by rows
-            flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[np.asarray(chosen.rows(self._axes))]
+            flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[
+                np.asarray(chosen.rows(self._axes))
+            ]
         if chosen.frames is not None:
             return flat.reshape(len(chosen.frames), *inner)
         shaped = flat.reshape(len(chosen.envs), len(chosen.steps), *inner)
         for axis in reversed(chosen.dropped):
             shaped = shaped.squeeze(axis)
-        return contiguous(shaped.swapaxes(0, 1)) if self._axes.time_first and not chosen.dropped else shaped
+        return (
+            contiguous(shaped.swapaxes(0, 1))
+            if self._axes.time_first and not chosen.dropped
+            else shaped
+        )
 
 
 def _chosen(tree: Any, keys: Sequence[Key] | Key) -> Any:
-    """Return the part of a tree that holds these keys; a tuple is a path, and so is a string with `/` in it.
+    """Return the part of a tree that holds these keys; a tuple is a path, and so is a string with
+    `/` in it.
 
     Raises:
         RolloutError: there is no such key; the nearest is named.
@@ -219,15 +260,25 @@ def _chosen(tree: Any, keys: Sequence[Key] | Key) -> Any:
         if place in paths:
             return node
         below = [(name, inner, (*place, name)) for name, inner in _pairs(node)]
-        return {"dict": [[name, kept(inner, at)] for name, inner, at in below if any(path[: len(at)] == at for path in paths)]}
+        return {
+            "dict": [
+                [name, kept(inner, at)]
+                for name, inner, at in below
+                if any(path[: len(at)] == at for path in paths)
+            ]
+        }
 
     return kept(tree, ())
 
 
 def _with_arrays(tree: Any, numbers: set[int]) -> Any:
     """Return a tree of dicts with these arrays only."""
-    pairs = [(name, _with_arrays(node, numbers) if _pairs(node) else node) for name, node in _pairs(tree)]
-    return {"dict": [[name, node] for name, node in pairs if _pairs(node) or _number(node) in numbers]}
+    pairs = [
+        (name, _with_arrays(node, numbers) if _pairs(node) else node) for name, node in _pairs(tree)
+    ]
+    return {
+        "dict": [[name, node] for name, node in pairs if _pairs(node) or _number(node) in numbers]
+    }
 
 
 def _number(node: Any) -> int | None:
@@ -249,19 +300,25 @@ def _pairs(tree: Any) -> list[tuple[str, Any]]:
     return [(name, node) for name, node in pairs if type(name) is str]
 
 
-def _tensordict(state: Any, path: tuple[str, ...], batches: Mapping[tuple[str, ...], int], dropped: int) -> Any:
+def _tensordict(
+    state: Any, path: tuple[str, ...], batches: Mapping[tuple[str, ...], int], dropped: int
+) -> Any:
     """Return nested dicts as the TensorDicts that they were, if the package is there."""
     try:
         from tensordict import TensorDict
     except ImportError:
         return state
     values = {
-        key: _tensordict(value, (*path, key), batches, dropped) if isinstance(value, dict) else value
+        key: _tensordict(value, (*path, key), batches, dropped)
+        if isinstance(value, dict)
+        else value
         for key, value in state.items()
     }
     shapes = [tuple(value.shape) for value in values.values() if hasattr(value, "shape")]
     common = 0
-    while shapes and all(len(shape) > common and shape[common] == shapes[0][common] for shape in shapes):
+    while shapes and all(
+        len(shape) > common and shape[common] == shapes[0][common] for shape in shapes
+    ):
         common += 1
     batch = shapes[0][: min(common, max(0, batches.get(path, 0) - dropped))] if shapes else ()
     try:

@@ -1,4 +1,6 @@
-"""The file of one rollout: which of its arrays have environments and steps, how they are stored, and reading a part."""
+"""The file of one rollout: which of its arrays have environments and steps, how they are stored,
+and reading a part.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from navrl.io.container.state_tree import check_json
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE
 from navrl.io.rollouts.rounding import FLOATS, round_within
 
-__all__ = ["Axes", "Key", "KeyInfo", "RolloutInfo", "find_axes", "plain_rollout", "rollout_info", "row_sources"]
+__all__ = [
+    "Axes",
+    "Key",
+    "KeyInfo",
+    "RolloutInfo",
+    "find_axes",
+    "plain_rollout",
+    "rollout_info",
+    "row_sources",
+]
 
 KIND = "rollout"
 Key = str | tuple[str, ...]
@@ -80,14 +91,21 @@ class RolloutInfo:
 
 
 def plain_rollout(data: Any) -> tuple[Any, list[Any] | None]:
-    """Return a TensorDict as nested dicts, and the path and number of batch dimensions of every one in it; None for a dict."""
+    """Return a TensorDict as nested dicts, and the path and number of batch dimensions of every one
+    in it; None for a dict.
+    """
     tensordict = sys.modules.get("tensordict")  # nobody has a TensorDict without having loaded it
     if tensordict is None or not tensordict.is_tensor_collection(data):
         if not isinstance(data, dict):
-            raise RolloutError(f"a rollout is a {type(data).__name__}; expected a TensorDict, or a dict of arrays and dicts")
+            raise RolloutError(
+                f"a rollout is a {type(data).__name__}; expected a TensorDict, or a dict of "
+                "arrays and dicts"
+            )
         return data, None
     nested: list[Any] = []
-    return _plain(data.to_tensordict() if not hasattr(data, "items") else data, (), nested, tensordict), nested
+    return _plain(
+        data.to_tensordict() if not hasattr(data, "items") else data, (), nested, tensordict
+    ), nested
 
 
 def _plain(data: Any, path: tuple[str, ...], nested: list[Any], tensordict: Any) -> dict[str, Any]:
@@ -99,7 +117,8 @@ def _plain(data: Any, path: tuple[str, ...], nested: list[Any], tensordict: Any)
         elif tensordict.is_tensor_collection(value):
             value = _plain(value, (*path, key), nested, tensordict)
         elif isinstance(value, torch.Tensor):
-            value = value.detach().as_subclass(torch.Tensor)  # memory-mapped ones are of a class of their own
+            # memory-mapped ones are of a class of their own
+            value = value.detach().as_subclass(torch.Tensor)
         plain[key] = value
     return plain
 
@@ -123,17 +142,22 @@ def find_axes(arrays: Mapping[str, Any], *, time_first: bool) -> Axes:
     leads = Counter(tuple(array.shape[:2]) for array in arrays.values() if array.ndim >= 2)
     if not leads:
         raise RolloutError(
-            f"a rollout of the arrays {', '.join(arrays) or '(none)'}: none has two axes; expected (environments, steps, ...), "
+            f"a rollout of the arrays {', '.join(arrays) or '(none)'}: none has two axes; "
+            "expected (environments, steps, ...), "
             "or (steps, environments, ...) with time_first=True"
         )
     first, second = leads.most_common(1)[0][0]
     if first * second > MAX_ROWS:
-        raise RolloutError(f"a rollout of {first} x {second} steps; expected at most {MAX_ROWS} in all: save it in parts")
+        raise RolloutError(
+            f"a rollout of {first} x {second} steps; expected at most {MAX_ROWS} in all: save "
+            "it in parts"
+        )
     return Axes(second, first, True) if time_first else Axes(first, second, False)
 
 
 def resolve_key(key: Key, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the path that a key means: a tuple is one, `a/b` is one, and the end of one is enough if only one ends so.
+    """Return the path that a key means: a tuple is one, `a/b` is one, and the end of one is enough
+    if only one ends so.
 
     Raises:
         RolloutError: there is no such key; the nearest is named.
@@ -145,8 +169,13 @@ def resolve_key(key: Key, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
             return candidate
     names, name = ["/".join(path) for path in known], "/".join(map(str, parts))
     near = nearest_name(name, [*names, *(path[-1] for path in known)])
-    told = ", ".join(f"{one:.80}" for one in names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    raise RolloutError(f"{'more than one key ends with' if ends else 'no key'} {name!r:.200}; there are {told}.{near:.200}")
+    told = ", ".join(f"{one:.80}" for one in names[:20]) + (
+        f" and {len(names) - 20} more" if len(names) > 20 else ""
+    )
+    raise RolloutError(
+        f"{'more than one key ends with' if ends else 'no key'} {name!r:.200}; there are "
+        f"{told}.{near:.200}"
+    )
 
 
 def checked_bounds(bounds: Mapping[Key, float], arrays: Mapping[str, Any]) -> dict[str, float]:
@@ -159,10 +188,13 @@ def checked_bounds(bounds: Mapping[Key, float], arrays: Mapping[str, Any]) -> di
     named = {}
     for key, bound in bounds.items():
         name = "/".join(resolve_key(key, [tuple(known.split("/")) for known in arrays]))
-        known = NAME_OF_TORCH_DTYPE if isinstance(arrays[name], torch.Tensor) else NAME_OF_NUMPY_DTYPE
+        known = (
+            NAME_OF_TORCH_DTYPE if isinstance(arrays[name], torch.Tensor) else NAME_OF_NUMPY_DTYPE
+        )
         if known.get(arrays[name].dtype) not in FLOATS:
             raise ConfigError(
-                f"error_bounds names {name!r}, which is {arrays[name].dtype}; expected one of {', '.join(FLOATS)}"
+                f"error_bounds names {name!r}, which is {arrays[name].dtype}; expected one of "
+                f"{', '.join(FLOATS)}"
             )
         if not 0 < bound < math.inf:
             raise ConfigError(f"error_bounds of {name!r} is {bound}; expected a positive number")
@@ -186,14 +218,20 @@ def rollout_document(
     arrays = dict(array_names(plain))
     axes = find_axes(arrays, time_first=time_first)
     said = {
-        "iteration": iteration, "envs": axes.envs, "steps": axes.steps, "time_first": axes.time_first,
-        "error_bounds": checked_bounds(error_bounds, arrays), "tensordicts": tensordicts,
-    }  # fmt: skip
+        "iteration": iteration,
+        "envs": axes.envs,
+        "steps": axes.steps,
+        "time_first": axes.time_first,
+        "error_bounds": checked_bounds(error_bounds, arrays),
+        "tensordicts": tensordicts,
+    }
     kept = check_json(dict(metadata), "metadata") if metadata else {}
     return {"kind": KIND, "created": time.time(), "metadata": kept, "rollout": said}
 
 
-def complete_document(document: dict[str, Any], sources: Sequence[ArraySource], tree: Any) -> list[ArraySource]:
+def complete_document(
+    document: dict[str, Any], sources: Sequence[ArraySource], tree: Any
+) -> list[ArraySource]:
     """Return the arrays as they are to be stored, and add them to the document."""
     said = document["rollout"]
     axes = Axes(said["envs"], said["steps"], said["time_first"])
@@ -202,8 +240,12 @@ def complete_document(document: dict[str, Any], sources: Sequence[ArraySource], 
     return stored
 
 
-def row_sources(sources: Sequence[ArraySource], axes: Axes, bounds: Mapping[str, float]) -> tuple[list[ArraySource], list[int]]:
-    """Return the arrays as they are to be stored, and the numbers of those that have environments and steps."""
+def row_sources(
+    sources: Sequence[ArraySource], axes: Axes, bounds: Mapping[str, float]
+) -> tuple[list[ArraySource], list[int]]:
+    """Return the arrays as they are to be stored, and the numbers of those that have environments
+    and steps.
+    """
     by_rows = [number for number, source in enumerate(sources) if source.shape[:2] == axes.lead]
     stored = list(sources)
     for number, source in enumerate(sources):
@@ -218,7 +260,9 @@ def row_sources(sources: Sequence[ArraySource], axes: Axes, bounds: Mapping[str,
 
 def _turned(source: ArraySource, axes: Axes) -> ArraySource:
     """Return an array of (steps, environments, ...) as one of (environments, steps, ...)."""
-    return replace(source, shape=(axes.envs, axes.steps, *source.shape[2:]), cut=_Turned(source, axes))
+    return replace(
+        source, shape=(axes.envs, axes.steps, *source.shape[2:]), cut=_Turned(source, axes)
+    )
 
 
 @dataclass(frozen=True)
@@ -231,7 +275,8 @@ class _Turned:
     def __call__(self, where: slice) -> Bytes:
         row_bytes = self.source.data.size // (self.axes.envs * self.axes.steps)
         first = where.start // row_bytes
-        rows = np.arange(first, -(-where.stop // row_bytes))  # whole ones: a part may begin or end within a large one
+        # whole ones: a part may begin or end within a large one
+        rows = np.arange(first, -(-where.stop // row_bytes))
         places = rows % self.axes.steps * self.axes.envs + rows // self.axes.steps
         found = self.source.data.reshape(-1, row_bytes)[places].reshape(-1)
         return found[where.start - first * row_bytes : where.stop - first * row_bytes]
@@ -280,13 +325,27 @@ def rollout_info(index: Index) -> RolloutInfo:
     for number, entry in enumerate(index.arrays):
         turned = axes.time_first and number in by_rows
         keys[entry.name] = KeyInfo(
-            (*axes.lead, *entry.shape[2:]) if turned else entry.shape, entry.element, number in by_rows,
-            entry.size, entry.stored_bytes, entry.codec, said["error_bounds"].get(entry.name),
-        )  # fmt: skip
+            (*axes.lead, *entry.shape[2:]) if turned else entry.shape,
+            entry.element,
+            number in by_rows,
+            entry.size,
+            entry.stored_bytes,
+            entry.codec,
+            said["error_bounds"].get(entry.name),
+        )
     return RolloutInfo(
-        index.path, said["iteration"], index.document["created"], axes.envs, axes.steps, axes.time_first, keys,
-        index.document.get("metadata", {}), index.size, index.file_size, sequence_of(index.document),
-    )  # fmt: skip
+        index.path,
+        said["iteration"],
+        index.document["created"],
+        axes.envs,
+        axes.steps,
+        axes.time_first,
+        keys,
+        index.document.get("metadata", {}),
+        index.size,
+        index.file_size,
+        sequence_of(index.document),
+    )
 
 
 @dataclass(frozen=True)
@@ -295,7 +354,8 @@ class StoredLayout:
 
     axes: Axes
     by_rows: frozenset[int]  # numbers of the arrays that have these axes
-    batch_dimensions: Mapping[tuple[str, ...], int] | None  # of every TensorDict by its path; None: a dict was saved
+    # of every TensorDict by its path; None: a dict was saved
+    batch_dimensions: Mapping[tuple[str, ...], int] | None
 
 
 def stored_layout(index: Index) -> StoredLayout:
@@ -304,9 +364,15 @@ def stored_layout(index: Index) -> StoredLayout:
     axes = Axes(said["envs"], said["steps"], said["time_first"])
     try:
         nested = said.get("tensordicts")
-        batches = None if nested is None else {tuple(map(str, path)): int(dimensions) for path, dimensions in nested}
+        batches = (
+            None
+            if nested is None
+            else {tuple(map(str, path)): int(dimensions) for path, dimensions in nested}
+        )
     except (TypeError, ValueError, OverflowError) as error:
-        raise ContainerError(f"{index.path}: 'tensordicts' of its TensorDicts cannot be read: {error!s:.200}") from error
+        raise ContainerError(
+            f"{index.path}: 'tensordicts' of its TensorDicts cannot be read: {error!s:.200}"
+        ) from error
     return StoredLayout(axes, frozenset(said["rows"]), batches)
 
 
@@ -320,7 +386,8 @@ def _said(index: Index) -> dict[str, Any]:
         for name, kind in names.items():
             if type(place.get(name)) is not kind:
                 raise ContainerError(
-                    f"{index.path}: {name!r} is {place.get(name)!r:.60}, expected {_WORDS[kind]}; its "
+                    f"{index.path}: {name!r} is {place.get(name)!r:.60}, expected "
+                    f"{_WORDS[kind]}; its "
                     "index is incomplete, or was not written by navrl"
                 )
     _check_values(index, said)
@@ -349,19 +416,25 @@ def _check_values(index: Index, said: dict[str, Any]) -> None:
     """Refuse values that nobody could show."""
     for name, bound in said["error_bounds"].items():
         if type(bound) is not float or not 0 < bound < math.inf:
-            raise ContainerError(f"{index.path}: 'error_bounds' of {name!r:.60} is {bound!r:.60}, expected a positive number")
+            raise ContainerError(
+                f"{index.path}: 'error_bounds' of {name!r:.60} is {bound!r:.60}, expected a "
+                "positive number"
+            )
     metadata = index.document.get("metadata", {})
     if type(metadata) is not dict:
         raise ContainerError(f"{index.path}: 'metadata' is {metadata!r:.60}, expected an object")
 
 
 def _check_axes(index: Index, said: dict[str, Any]) -> None:
-    """Refuse environments and steps that the arrays do not have, or that the file is too small for."""
+    """Refuse environments and steps that the arrays do not have, or that the file is too small
+    for.
+    """
     lead = (said["envs"], said["steps"])
     justified = min(MAX_ROWS, _FREE_ROWS + MAX_EXPANSION * index.file_size)
     if min(lead) < 0 or max(1, lead[0]) * max(1, lead[1]) > justified:
         raise ContainerError(
-            f"{index.path}: claims 'envs' {lead[0]!r:.30} and 'steps' {lead[1]!r:.30}; expected at most {justified} in all"
+            f"{index.path}: claims 'envs' {lead[0]!r:.30} and 'steps' {lead[1]!r:.30}; expected "
+            f"at most {justified} in all"
         )
     for number in said["rows"]:
         known = type(number) is int and 0 <= number < len(index.arrays)

@@ -1,4 +1,6 @@
-"""RolloutStorage: batches of experience on disk, written in the background, of which any part can be read alone."""
+"""RolloutStorage: batches of experience on disk, written in the background, of which any part can
+be read alone.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,7 @@ from typing import Any, Literal, Self
 import torch
 
 from navrl.arguments import as_path, whole_number
-from navrl.errors import (
-    CheckpointError,
-    ContainerError,
-    RolloutError,
-    UnsupportedStateError,
-)
+from navrl.errors import CheckpointError, ContainerError, RolloutError, UnsupportedStateError
 from navrl.io.checkpoint.file_writer import FileWriter
 from navrl.io.checkpoint.job import Job
 from navrl.io.checkpoint.saver import AsyncCheckpointSaver
@@ -45,22 +42,26 @@ _NAME = re.compile(r"rollout_(\d{9,})\.navrl")
 
 
 class RolloutStorage:
-    """A folder of rollouts, one file for each iteration; every file equals the data at the moment of the call.
+    """A folder of rollouts, one file for each iteration; every file equals the data at the moment
+    of the call.
 
-    A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element types. The first two
-    lengths that most of the arrays have are taken for environments and steps; arrays that begin otherwise are kept
-    too, but only ever read whole.
+    A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element
+    types. The first two lengths that most of the arrays have are taken for environments and steps;
+    arrays that begin otherwise are kept too, but only ever read whole.
 
     Args:
         save_dir: the folder; it is made with the first rollout.
-        compression_level: how hard to try, 0 to 16. Up to 9 all are the same, zstd's level 1; beyond, zstd's own level:
-            slower, for a few percent. Reading takes the same time whatever the level.
-        error_bounds: keys of floats that may be rounded, and by how much at most; all others are lossless. A nested key
-            is a tuple, or its parts joined by `/`. The file says what was rounded; NaN and infinity stay.
+        compression_level: how hard to try, 0 to 16. Up to 9 all are the same, zstd's level 1;
+            beyond, zstd's own level: slower, for a few percent. Reading takes the same time
+            whatever the level.
+        error_bounds: keys of floats that may be rounded, and by how much at most; all others are
+            lossless. A nested key is a tuple, or its parts joined by `/`. The file says what was
+            rounded; NaN and infinity stay.
         time_first: the arrays are (steps, environments, ...), and are loaded as such.
-        keep_last_n: whenever a rollout was written, remove all but the last so many saved; None keeps
-            all. A file whose index cannot be read is never removed.
-        max_queue_size: rollouts that may be on their way at once; each holds one copy of the data in memory.
+        keep_last_n: whenever a rollout was written, remove all but the last so many saved; None
+            keeps all. A file whose index cannot be read is never removed.
+        max_queue_size: rollouts that may be on their way at once; each holds one copy of the data
+            in memory.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and go on.
         workers: threads that compress; None is one for each core.
     """
@@ -85,31 +86,44 @@ class RolloutStorage:
         self.time_first = time_first
         self.keep_last_n = keep_last_n
         self._options: dict[str, Any] = {
-            "max_queue_size": max_queue_size, "level": level, "on_error": on_error, "workers": workers,
-        }  # fmt: skip
+            "max_queue_size": max_queue_size,
+            "level": level,
+            "on_error": on_error,
+            "workers": workers,
+        }
         self._writer: _RolloutWriter | None = None
         self._numbers: SequenceNumbers | None = None  # of the files; made with the first
         self._reader: RolloutReader | None = None  # of the rollout that was read last
         self._closed = False
 
     def save(
-        self, data: Any, iteration: int, *, metadata: Mapping[str, Any] | None = None, wait: bool = False
-    ) -> Path:  # fmt: skip
+        self,
+        data: Any,
+        iteration: int,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        wait: bool = False,
+    ) -> Path:
         """Copy a rollout and return the path that it will have; a background thread writes it.
 
         Args:
             data: a TensorDict or a nested dict; numbers and strings may stand beside the arrays.
-            iteration: its number; an earlier rollout of that number is replaced when the new one is whole.
+            iteration: its number; an earlier rollout of that number is replaced when the new one is
+                whole.
             metadata: JSON values that can be read without reading the rollout.
             wait: return when the file is on the disk.
 
         Raises:
-            RolloutError: an earlier save failed (this one was not started; call again), or this is no rollout.
-            UnsupportedStateError: the data hold an object that cannot be stored; the message names its place.
+            RolloutError: an earlier save failed (this one was not started; call again), or this is
+                no rollout.
+            UnsupportedStateError: the data hold an object that cannot be stored; the message names
+                its place.
         """
         path = self.path(iteration)
         if self._closed:
-            raise RolloutError(f"{self.folder}: this RolloutStorage is closed; create a new one to save more")
+            raise RolloutError(
+                f"{self.folder}: this RolloutStorage is closed; create a new one to save more"
+            )
         plain, tensordicts = plain_rollout(data)
         document = rollout_document(
             plain,
@@ -136,16 +150,19 @@ class RolloutStorage:
         keys: Sequence[Key] | Key | None = None,
         steps: int | slice | Sequence[int] | None = None,
     ) -> Any:
-        """Return a rollout, or a part of it; every byte that is read is verified, and only the needed ones are read.
+        """Return a rollout, or a part of it; every byte that is read is verified, and only the
+        needed ones are read.
 
-        It is a TensorDict if one was saved and tensordict is installed, else nested dicts; keys, shapes and element types
-        are those that were saved, but for the part that was not asked for.
+        It is a TensorDict if one was saved and tensordict is installed, else nested dicts; keys,
+        shapes and element types are those that were saved, but for the part that was not asked for.
 
         Args:
             iteration: its number.
             device: where tensors go.
-            envs: environments: a number (the axis is dropped then), a slice, or numbers in any order.
-            keys: names of keys, tuples for nested ones (or joined by `/`); one with others below it means all of those.
+            envs: environments: a number (the axis is dropped then), a slice, or numbers in any
+                order.
+            keys: names of keys, tuples for nested ones (or joined by `/`); one with others below it
+                means all of those.
             steps: steps, as `envs`.
 
         Raises:
@@ -157,7 +174,9 @@ class RolloutStorage:
         if reader is None or not reader.is_still(self.path(iteration)):
             reader = RolloutReader(self._existing(iteration))
         self._reader = reader
-        if self._closed or not reader.is_still(reader.path):  # removed meanwhile: an open file would keep its place on the disk
+        if self._closed or not reader.is_still(
+            reader.path
+        ):  # removed meanwhile: an open file would keep its place on the disk
             self._reader = None
         return reader.read(device, envs, keys, steps)
 
@@ -217,7 +236,9 @@ class RolloutStorage:
                 self._writer.flush()
 
     def close(self) -> None:
-        """Write everything that is pending, stop the threads, and raise what failed; what is stored can still be read."""
+        """Write everything that is pending, stop the threads, and raise what failed; what is stored
+        can still be read.
+        """
         self._closed, self._reader = True, None
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -225,7 +246,9 @@ class RolloutStorage:
                 writer.shutdown()
 
     def get_stats(self) -> dict[str, float]:
-        """Return counts, bytes, and how long the calls took, as `AsyncCheckpointSaver.get_stats`; empty before a save."""
+        """Return counts, bytes, and how long the calls took, as `AsyncCheckpointSaver.get_stats`;
+        empty before a save.
+        """
         return {} if self._writer is None else self._writer.get_stats()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,7 +257,12 @@ class RolloutStorage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             self.close()
         except RolloutError as failed:
@@ -250,12 +278,18 @@ class RolloutStorage:
             if (kind := irregular_kind(path)) is not None:
                 raise RolloutError(f"{path}: found {kind}, expected the file of a rollout")
             known = sorted(_stored(self.folder))
-            shown = ", ".join(map(str, known[:3] + known[-3:] if len(known) > 6 else known)) or "none"
-            raise RolloutError(f"{self.folder}: no rollout of iteration {iteration}; there are {shown}")
+            shown = (
+                ", ".join(map(str, known[:3] + known[-3:] if len(known) > 6 else known)) or "none"
+            )
+            raise RolloutError(
+                f"{self.folder}: no rollout of iteration {iteration}; there are {shown}"
+            )
         return path
 
     def _next_number(self) -> int:
-        """Return the sequence number of the next file; the first call reads the folder's indexes."""
+        """Return the sequence number of the next file; the first call reads the folder's
+        indexes.
+        """
         if self._numbers is None:
             stored = _stored(self.folder)
             ages = _ages(stored)
@@ -293,7 +327,9 @@ class _RolloutWriter(AsyncCheckpointSaver):
 
     _file_writer = _RolloutFiles
 
-    def save(self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]) -> None:
+    def save(
+        self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]
+    ) -> None:
         """Take a copy and return."""
         self._take(data, path, lambda: document, self.codec, after)
 
@@ -352,7 +388,8 @@ def _as_rollout_errors() -> Iterator[None]:
 
 
 def zstd_level(compression_level: int) -> int:
-    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is gained by patience.
+    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is
+    gained by patience.
 
     Raises:
         ConfigError: there is no such level.

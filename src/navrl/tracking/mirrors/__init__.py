@@ -1,4 +1,6 @@
-"""Mirrors: one small interface to Weights & Biases, trackio, MLflow, TensorBoard and the local registry."""
+"""Mirrors: one small interface to Weights & Biases, trackio, MLflow, TensorBoard and the local
+registry.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,15 @@ def open_mirror(kind: str, **options: Any) -> Mirror:
         MissingExtraError: its package is not installed.
     """
     if kind not in _CLASSES:
-        raise ConfigError(f"no mirror {kind!r}; there are {', '.join(_CLASSES)}.{nearest_name(kind, _CLASSES)}")
+        raise ConfigError(
+            f"no mirror {kind!r}; there are {', '.join(_CLASSES)}.{nearest_name(kind, _CLASSES)}"
+        )
     if kind == "wandb":
         mode = options.pop("mode", "online")
         if mode == "disabled":
-            raise ConfigError("wandb.mode is disabled: there is nothing to open; use online or offline")
+            raise ConfigError(
+                "wandb.mode is disabled: there is nothing to open; use online or offline"
+            )
         kind = "spooled" if mode == "offline" else kind
     try:
         module = importlib.import_module(f"navrl.tracking.mirrors.{kind}")

@@ -1,4 +1,6 @@
-"""What every mirror can do: take the metrics of one run, and keep versions of models under names and aliases."""
+"""What every mirror can do: take the metrics of one run, and keep versions of models under names
+and aliases.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,20 @@ class RunInfo:
 
 
 class Mirror(Protocol):
-    """A tracker. Every call may take long, raise anything, or never return: only couriers and commands make them.
+    """A tracker. Every call may take long, raise anything, or never return: only couriers and
+    commands make them.
 
-    Rows (metrics, images, videos) carry the number of their record, which grows, and the moment they were made at, so that
-    a mirror can tell a row that it has got already.
+    Rows (metrics, images, videos) carry the number of their record, which grows, and the moment
+    they were made at, so that a mirror can tell a row that it has got already.
     """
 
     confirms: bool  # a row is delivered when its call returns; else when `finish` does
     keeps_models: bool  # else it is sent none
 
     def start(self, run: RunInfo) -> int:
-        """Begin, or go on with, a run; return the number of the last row that is certainly there, or 0."""
+        """Begin, or go on with, a run; return the number of the last row that is certainly there,
+        or 0.
+        """
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
         """Take the metrics of a step."""
@@ -55,8 +60,17 @@ class Mirror(Protocol):
     def finish(self) -> None:
         """End the run; when this returns, everything is delivered."""
 
-    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
-        """Keep a file as the newest version of `name` and return the version, such as `v3`; the same file again is the same."""
+    def upload(
+        self,
+        file: Path,
+        name: str,
+        *,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Keep a file as the newest version of `name` and return the version, such as `v3`; the
+        same file again is the same.
+        """
 
     def download(self, reference: str, folder: Path) -> Path:
         """Fetch `name:alias` or `name:v3` into a folder, verified, and return the file."""
@@ -75,7 +89,8 @@ class Mirror(Protocol):
 
 
 def described(file: Path, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metadata of an upload, with what is needed to recognise and verify the file, and its size in bytes.
+    """Return the metadata of an upload, with what is needed to recognise and verify the file, and
+    its size in bytes.
 
     Its `description`, a model card as Markdown, is shown where a tracker has a place for it.
     """
@@ -86,16 +101,22 @@ def described(file: Path, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def legal_file_name(name: str) -> str:
     """Return the name of a file with the characters that every tracker takes."""
-    return check_name(re.sub(r"[^A-Za-z0-9_.-]", "_", Path(name).name).strip(".-")[-MAX_LENGTH:] or "file", "file")
+    return check_name(
+        re.sub(r"[^A-Za-z0-9_.-]", "_", Path(name).name).strip(".-")[-MAX_LENGTH:] or "file", "file"
+    )
 
 
 @contextlib.contextmanager
 def refused_here(file: Path) -> Iterator[None]:
-    """Give up on a file that a tracker's client refuses before it has asked anybody: it would hold up all that follows."""
+    """Give up on a file that a tracker's client refuses before it has asked anybody: it would hold
+    up all that follows.
+    """
     try:
         yield
     except Exception as error:  # whatever a client can think of
-        raise Undeliverable(f"{file.name}: not a picture or video that this tracker takes: {error}") from error
+        raise Undeliverable(
+            f"{file.name}: not a picture or video that this tracker takes: {error}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -116,11 +137,16 @@ def verified(file: Path, sha256: str, reference: str) -> Path:
     found = digest_of(file)
     if sha256 and found != sha256:
         file.unlink()
-        raise TrackingError(f"{reference}: what arrived has SHA-256 {found[:12]}..., expected {sha256[:12]}...; fetch it again")
+        raise TrackingError(
+            f"{reference}: what arrived has SHA-256 {found[:12]}..., expected {sha256[:12]}...; "
+            "fetch it again"
+        )
     return file
 
 
-def wanted_version(reference: str, versions: Collection[str], aliases: Mapping[str, str]) -> tuple[Reference, str]:
+def wanted_version(
+    reference: str, versions: Collection[str], aliases: Mapping[str, str]
+) -> tuple[Reference, str]:
     """Return the parts of a reference and the version that it means.
 
     Raises:

@@ -1,4 +1,6 @@
-"""The local registry as a mirror: the same calls without any service. Metrics are in the run's folder already."""
+"""The local registry as a mirror: the same calls without any service. Metrics are in the run's
+folder already.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,14 @@ class LocalMirror:
     def finish(self) -> None:
         """End nothing."""
 
-    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
+    def upload(
+        self,
+        file: Path,
+        name: str,
+        *,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
         """Register a file; one that is there already gets the aliases."""
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
         known = dict(metadata or {})
@@ -55,7 +64,12 @@ class LocalMirror:
         name = parse_reference(reference).name
         parsed, label = wanted_version(reference, self.versions(name), self.aliases(name))
         version = self._registry.resolve(f"{parsed.name}:{label}")
-        target = Path(folder) / parsed.name / label / legal_file_name(str(version.lineage.get("file") or "model.pt"))
+        target = (
+            Path(folder)
+            / parsed.name
+            / label
+            / legal_file_name(str(version.lineage.get("file") or "model.pt"))
+        )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(version.path, target)
         return verified(target, version.digest, reference)
@@ -66,7 +80,9 @@ class LocalMirror:
 
     def aliases(self, name: str) -> dict[str, str]:
         """Return the version of each alias."""
-        return {alias: f"v{version.version}" for version in self._all(name) for alias in version.aliases}
+        return {
+            alias: f"v{version.version}" for version in self._all(name) for alias in version.aliases
+        }
 
     def set_alias(self, name: str, alias: str, version: str) -> None:
         """Move an alias."""
@@ -80,6 +96,10 @@ class LocalMirror:
         check_name(name)
         known = {model.name for model in self._registry.models()}
         try:
-            return sorted(self._registry.versions(name), key=lambda version: version.version) if name in known else []
+            return (
+                sorted(self._registry.versions(name), key=lambda version: version.version)
+                if name in known
+                else []
+            )
         except RegistryError as error:
             raise TrackingError(str(error)) from error

@@ -1,4 +1,6 @@
-"""A mirror without network: models go into the queue of a folder, can be read back, and are delivered by `navrl sync`."""
+"""A mirror without network: models go into the queue of a folder, can be read back, and are
+delivered by `navrl sync`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class _Version:
 
 
 class SpooledMirror:
-    """The queue of a run, seen as a tracker; a version is `v0`, `v1`, ... in the order of the queue."""
+    """The queue of a run, seen as a tracker; a version is `v0`, `v1`, ... in the order of the
+    queue.
+    """
 
     confirms = True
     keeps_models = True
@@ -35,9 +39,15 @@ class SpooledMirror:
     def start(self, run: RunInfo) -> int:
         """Begin a run."""
         self._spool.append(
-            "run", id=run.id, name=run.name, trackers=["wandb"], options={"wandb": self._options}, config=dict(run.config),
-            patience=8.0, deadline=60.0,
-        )  # fmt: skip
+            "run",
+            id=run.id,
+            name=run.name,
+            trackers=["wandb"],
+            options={"wandb": self._options},
+            config=dict(run.config),
+            patience=8.0,
+            deadline=60.0,
+        )
         return 0
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
@@ -61,12 +71,21 @@ class SpooledMirror:
         self._spool.append("end")
         self._spool.sync()
 
-    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
+    def upload(
+        self,
+        file: Path,
+        name: str,
+        *,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
         """Queue a file as the newest version."""
         check_name(name)
         labels = [check_alias(alias) for alias in aliases]
         if not any(record["kind"] == "run" for record in self._spool.read()):
-            self.start(RunInfo(os.urandom(4).hex(), self._spool.run.resolve().name, self._spool.run))
+            self.start(
+                RunInfo(os.urandom(4).hex(), self._spool.run.resolve().name, self._spool.run)
+            )
         known = described(file, metadata)
         with self._spool.keeping():
             digest = self._keep(file)
@@ -75,14 +94,21 @@ class SpooledMirror:
                     for alias in ("latest", *labels):
                         self.set_alias(name, alias, version)
                     return version
-            self._spool.append("artifact", name=name, file=known["file"], aliases=labels, metadata=known, sha256=digest)
+            self._spool.append(
+                "artifact",
+                name=name,
+                file=known["file"],
+                aliases=labels,
+                metadata=known,
+                sha256=digest,
+            )
         return [*self._state(name)[0]][-1]
 
     def download(self, reference: str, folder: Path) -> Path:
         """Copy a queued file out of the queue, verified.
 
-        A user and a project in the reference leave out what was queued for another one. What was queued for the default
-        project, or for nobody in particular, is found under any.
+        A user and a project in the reference leave out what was queued for another one. What was
+        queued for the default project, or for nobody in particular, is found under any.
         """
         asked = parse_reference(reference)
         versions, aliases = self._state(asked.name, asked)
@@ -104,10 +130,14 @@ class SpooledMirror:
     def set_alias(self, name: str, alias: str, version: str) -> None:
         """Move an alias."""
         _, version = wanted_version(f"{check_name(name)}:{version}", *self._state(name))
-        self._spool.append("alias", name=name, alias=check_alias(alias), of=self._state(name)[0][version].number)
+        self._spool.append(
+            "alias", name=name, alias=check_alias(alias), of=self._state(name)[0][version].number
+        )
 
     def delete(self, name: str, version: str) -> None:
-        """Remove a version; its file stays in the queue until it is no longer needed to deliver the version."""
+        """Remove a version; its file stays in the queue until it is no longer needed to deliver the
+        version.
+        """
         _, version = wanted_version(f"{check_name(name)}:{version}", *self._state(name))
         self._spool.append("delete", name=name, of=self._state(name)[0][version].number)
 
@@ -119,8 +149,12 @@ class SpooledMirror:
         with open(file, "rb") as opened:
             return self._spool.keep(opened.fileno())
 
-    def _state(self, name: str, asked: Reference | None = None) -> tuple[dict[str, _Version], dict[str, str]]:
-        """Return versions and aliases of a name as the records leave them; of one user and project, if asked for."""
+    def _state(
+        self, name: str, asked: Reference | None = None
+    ) -> tuple[dict[str, _Version], dict[str, str]]:
+        """Return versions and aliases of a name as the records leave them; of one user and project,
+        if asked for.
+        """
         versions: dict[str, _Version] = {}
         aliases: dict[str, int] = {}
         count, here = 0, True
@@ -136,14 +170,24 @@ class SpooledMirror:
             elif record["kind"] == "alias":
                 aliases[record["alias"]] = record["of"]
             elif record["kind"] == "delete":
-                versions = {label: entry for label, entry in versions.items() if entry.number != record["of"]}
-                aliases = {alias: number for alias, number in aliases.items() if number != record["of"]}
+                versions = {
+                    label: entry
+                    for label, entry in versions.items()
+                    if entry.number != record["of"]
+                }
+                aliases = {
+                    alias: number for alias, number in aliases.items() if number != record["of"]
+                }
         labels = {entry.number: label for label, entry in versions.items()}
-        return versions, {alias: labels[number] for alias, number in aliases.items() if number in labels}
+        return versions, {
+            alias: labels[number] for alias, number in aliases.items() if number in labels
+        }
 
 
 def _may_be_of(run: Mapping[str, Any], asked: Reference) -> bool:
-    """Return whether what a run queues may be what a reference means: its user and its project are not other ones."""
+    """Return whether what a run queues may be what a reference means: its user and its project are
+    not other ones.
+    """
     place = run.get("options", {}).get("wandb", {})
     entity, project = place.get("entity") or None, place.get("project") or None
     if project == WandbSettings.project:

@@ -1,4 +1,6 @@
-"""The mirror to TensorBoard: metrics and pictures in event files of the run's folder, written without torch."""
+"""The mirror to TensorBoard: metrics and pictures in event files of the run's folder, written
+without torch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _NO_MODELS = "TensorBoard keeps no models; use local, wandb, trackio or mlflow f
 
 
 class TensorboardMirror:
-    """Event files below `RUN/tensorboard`; look at them with `tensorboard --logdir RUN/tensorboard`."""
+    """Event files below `RUN/tensorboard`; look at them with `tensorboard --logdir
+    RUN/tensorboard`.
+    """
 
     confirms = True
     keeps_models = False
@@ -34,8 +38,14 @@ class TensorboardMirror:
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
         """Take the numbers among the metrics of a step."""
-        numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-        self._add(step, moment, [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()])
+        numbers = {
+            name: float(value) for name, value in values.items() if isinstance(value, int | float)
+        }
+        self._add(
+            step,
+            moment,
+            [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()],
+        )
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
         """Take a picture of a step."""
@@ -62,7 +72,14 @@ class TensorboardMirror:
         self._writer.add_event(Event(wall_time=moment, step=step, summary=Summary(value=values)))
         self._writer.flush()  # it is noted as delivered when this returns
 
-    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
+    def upload(
+        self,
+        file: Path,
+        name: str,
+        *,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
         """Refuse: TensorBoard keeps no models."""
         raise TrackingError(_NO_MODELS)
 

@@ -1,4 +1,6 @@
-"""The mirror to Weights & Biases, online. Its calls may block for minutes: only couriers and commands make them."""
+"""The mirror to Weights & Biases, online. Its calls may block for minutes: only couriers and
+commands make them.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ TIMEOUT = 60  # s for the queries of W&B's public interface
 
 
 class WandbMirror:
-    """Runs and models in a project of W&B. Records are counted by W&B's step, so a row never arrives twice."""
+    """Runs and models in a project of W&B. Records are counted by W&B's step, so a row never
+    arrives twice.
+    """
 
     confirms = False  # W&B takes a row and sends it some time later
     keeps_models = True
 
-    def __init__(self, project: str = "NavRL", entity: str = "", folder: str | os.PathLike[str] = ".") -> None:
+    def __init__(
+        self, project: str = "NavRL", entity: str = "", folder: str | os.PathLike[str] = "."
+    ) -> None:
         self._project, self._entity, self._folder = project, entity, Path(folder)
         self._run: Any = None
         self._sent = 0  # number of the last row
@@ -34,11 +40,24 @@ class WandbMirror:
 
     def start(self, run: RunInfo) -> int:
         """Begin or resume the run; W&B tells its last row."""
-        settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True, x_disable_stats=True, x_disable_meta=True)
+        settings = wandb.Settings(
+            init_timeout=TIMEOUT,
+            console="off",
+            silent=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+        )
         self._run = wandb.init(
-            project=self._project, entity=self._entity or None, id=run.id, name=run.name, config=dict(run.config),
-            dir=str(run.folder), resume="allow", mode="online", settings=settings,
-        )  # fmt: skip
+            project=self._project,
+            entity=self._entity or None,
+            id=run.id,
+            name=run.name,
+            config=dict(run.config),
+            dir=str(run.folder),
+            resume="allow",
+            mode="online",
+            settings=settings,
+        )
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
         return max(0, int(self._run.starting_step) - 1)
@@ -75,11 +94,20 @@ class WandbMirror:
             if arrived < self._sent:
                 raise TrackingError(f"W&B has the rows up to {arrived} of {self._sent}")
 
-    def upload(self, file: Path, name: str, *, aliases: Collection[str] = (), metadata: Mapping[str, Any] | None = None) -> str:
+    def upload(
+        self,
+        file: Path,
+        name: str,
+        *,
+        aliases: Collection[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
         """Keep a file as a version of an artifact and wait until W&B has it."""
         check_name(name)
         known = described(file, metadata)
-        artifact = wandb.Artifact(name, KIND, description=known.pop("description", None), metadata=known)
+        artifact = wandb.Artifact(
+            name, KIND, description=known.pop("description", None), metadata=known
+        )
         artifact.add_file(str(file), name=known["file"], policy="immutable", skip_cache=True)
         labels = ["latest", *(check_alias(alias) for alias in aliases)]
         seconds = TIMEOUT + math.ceil(file.stat().st_size / SLOWEST)
@@ -88,9 +116,13 @@ class WandbMirror:
         else:
             settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True)
             run = wandb.init(
-                project=self._project, entity=self._entity or None, job_type="upload", dir=str(self._folder), mode="online",
+                project=self._project,
+                entity=self._entity or None,
+                job_type="upload",
+                dir=str(self._folder),
+                mode="online",
                 settings=settings,
-            )  # fmt: skip
+            )
             run.log_artifact(artifact, aliases=labels)
             artifact.wait(seconds)
             run.finish()
@@ -103,8 +135,14 @@ class WandbMirror:
         known = artifact.metadata
         files = [check_name(entry.path, "file") for entry in artifact.manifest.entries.values()]
         if len(files) != 1:
-            raise TrackingError(f"{reference}: holds {len(files)} files, expected one, as navrl uploads it")
-        root = Path(artifact.download(root=str(Path(folder) / parsed.name / str(artifact.version)), skip_cache=True))
+            raise TrackingError(
+                f"{reference}: holds {len(files)} files, expected one, as navrl uploads it"
+            )
+        root = Path(
+            artifact.download(
+                root=str(Path(folder) / parsed.name / str(artifact.version)), skip_cache=True
+            )
+        )
         return verified(root / files[0], str(known.get("sha256", "")), reference)
 
     def version_of(self, reference: str) -> str:
@@ -113,11 +151,18 @@ class WandbMirror:
 
     def versions(self, name: str) -> list[str]:
         """Return the versions, oldest first."""
-        return sorted((str(artifact.version) for artifact in self._all(name)), key=lambda version: int(version[1:]))
+        return sorted(
+            (str(artifact.version) for artifact in self._all(name)),
+            key=lambda version: int(version[1:]),
+        )
 
     def aliases(self, name: str) -> dict[str, str]:
         """Return the version of each alias."""
-        found = {alias: str(artifact.version) for artifact in self._all(name) for alias in artifact.aliases}
+        found = {
+            alias: str(artifact.version)
+            for artifact in self._all(name)
+            for alias in artifact.aliases
+        }
         return {alias: version for alias, version in found.items() if alias != version}
 
     def set_alias(self, name: str, alias: str, version: str) -> None:
@@ -153,12 +198,22 @@ class WandbMirror:
         return self._public
 
     def _path(self, name: str, project: str | None = None, entity: str | None = None) -> str:
-        parts = (entity or self._entity or self._api().default_entity, project or self._project, check_name(name))
+        parts = (
+            entity or self._entity or self._api().default_entity,
+            project or self._project,
+            check_name(name),
+        )
         return "/".join(parts)
 
 
 def _keep_files_in(folder: Path) -> None:
-    """Have W&B stage what it uploads below the run, instead of in the home folder; what the user has set stays."""
-    for variable, name in (("WANDB_DATA_DIR", "data"), ("WANDB_CACHE_DIR", "cache"), ("WANDB_ARTIFACT_DIR", "artifacts")):
+    """Have W&B stage what it uploads below the run, instead of in the home folder; what the user
+    has set stays.
+    """
+    for variable, name in (
+        ("WANDB_DATA_DIR", "data"),
+        ("WANDB_CACHE_DIR", "cache"),
+        ("WANDB_ARTIFACT_DIR", "artifacts"),
+    ):
         os.environ.setdefault(variable, str((folder / name).resolve()))
     os.environ.setdefault("WANDB_SILENT", "true")
