@@ -31,9 +31,8 @@ class ContestantProcess:
     def __init__(self, name: str, task: Task, python: Callable[[], str]) -> None:
         self.name, self.task, self._python = name, task, python
         self._process: subprocess.Popen[str] | None = None
-        self._left: tuple[float, float] | None = (
-            None  # when it last answered: the clock, and the processor time it had used
-        )
+        # when it last answered: the clock, and the processor time it had used
+        self._left: tuple[float, float] | None = None
 
     def measure(self) -> dict[str, float]:
         """Run one iteration; return frames a second, of the whole and of both parts, and what

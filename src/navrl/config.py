@@ -82,9 +82,8 @@ class Config(NavigationSettings):
 
     seed: int = 0
     device: str = "cpu"  # of the network; the simulator always runs on the CPU
-    processes: int = (
-        0  # that train together, each with its share of the drones; 0: one for each core
-    )
+    # that train together, each with its share of the drones; 0: one for each core
+    processes: int = 0
     headless: bool = False  # no live panel, only lines
     max_frame_num: int = 40_000_000  # decisions of all drones together
     eval_interval: int = 100  # iterations; 0: only at the end
@@ -94,23 +93,19 @@ class Config(NavigationSettings):
     save_compression_level: int = 0  # 0: the codec's own choice
     async_checkpoint_queue_size: int = 3
     on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop, or continue
-    rollout_save_interval: int = (
-        0  # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
-    )
+    # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
+    rollout_save_interval: int = 0
     rollout_keep_last_n: int = 10  # batches; 0: all
-    use_pipelined_collector: bool = (
-        False  # fly the next batch while learning, with the weights of before the update
-    )
+    # fly the next batch while learning, with the weights of before the update
+    use_pipelined_collector: bool = False
     # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
     compress_lidar: bool = False
     run_folder: str = ""  # default: runs/ and the time of day
-    resume: str = (
-        ""  # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
-    )
+    # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
+    resume: str = ""
     algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
-    resume_checkpoint: str = (
-        ""  # start from a checkpoint or a model: a path, a run, or NAME:ALIAS of the registry
-    )
+    # start from a checkpoint or a model: a path, a run, or NAME:ALIAS of the registry
+    resume_checkpoint: str = ""
     # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
     tracker: Any = ""
     tracker_patience: float = 8.0  # s that the end of a run waits for its trackers

@@ -149,9 +149,8 @@ def held_copy(monkeypatch):
 def test_a_step_waits_until_the_state_of_its_optimiser_was_looked_at(tmp_path, held_copy):
     training = TinyTraining(buffers=False)
     training.step()
-    training.momentum.state[training.head.bias]["count"] = (
-        1  # what only dicts hold, and no version counts
-    )
+    # what only dicts hold, and no version counts
+    training.momentum.state[training.head.bias]["count"] = 1
     expected = copy.deepcopy(training.state())
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(training.state(), tmp_path / "x.pt")

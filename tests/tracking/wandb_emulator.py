@@ -57,9 +57,8 @@ class Emulator:
     def execute(self, text: str, variables: dict[str, Any], host: str) -> dict[str, Any]:
         query = Query(text)
         with self.lock:
-            self._base = (
-                f"http://{host}"  # files go the way that the question came, through a proxy or not
-            )
+            # files go the way that the question came, through a proxy or not
+            self._base = f"http://{host}"
             self.operations[query.name] = self.operations.get(query.name, 0) + 1
             return query.answer(self._roots(), variables)
 

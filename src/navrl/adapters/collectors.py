@@ -167,9 +167,8 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self._shown = [self._batch[:, t] for t in range(steps)]
         self._batch.set("next", TensorDict(after, shape, self._batch_device))
         self._batch.refine_names(..., "time")
-        self._written: dict[Any, Tensor] | None = (
-            None  # what the policy writes; known after its first call
-        )
+        # what the policy writes; known after its first call
+        self._written: dict[Any, Tensor] | None = None
         self._written_by: Any = None
         self._same: TensorDictBase | None = None  # what is handed out again and again
 

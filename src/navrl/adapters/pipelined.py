@@ -246,9 +246,8 @@ class _Pipeline:
         self.ended = False
         self.error: BaseException | None = None
         self.collecting = threading.Lock()  # held by the thread while the base collector works
-        self.finished = (
-            False  # guarded by `collecting`: the thread came to the end of the base, or to an error
-        )
+        # guarded by `collecting`: the thread came to the end of the base, or to an error
+        self.finished = False
         self.thread: threading.Thread | None = None
 
     # Of the consumer.

@@ -46,9 +46,8 @@ class Database:
         self.path, self.journal = path, journal
         self._ends = None if deadline is None else time.monotonic() + deadline
         self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = (
-            None  # device and inode that the connection was opened on
-        )
+        # device and inode that the connection was opened on
+        self._file: tuple[int, int] | None = None
         self._level = False  # the connection has been compared with the journal
         self._process = os.getpid()
         self._lock = threading.RLock()

@@ -50,9 +50,8 @@ class Rollout:
     value: Tensor  # (T + 1, N) in units of the reward
     reward: Tensor  # (T, N)
     ended: Tensor  # (T, N) 1 where an episode ended
-    cut_value: (
-        Tensor  # (T, N) value of the last observation where a time limit cut the episode, else 0
-    )
+    # (T, N) value of the last observation where a time limit cut the episode, else 0
+    cut_value: Tensor
     # (E, K) statistics of those that ended
     episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
 

@@ -30,9 +30,8 @@ class NetworkSettings:
     extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
     # join the image at its edge, straight ahead of the drone; the original pads with zeros
     circular: bool = True
-    distance_scale: float = (
-        0.1  # of the distance to the goal at the network's input; 1 in the original
-    )
+    # of the distance to the goal at the network's input; 1 in the original
+    distance_scale: float = 0.1
     distribution: str = "beta"  # of the actions; SAC needs gaussian, a squashed one
 
     def check(self) -> None:

@@ -419,9 +419,8 @@ class NavigationEnv:
         }
         self._record = make_parameters(self.settings, self._seed, self.auto_reset, sizes)
         self._arrays["counters"][:, WORLD] = np.arange(self.num_envs) % number
-        self._arrays["state"][:, ATTITUDE] = (
-            1.0  # so that the lanes beyond the last drone stay finite
-        )
+        # so that the lanes beyond the last drone stay finite
+        self._arrays["state"][:, ATTITUDE] = 1.0
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
         # No chunks: this only compiles it, here rather than in a forked child, where compiling may
         # wait for ever.

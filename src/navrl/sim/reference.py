@@ -126,9 +126,8 @@ class Airframe:
     force_constant: float = 8.54858e-6  # thrust / (rotor speed)^2
     moment_constant: float = 1.3677728816e-7  # drag moment / (rotor speed)^2
     max_rotor_speed: float = 838.0  # rad/s
-    rotor_lag: float = (
-        0.43  # share of the gap to the target throttle closed in a step, whatever dt is
-    )
+    # share of the gap to the target throttle closed in a step, whatever dt is
+    rotor_lag: float = 0.43
     velocity_gain: float = 2.2
     # divided by the inertia when used
     attitude_gain: tuple[float, float, float] = (0.7, 0.7, 0.035)

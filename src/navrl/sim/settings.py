@@ -35,23 +35,20 @@ class TaskSettings:
     same_map: bool = False
     # YAML, PNG or NPZ instead of random maps; cycled
     world_files: list[str] = field(default_factory=list)
-    quantised_widths: bool = (
-        True  # boxes of 0.3 or 0.7 m as in the original; else any of 0.3, 0.4, ... 0.9 m
-    )
+    # boxes of 0.3 or 0.7 m as in the original; else any of 0.3, 0.4, ... 0.9 m
+    quantised_widths: bool = True
     placement_attempts: int = 1000  # tries to place a box before it is put where it fell
     change_world_at_reset: bool = True
-    layout: str = (
-        "random"  # starts and targets on random edges, or the row of parallel lines `navrl_eval`
-    )
+    # starts and targets on random edges, or the row of parallel lines `navrl_eval`
+    layout: str = "random"
     max_episode_length: int = 2200  # simulated steps
     action_repeat: int = 1  # simulated steps for each decision
     action_frame: str = "goal"  # velocity commands in the goal frame, or in the world frame
     action_limit: float = 2.0  # m/s on each axis; the bound of the action space
     goal_ends_episode: bool = True
     goal_radius: float = 0.5  # m
-    min_trip_length: float = (
-        2.0  # m from a random start to its random target; 0: any, as in the original
-    )
+    # m from a random start to its random target; 0: any, as in the original
+    min_trip_length: float = 2.0
     # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
     collision: str = "rays"
     collision_radius: float = 0.3  # m
@@ -66,9 +63,8 @@ class MovingSettings:
     obstacles_per_world: list[int] = field(default_factory=list)  # a curriculum, as in `env`
     vel_range: list[float] = field(default_factory=lambda: [0.5, 1.5])  # m/s
     local_range: list[float] = field(default_factory=lambda: [5.0, 5.0, 4.5])  # m around the origin
-    asymmetric_goals: bool = (
-        True  # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
-    )
+    # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
+    asymmetric_goals: bool = True
     visible_to_lidar: bool = False
 
 

@@ -24,9 +24,8 @@ MAXIMUM_DIRECTORY = 64 << 10  # bytes of a zip archive's list of files: a thousa
 _ARRAY_BYTES = 16 * MAXIMUM_PIXELS + (64 << 10)  # of the widest numbers, and a header
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-MAXIMUM_SCALAR = (
-    1000  # characters; YAML takes time with the square of it to read 1:1:1:1 as a number
-)
+# characters; YAML takes time with the square of it to read 1:1:1:1 as a number
+MAXIMUM_SCALAR = 1000
 _END_OF_ZIP, _END_OF_ZIP64 = b"PK\x05\x06", b"PK\x06\x07"
 _TOLD = 200  # characters of what a library says
 _Read = TypeVar("_Read")

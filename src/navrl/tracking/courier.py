@@ -27,9 +27,8 @@ from navrl.tracking.spool import Dropped, Journal, Lines, Spool, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes
 POLL = 0.1  # s between looks at the queue
-NICENESS = (
-    10  # a tenth of a core beside a busy training; with 19 W&B's client is not loaded in time
-)
+# a tenth of a core beside a busy training; with 19 W&B's client is not loaded in time
+NICENESS = 10
 BACK_OFF = (0.5, 30.0)  # s after the first failure, and at most
 ATTEMPTS = 3  # of a courier that no training waits for
 ROWS = ("metrics", "image", "video")
@@ -200,9 +199,8 @@ class Watch:
 
     def __init__(self, journal: Path, deadline: float, stop: Callable[[], None]) -> None:
         self._journal, self._deadline, self._stop = journal, deadline, stop
-        self._call: tuple[float, str, float] | None = (
-            None  # when it is over, what it is, the seconds it was given
-        )
+        # when it is over, what it is, the seconds it was given
+        self._call: tuple[float, str, float] | None = None
         self.end: float | None = None  # when the patience is over
         threading.Thread(target=self._look, name="navrl-watch", daemon=True).start()
 

@@ -18,9 +18,8 @@ TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")
 class WandbSettings:
     """Keys `wandb.*`: the run in Weights & Biases. The run's folder has everything in any case."""
 
-    mode: str = (
-        "disabled"  # or offline (everything waits in the run's folder for `navrl sync`), or online
-    )
+    # or offline (everything waits in the run's folder for `navrl sync`), or online
+    mode: str = "disabled"
     project: str = "NavRL"  # of every tracker
     name: str = ""  # of the run; default: its folder's
     entity: str = ""
@@ -51,9 +50,8 @@ class TrackingSettings:
     wandb: WandbSettings = field(default_factory=WandbSettings)
     mlflow: MlflowSettings = field(default_factory=MlflowSettings)
     patience: float = 8.0  # s that the end of a run waits for its trackers
-    deadline: float = (
-        60.0  # s that a tracker has to answer before its courier is ended and another one sent
-    )
+    # s that a tracker has to answer before its courier is ended and another one sent
+    deadline: float = 60.0
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""

@@ -33,9 +33,8 @@ class DroneFlight:
     reward: Any | None  # (T,)
     clearance: Any | None  # (T,) m: the shortest LiDAR ray
     path: Any | None  # (T, 3) m
-    relative: (
-        bool  # the path is relative to the goal, its first axis along the way from start to goal
-    )
+    # the path is relative to the goal, its first axis along the way from start to goal
+    relative: bool
     ended: Any  # (T,) bool
     seconds: float  # of a step
 

@@ -31,9 +31,8 @@ DEFAULT_CODEC = "planes-zstd"
 MAX_LEVEL = 16  # of any codec
 
 _SAMPLES = 2048
-_COMPRESSIBLE_BITS = (
-    7.5  # parts whose bytes carry more than this many bits each are not worth coding
-)
+# parts whose bytes carry more than this many bits each are not worth coding
+_COMPRESSIBLE_BITS = 7.5
 # those whose bytes carry less are searched for repetitions at once: a code takes a bit at least
 _REPETITIVE_BITS = 1.0
 _PROBE = 1 << 14  # bytes of a part that are searched to find out whether the rest is worth it

@@ -63,9 +63,8 @@ class ArraySource:
     data: Bytes
     ready: Callable[[], None] = lambda: None  # returns when the data are there
     codec: str | None = None  # of its own, whatever the file's is
-    cut: Callable[[slice], Bytes] | None = (
-        None  # gives a part of the array's bytes, where the data lie otherwise
-    )
+    # gives a part of the array's bytes, where the data lie otherwise
+    cut: Callable[[slice], Bytes] | None = None
 
     def part(self, where: slice) -> Bytes:
         """Return a part of the bytes."""

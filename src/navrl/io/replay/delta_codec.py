@@ -273,9 +273,8 @@ def _write_feature(
             if not (marks >> np.uint64(i)) & _ONE:
                 filled |= coded[i] << np.uint64(held)
                 write(position, filled)
-                held += (
-                    width  # `held` stays below 8 between values, so that 56 more bits always fit
-                )
+                # `held` stays below 8 between values, so that 56 more bits always fit
+                held += width
                 position += held >> 3
                 filled >>= np.uint64(held & ~7)
                 held &= 7

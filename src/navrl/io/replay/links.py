@@ -70,9 +70,8 @@ class Link:
         differs = np.zeros(count, bool)
         differs[first : first + len(waiting)] = _unequal(frames[first:], waiting)
         differs[streams:] = _unequal(frames[streams:], nexts[: max(0, count - streams)])
-        differs[: max(0, count + streams - capacity)] = (
-            False  # their places are overwritten by these very frames
-        )
+        # their places are overwritten by these very frames
+        differs[: max(0, count + streams - capacity)] = False
         for row in np.flatnonzero(differs).tolist():
             slot = int((ring.cursor + row - streams) % capacity)
             self.apart[slot] = True
