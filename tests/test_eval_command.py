@@ -17,9 +17,9 @@ from navrl.cli import main
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
 from navrl.evaluate import INTERFACE, OUTCOMES, Flights, Policy, conditions, label_of, load_policy
+from navrl.evaluate.report import outcome_table, summary
 from navrl.sim.layout import STATISTICS
 from navrl.sim.settings import NavigationSettings
-from navrl.train.report import outcome_table, summary
 
 SMALL = [
     "eval",

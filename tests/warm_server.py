@@ -33,8 +33,8 @@ def warm_up(overrides: list[str]) -> None:
 
     from navrl.commands import evaluate, train  # noqa: F401
     from navrl.config import load_config
+    from navrl.evaluate.report import draw_flights
     from navrl.train import display, loop, resume  # noqa: F401
-    from navrl.train.report import draw_flights
     from navrl.train.team import Team
     from navrl.train.trainer import Trainer
     from navrl.train.warm import compile_kernels

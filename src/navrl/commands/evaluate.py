@@ -108,8 +108,8 @@ def fly_and_report(
     """
     from navrl.errors import ConfigError, MissingExtraError
     from navrl.evaluate import conditions
+    from navrl.evaluate.report import draw_flights, outcome_table
     from navrl.train.folder import as_json, write_text
-    from navrl.train.report import draw_flights, outcome_table
 
     settings = conditions(config.task, config.flight, policy, typed)
     known = config.env.same_map or config.env.world_files
@@ -215,7 +215,7 @@ def _report(
     seconds: float,
 ) -> dict[str, Any]:
     from navrl import __version__
-    from navrl.train.report import summary
+    from navrl.evaluate.report import summary
 
     return {
         "model": model,

@@ -37,7 +37,7 @@ KNOWN_METRICS = (
 def evaluation_metrics(row: Any) -> dict[str, float]:
     """Return the numbers of one condition of an evaluation, those with two names under both.
 
-    `row` is what `navrl.train.report.summary` makes. What is missing or not finite is left out.
+    `row` is what `navrl.evaluate.report.summary` makes. What is missing or not finite is left out.
     """
     values = _mapping(row)
     found = {name: values.get(name) for name in ("mean_return", "mean_length")}

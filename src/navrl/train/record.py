@@ -12,6 +12,7 @@ from typing import Any
 
 from navrl.errors import RegistryError
 from navrl.evaluate import Flights, conditions
+from navrl.evaluate.report import summary
 from navrl.model import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
 from navrl.registry.metrics import evaluation_metrics, metric_value
@@ -19,7 +20,6 @@ from navrl.registry.upload_policy import is_better, told_best
 from navrl.train.display import Display, Status
 from navrl.train.folder import RunFolder
 from navrl.train.publish import Publisher
-from navrl.train.report import summary
 from navrl.train.saving import FileWrites, SaveStatus, Saving, reason_of
 from navrl.train.trainers import AnyTrainer
 

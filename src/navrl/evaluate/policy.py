@@ -1,0 +1,79 @@
+"""Find a policy by name, file, run or registry reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from navrl.errors import ConfigError, RegistryError, nearest_name
+from navrl.evaluate.flights import Act
+from navrl.model import load_model
+from navrl.registry.find import find_model
+from navrl.rl.policy import NetworkPilot
+from navrl.rl.scripted import scripted_pilot
+from navrl.sim.settings import NavigationSettings
+
+PRETRAINED = Path(__file__).parents[1] / "policies" / "pretrained.pt"  # comes with the package
+
+# What a policy sees and how its commands are applied: an evaluation takes these settings from the
+# policy's training, all others from the task.
+INTERFACE = (
+    "env.action_repeat",
+    "env.action_limit",
+    "env.num_observed",
+    "sensor.lidar_range",
+    "sensor.lidar_vfov",
+    "sensor.lidar_vbeams",
+    "sensor.lidar_hres",
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A deterministic policy: observations in, velocity commands in the goal frame out."""
+
+    name: str
+    act: Act
+    task: NavigationSettings | None = None  # of its training, if it was trained
+    card: Mapping[str, Any] = field(default_factory=dict)  # how it was made
+
+    def __call__(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the velocity commands for a batch of observations, (N, 3), in m/s."""
+        return self.act(observation)
+
+
+def load_policy(reference: str | Path, task: NavigationSettings | None = None) -> Policy:
+    """Return a policy by name (`scripted`, `pretrained`), model file, run folder or registry name.
+
+    Raises:
+        ConfigError: there is no such policy, or the file holds none.
+        ContainerError: the file is damaged.
+    """
+    if str(reference) == "scripted":
+        return _scripted(task or NavigationSettings())
+    path = PRETRAINED if str(reference) == "pretrained" else _found(reference)
+    network, trained, card = load_model(path)
+    name = "the policy of the package" if path == PRETRAINED else str(reference)
+    return Policy(name, NetworkPilot(network, trained.env.action_limit), trained, card)
+
+
+def _found(reference: str | Path) -> Path:
+    """Return the file of a model, by its path, its run, or its name in the registry."""
+    try:
+        return find_model(reference)
+    except RegistryError as error:
+        near = nearest_name(str(reference), ("scripted", "pretrained"))
+        raise ConfigError(
+            f"no policy {str(reference)!a:.200}; expected a model file, a run's folder, "
+            "pretrained, scripted, or a name in the "
+            f"registry ({error}).{near}"
+        ) from error
+
+
+def _scripted(task: NavigationSettings) -> Policy:
+    limit, reach = task.env.action_limit, task.sensor.lidar_range
+    return Policy("scripted pilot", lambda observation: scripted_pilot(observation, limit, reach))
