@@ -1015,3 +1015,34 @@ def test_the_drone_reaches_63_percent_after_0_46_seconds(cruise):
 
 def test_the_drone_loses_about_three_centimetres_of_height(cruise):
     assert 2 - cruise[1].min() == pytest.approx(0.03, abs=0.01)
+
+
+def _opposite(env):
+    """Whether each drone stands on an edge and its target on the opposite one."""
+    start, target = env.position[:, :2], env.target[:, :2]
+    return ((start + target).abs().lt(1e-4) & start.abs().gt(23.9)).any(1)
+
+
+def test_all_trips_cross_the_field_if_the_share_is_one():
+    env = NavigationEnv(NavigationSettings.of(env__num_envs=512, env__crossing_share=1.0), seed=0)
+    env.reset()
+    assert _opposite(env).all()
+    sides = env.target[:, :2].abs().argmax(1) * 2 + (env.target[:, :2].sum(1) > 0)
+    assert len(set(sides.tolist())) == 4  # in every direction
+
+
+def test_crossing_trips_that_start_on_the_way_start_clear_of_static_obstacles():
+    settings = NavigationSettings.of(
+        env__num_envs=1024, env__crossing_share=1.0, env__midway_share=1.0, env_dyn__num_obstacles=0
+    )
+    env = NavigationEnv(settings, seed=0)
+    env.reset()
+    inside = (env.position[:, :2].abs() < 23.9).all(1)
+    assert inside.float().mean() > 0.9
+    assert not env.step(torch.zeros(1024, 3)).terminated.any()
+
+
+def test_the_share_of_crossing_trips_is_as_set():
+    env = NavigationEnv(NavigationSettings.of(env__num_envs=4096, env__crossing_share=0.5), seed=0)
+    env.reset()
+    assert 0.45 < _opposite(env).float().mean() < 0.55

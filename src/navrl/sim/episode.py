@@ -38,6 +38,7 @@ from navrl.sim.layout import (
     WORLD_NUMBER,
 )
 from navrl.sim.lidar import MISS
+from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN, SHAPE
 from navrl.simd import WIDTH, inner
 
 EDGE = 24.0  # m: starts and targets lie on the square with this half side
@@ -45,6 +46,11 @@ LOWEST, HIGHEST = 0.5, 2.5  # m
 # the first number of further draws of a target, and how many there are at most
 REDRAW, REDRAWS = (64, 32)
 EVAL_WIDTH, EVAL_HEIGHT = 32.0, 2.0  # m, of the original's evaluation layout
+# Trips across the field (`env.crossing_share`), and starts on the way (`env.midway_share`).
+ACROSS = 20.0  # m: the edges' coordinate along themselves stays within the field
+FARTHEST_ALONG = 0.8  # of the trip
+CROSSING, CROSSING_DRAWS = 192, 12  # the first number of their draws; how many starts are tried
+CLEARANCE = 0.6  # m from a start on the way to the nearest static obstacle
 
 
 @inner
@@ -71,6 +77,51 @@ def _far_edge_point(seed, drone, episode, sx, sy, sz, shortest):
             break
         tx, ty, tz = _edge_point(seed, drone, episode, REDRAW + 3 * attempt)
     return tx, ty, tz
+
+
+@inner
+def _crossing(seed, drone, episode):
+    """Return a start and a target on opposite edges, in one of the four directions."""
+    first = CROSSING + 1
+    side = min(int64(float32(4) * uniform(seed, RESET, drone, episode, first)), 3)
+    from_edge = float32(EDGE) if side % 2 == 0 else float32(-EDGE)
+    two, one, half = float32(2), float32(1), float32(ACROSS)
+    start = (two * uniform(seed, RESET, drone, episode, first + 1) - one) * half
+    target = (two * uniform(seed, RESET, drone, episode, first + 2) - one) * half
+    low, span = float32(LOWEST), float32(HIGHEST - LOWEST)
+    sz = low + span * uniform(seed, RESET, drone, episode, first + 3)
+    tz = low + span * uniform(seed, RESET, drone, episode, first + 4)
+    if side < 2:
+        return start, from_edge, sz, target, -from_edge, tz
+    return from_edge, start, sz, -from_edge, target, tz
+
+
+@inner
+def _start_on_the_way(worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz):
+    """Return a start between the edge and the target that no static obstacle is near."""
+    for attempt in range(CROSSING_DRAWS):
+        draw = uniform(seed, RESET, drone, episode, CROSSING + 8 + attempt)
+        along = float32(FARTHEST_ALONG) * draw
+        x, y, z = sx + along * (tx - sx), sy + along * (ty - sy), sz + along * (tz - sz)
+        if _is_free(worlds, world, x, y, z):
+            return x, y, z
+    return sx, sy, sz
+
+
+@inner
+def _is_free(worlds, world, x, y, z):
+    """Return whether no static obstacle is within `CLEARANCE` of a point."""
+    cell_x = min(max(int64((x - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
+    cell_y = min(max(int64((y - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
+    cell = world * (GRID * GRID + 1) + cell_x * GRID + cell_y
+    for q in range(int64(worlds.near_start[cell]), int64(worlds.near_start[cell + 1])):
+        shape = int64(worlds.near[q]) * SHAPE
+        dx = max(worlds.shapes[shape] - x, x - worlds.shapes[shape + 1], float32(0))
+        dy = max(worlds.shapes[shape + 2] - y, y - worlds.shapes[shape + 3], float32(0))
+        dz = max(worlds.shapes[shape + 4] - z, z - worlds.shapes[shape + 5], float32(0))
+        if dx * dx + dy * dy + dz * dz < float32(CLEARANCE * CLEARANCE):
+            return False
+    return True
 
 
 @inner
@@ -117,6 +168,13 @@ def new_episode(drones, worlds, drone, parameters):
     if parameters.eval_layout:
         across = float32(drone) / max(count - float32(1), float32(1)) - float32(0.5)
         tx, ty, tz = across * float32(EVAL_WIDTH), float32(-EDGE), float32(EVAL_HEIGHT)
+    crosses = uniform(seed, RESET, drone, episode, CROSSING) < parameters.crossing_share
+    if crosses and not parameters.eval_layout and starts == 0:
+        sx, sy, sz, tx, ty, tz = _crossing(seed, drone, episode)
+        if uniform(seed, RESET, drone, episode, CROSSING + 6) < parameters.midway_share:
+            sx, sy, sz = _start_on_the_way(
+                worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz
+            )
     if goals > 0:
         tx, ty, tz = _given_point(
             worlds.points, first_goal, goals, uniform(seed, RESET, drone, episode, 3)

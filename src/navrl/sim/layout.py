@@ -96,6 +96,8 @@ PARAMETERS = np.dtype(
             "range_down",
             "range_up",
             "shortest_trip",
+            "crossing_share",
+            "midway_share",
         )
     ]
     + [

@@ -56,6 +56,8 @@ def make_parameters(
         "range_down": down,
         "range_up": 2 * moving.local_range[2] - down,
         "shortest_trip": env.min_trip_length,
+        "crossing_share": env.crossing_share,
+        "midway_share": env.midway_share,
         "seed": seed,
         "num_envs": env.num_envs,
         "max_steps": env.max_episode_length,

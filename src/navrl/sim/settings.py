@@ -49,6 +49,9 @@ class TaskSettings:
     goal_radius: float = 0.5  # m
     # m from a random start to its random target; 0: any, as in the original
     min_trip_length: float = 2.0
+    # of the trips, this share leads from one edge of the field to the opposite one ...
+    crossing_share: float = 0.0
+    midway_share: float = 0.0  # ... and of those, this share starts somewhere on the way
     # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
     collision: str = "rays"
     collision_radius: float = 0.3  # m
@@ -119,7 +122,7 @@ class SimulationSettings:
 
 
 # What settings that were added later were before: a saved task without them had these values.
-EARLIER = {"env.min_trip_length": 0.0}
+EARLIER = {"env.min_trip_length": 0.0, "env.crossing_share": 0.0, "env.midway_share": 0.0}
 
 
 @dataclass
@@ -258,6 +261,8 @@ _RULES: list[_Rule] = [
     _between("env.action_limit", 0.01, 50.0),
     _between("env.goal_radius", 0.01, 10.0),
     _between("env.min_trip_length", 0.0, 40.0),
+    _between("env.crossing_share", 0.0, 1.0),
+    _between("env.midway_share", 0.0, 1.0),
     _one_of("env.collision", COLLISIONS),
     _between("env.collision_radius", 0.01, 2.0),
     _between("env.num_observed", 1, 32),
