@@ -1045,4 +1045,5 @@ def test_crossing_trips_that_start_on_the_way_start_clear_of_static_obstacles():
 def test_the_share_of_crossing_trips_is_as_set():
     env = NavigationEnv(NavigationSettings.of(env__num_envs=4096, env__crossing_share=0.5), seed=0)
     env.reset()
-    assert 0.45 < _opposite(env).float().mean() < 0.55
+    # a quarter of the trips between random edges lead to the opposite one, too
+    assert 0.59 < _opposite(env).float().mean() < 0.66
