@@ -62,8 +62,8 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
 # checkpoints.
 ROOMS: dict[str, set[str]] = {
     "container": set(),
-    "checkpoint": {"container"},
-    "rollouts": {"container", "checkpoint"},
+    "checkpoint": {"container", "retention"},
+    "rollouts": {"container", "checkpoint", "retention"},
     "replay": {"container"},
 }
 

@@ -35,10 +35,10 @@ _PUBLIC = {
     "decompress_minibatch": "navrl.io.rollouts.in_memory",
     "decompress_rollout": "navrl.io.rollouts.in_memory",
     "save_rollout_compressed": "navrl.io.rollouts.in_memory",
-    "format_checkpoint_name": "navrl.io.checkpoint.names",
-    "get_model_size": "navrl.io.checkpoint.names",
+    "format_checkpoint_name": "navrl.io.checkpoint.step_names",
+    "get_model_size": "navrl.io.checkpoint.model_size",
     "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
-    "print_model_info": "navrl.io.checkpoint.names",
+    "print_model_info": "navrl.io.checkpoint.model_size",
     "save_checkpoint": "navrl.io.checkpoint.checkpoint_file",
     "RolloutStorage": "navrl.io.rollouts.storage",
     "NavigationEnv": "navrl.sim.env",
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.checkpoint_file import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint
     from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
-    from navrl.io.checkpoint.names import format_checkpoint_name as format_checkpoint_name
-    from navrl.io.checkpoint.names import get_model_size as get_model_size
-    from navrl.io.checkpoint.names import print_model_info as print_model_info
+    from navrl.io.checkpoint.model_size import get_model_size as get_model_size
+    from navrl.io.checkpoint.model_size import print_model_info as print_model_info
     from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.io.checkpoint.step_names import format_checkpoint_name as format_checkpoint_name
     from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
     from navrl.io.replay.episodes import PrefixSum as PrefixSum
     from navrl.io.replay.frame_store import FrameStore as FrameStore

@@ -10,64 +10,8 @@ import torch
 from io_states import TinyTraining, assert_same
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
-from navrl.io import CheckpointDirectory, Entry, Retention, load_checkpoint
+from navrl.io import CheckpointDirectory, Retention, load_checkpoint
 from navrl.io.checkpoint.directory import list_aliases, list_entries, prune
-
-
-def entry(step, **metrics):
-    return Entry(step, None, metrics, None, 0.0, 0, 0)
-
-
-def kept_of(retention, entries):
-    doomed = {entry.step for entry in retention.doomed(entries)}
-    return [entry.step for entry in entries if entry.step not in doomed]
-
-
-def test_without_rules_everything_is_kept():
-    assert kept_of(Retention(), [entry(step) for step in range(9)]) == list(range(9))
-
-
-def test_the_newest_are_kept():
-    assert kept_of(Retention(keep_last_n=2), [entry(step) for step in (5, 1, 9, 3)]) == [5, 9]
-
-
-def test_the_best_are_kept_beside_the_newest():
-    entries = [entry(step, reward=reward) for step, reward in enumerate([1.0, 9.0, 3.0, 8.0, 2.0])]
-    assert kept_of(Retention(keep_last_n=1, keep_best=2, metric="reward"), entries) == [1, 3, 4]
-
-
-def test_the_lowest_are_best_when_asked_to():
-    entries = [entry(step, loss=loss) for step, loss in enumerate([1.0, 9.0, 3.0])]
-    assert kept_of(Retention(keep_last_n=1, keep_best=1, metric="loss", mode="min"), entries) == [
-        0,
-        2,
-    ]
-
-
-def test_every_kth_is_kept_for_ever():
-    entries = [entry(step) for step in range(0, 100, 5)]
-    assert kept_of(Retention(keep_last_n=1, keep_every=20), entries) == [0, 20, 40, 60, 80, 95]
-
-
-def test_a_checkpoint_without_the_metric_is_never_best():
-    entries = [entry(1), entry(2, reward=None), entry(3, reward=-5.0), entry(4)]
-    assert kept_of(Retention(keep_last_n=1, keep_best=3, metric="reward"), entries) == [3, 4]
-
-
-def test_the_last_written_are_kept_whatever_their_steps():
-    entries = [
-        Entry(step, None, {}, None, created, 0, 0)
-        for step, created in ((100, 1.0), (200, 2.0), (110, 3.0))
-    ]
-    assert kept_of(Retention(keep_last_n=1), entries) == [110]
-
-
-@pytest.mark.parametrize(
-    "rules", [{"keep_last_n": 0}, {"keep_best": 1}, {"keep_every": -1}, {"mode": "most"}]
-)
-def test_impossible_rules_are_refused(rules):
-    with pytest.raises(ConfigError):
-        Retention(**rules)
 
 
 @pytest.fixture
@@ -132,7 +76,7 @@ def test_a_name_on_its_way_or_just_gone_is_not_listed(run, monkeypatch):
     assert list_aliases(run.folder) == {}
 
 
-def test_an_absolute_link_protects_its_checkpoint_too(run):
+def test_an_absolute_link_pins_its_checkpoint_too(run):
     (run.folder / "mine").symlink_to(run.folder / "checkpoint_000000030.pt")
     assert [entry.step for entry in prune(run.folder, Retention(keep_last_n=1))] == [20]
 

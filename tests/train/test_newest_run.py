@@ -13,7 +13,7 @@ import pytest
 from injected import ROUNDS
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import save_checkpoint
-from navrl.io.checkpoint.names import format_checkpoint_name
+from navrl.io.checkpoint.step_names import format_checkpoint_name
 from navrl.train.folder import RunFolder
 from navrl.train.resume import newest_run
 

@@ -14,14 +14,14 @@ _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
     "CheckpointDirectory": "navrl.io.checkpoint.directory",
     "Entry": "navrl.io.checkpoint.directory",
-    "Retention": "navrl.io.checkpoint.directory",
+    "Retention": "navrl.io.retention",
     "convert_checkpoint": "navrl.io.checkpoint.conversion",
     "find_checkpoint": "navrl.io.checkpoint.checkpoint_file",
-    "format_checkpoint_name": "navrl.io.checkpoint.names",
-    "get_model_size": "navrl.io.checkpoint.names",
+    "format_checkpoint_name": "navrl.io.checkpoint.step_names",
+    "get_model_size": "navrl.io.checkpoint.model_size",
     "get_random_state": "navrl.io.checkpoint.random_state",
     "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
-    "print_model_info": "navrl.io.checkpoint.names",
+    "print_model_info": "navrl.io.checkpoint.model_size",
     "save_checkpoint": "navrl.io.checkpoint.checkpoint_file",
     "set_random_state": "navrl.io.checkpoint.random_state",
     "verify_checkpoint": "navrl.io.checkpoint.checkpoint_file",
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.conversion import convert_checkpoint as convert_checkpoint
     from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
     from navrl.io.checkpoint.directory import Entry as Entry
-    from navrl.io.checkpoint.directory import Retention as Retention
-    from navrl.io.checkpoint.names import format_checkpoint_name as format_checkpoint_name
-    from navrl.io.checkpoint.names import get_model_size as get_model_size
-    from navrl.io.checkpoint.names import print_model_info as print_model_info
+    from navrl.io.checkpoint.model_size import get_model_size as get_model_size
+    from navrl.io.checkpoint.model_size import print_model_info as print_model_info
     from navrl.io.checkpoint.random_state import get_random_state as get_random_state
     from navrl.io.checkpoint.random_state import set_random_state as set_random_state
     from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
+    from navrl.io.checkpoint.step_names import format_checkpoint_name as format_checkpoint_name
+    from navrl.io.retention import Retention as Retention
 
 __all__ = [*_PUBLIC]
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 import torch
 
-from navrl.arguments import as_mapping, as_path, whole_number
+from navrl.arguments import as_mapping, as_path
 from navrl.errors import CheckpointError, ConfigError, ContainerError
 from navrl.io.checkpoint.checkpoint_file import (
     NoCheckpointError,
@@ -26,8 +26,8 @@ from navrl.io.checkpoint.checkpoint_file import (
     verify_checkpoint,
 )
 from navrl.io.checkpoint.differences import base_of
-from navrl.io.checkpoint.names import format_checkpoint_name
 from navrl.io.checkpoint.saver import AsyncCheckpointSaver, OnDone
+from navrl.io.checkpoint.step_names import format_checkpoint_name
 from navrl.io.checkpoint.torch_files import UnsafePickleError
 from navrl.io.container.atomic_files import (
     irregular_kind,
@@ -40,8 +40,9 @@ from navrl.io.container.codecs import DEFAULT_CODEC
 from navrl.io.container.container_file import Written
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
+from navrl.io.retention import Item, Retention, rank
 
-__all__ = ["CheckpointDirectory", "Entry", "Retention"]
+__all__ = ["CheckpointDirectory", "Entry"]
 
 _STEP = re.compile(r"checkpoint_(\d{9,})\.pt")
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -65,51 +66,6 @@ class Entry:
     sequence: int | None = None  # orders files; those of an older navrl have None and come first
 
 
-@dataclass(frozen=True)
-class Retention:
-    """What to keep: the union of the rules. An alias keeps its checkpoint too.
-
-    Args:
-        keep_last_n: the so many that were written last, whatever their steps; None keeps all.
-        keep_best: the best so many by `metric`.
-        metric: the name of a metric given to `save`.
-        mode: whether `max` or `min` of the metric is best.
-        keep_every: checkpoints whose step is a multiple of it, for ever; 0 is none.
-    """
-
-    keep_last_n: int | None = None
-    keep_best: int = 0
-    metric: str | None = None
-    mode: Literal["max", "min"] = "max"
-    keep_every: int = 0
-
-    def __post_init__(self) -> None:
-        if self.keep_last_n is not None:
-            whole_number("keep_last_n", self.keep_last_n, 1)
-        if self.keep_best and self.metric is None:
-            raise ConfigError(
-                "keep_best needs metric: the name of the metric that says which is best"
-            )
-        if self.keep_best < 0 or self.keep_every < 0 or self.mode not in ("max", "min"):
-            raise ConfigError(
-                f"{self}: keep_best and keep_every must not be negative, mode is max or min"
-            )
-
-    def doomed(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return the checkpoints that no rule keeps, oldest first."""
-        ordered = sorted(entries, key=_age)
-        if self.keep_last_n is None:
-            return []
-        kept = {entry.step for entry in ordered[-self.keep_last_n :]}
-        if self.metric is not None:
-            kept |= {
-                entry.step for entry in rank(ordered, self.metric, self.mode)[: self.keep_best]
-            }
-        if self.keep_every:
-            kept |= {entry.step for entry in ordered if entry.step % self.keep_every == 0}
-        return [entry for entry in ordered if entry.step not in kept]
-
-
 def _age(entry: Entry) -> tuple[int, float, int]:
     """Return a key that sorts checkpoints in the order in which they were saved.
 
@@ -118,24 +74,17 @@ def _age(entry: Entry) -> tuple[int, float, int]:
     return entry.sequence or 0, entry.created, entry.step
 
 
-def rank(entries: Iterable[Entry], metric: str, mode: str = "max") -> list[Entry]:
-    """Return the checkpoints that have the metric, best first, the newer first among equals; NaN is
-    never best.
-    """
-    sign = 1.0 if mode == "max" else -1.0
-    values = ((_finite(entry.metrics.get(metric)), entry) for entry in entries)
-    having = [(sign * value, entry) for value, entry in values if value is not None]
-    having.sort(key=lambda pair: (pair[0], _age(pair[1])), reverse=True)
-    return [entry for _, entry in having]
-
-
-def _finite(value: Any) -> float | None:
-    """Return a metric as a number, if it is one that can be compared."""
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+def _item(entry: Entry, *, pinned: bool = False) -> Item[Entry]:
+    """Return a checkpoint as the retention policy sees it."""
+    return Item(
+        entry,
+        order=_age(entry),
+        step=entry.step,
+        metrics=entry.metrics,
+        pinned=pinned,
+        name=entry.path.name,
+        base=entry.base,
+    )
 
 
 class CheckpointDirectory:
@@ -239,8 +188,8 @@ class CheckpointDirectory:
                 "best() needs the name of a metric: none was given here or to the "
                 "CheckpointDirectory"
             )
-        ranked = rank(self.entries(), metric, mode or self.retention.mode)
-        return ranked[0] if ranked else None
+        ranked = rank(map(_item, self.entries()), metric, mode or self.retention.mode)
+        return ranked[0].stored if ranked else None
 
     def load(
         self, step: int | None = None, *, device: str | torch.device = "cpu", into: Any = None
@@ -474,20 +423,12 @@ def _prune(
     *,
     dry_run: bool = False,
 ) -> list[Entry]:
-    kept = set(list_aliases(folder).values())
-    kept |= {entry.path.name for entry in entries} - {
-        entry.path.name for entry in retention.doomed(entries)
-    }
-    bases = {entry.path.name: entry.base for entry in entries}
-    for name in list(kept):  # what a kept checkpoint builds on is kept too
-        base = bases.get(name)
-        while base is not None and base not in kept:
-            kept.add(base)
-            base = bases.get(base)
-    doomed = [entry for entry in entries if entry.path.name not in kept]
+    named = set(list_aliases(folder).values())
+    items = [_item(entry, pinned=entry.path.name in named) for entry in entries]
+    prunable = retention.prunable(items)
     if not dry_run:
-        _remove(folder, doomed)
-    return doomed
+        _remove(folder, prunable)
+    return prunable
 
 
 def _remove(folder: str | os.PathLike[str], entries: list[Entry]) -> None:

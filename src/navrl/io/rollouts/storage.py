@@ -26,6 +26,7 @@ from navrl.io.container.codecs import MAX_LEVEL
 from navrl.io.container.container_file import ArraySource, Written
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
+from navrl.io.retention import Item, Retention
 from navrl.io.rollouts.reader import RolloutReader
 from navrl.io.rollouts.rollout_layout import (
     Key,
@@ -79,12 +80,10 @@ class RolloutStorage:
         workers: int | None = None,
     ) -> None:
         level = zstd_level(compression_level)
-        if keep_last_n is not None:
-            keep_last_n = whole_number("keep_last_n", keep_last_n, 1)
         self.folder = as_path("save_dir", save_dir)
         self.error_bounds = dict(error_bounds or {})
         self.time_first = time_first
-        self.keep_last_n = keep_last_n
+        self.retention = Retention(keep_last_n)
         self._options: dict[str, Any] = {
             "max_queue_size": max_queue_size,
             "level": level,
@@ -301,13 +300,19 @@ class RolloutStorage:
     def _prune(self, written: Written) -> None:
         """Remove the oldest files; in the background thread."""
         self._reader = None  # its file may have been replaced, or is removed now
-        stored = _stored(self.folder)
-        if self.keep_last_n is None or len(stored) <= self.keep_last_n:
+        if self.keep_last_n is None:
             return
-        for _, path in _oldest_first(stored)[: -self.keep_last_n]:
-            with suppress(FileNotFoundError):  # the user was quicker
-                path.unlink()
-        sync_folder(self.folder)
+        stored = _stored(self.folder)
+        items = [Item(stored[age[-1]], order=age) for age in _ages(stored)]
+        if prunable := self.retention.prunable(items):
+            for path in prunable:
+                path.unlink(missing_ok=True)  # the user may have removed it
+            sync_folder(self.folder)
+
+    @property
+    def keep_last_n(self) -> int | None:
+        """How many of the last saved rollouts are kept; None keeps all."""
+        return self.retention.keep_last_n
 
 
 class _RolloutFiles(FileWriter):

@@ -1,4 +1,4 @@
-"""Small facts about models and names of checkpoints."""
+"""How many parameters a model has, and how many bytes they take."""
 
 from __future__ import annotations
 
@@ -7,33 +7,18 @@ from typing import TextIO
 
 import torch
 
-from navrl.arguments import whole_number
 from navrl.errors import ConfigError
 
-__all__ = ["format_checkpoint_name", "get_model_size", "print_model_info"]
-
-
-def format_checkpoint_name(step: int, prefix: str = "checkpoint", suffix: str = ".pt") -> str:
-    """Return the file name of a step: `checkpoint_000001000.pt`. Names sort like their steps.
-
-    Raises:
-        ConfigError: the step is negative, or the prefix would lead into another folder.
-    """
-    step = whole_number("step", step, 0)
-    if not isinstance(prefix, str) or "/" in prefix or prefix.startswith("."):
-        raise ConfigError(
-            f"prefix is {prefix!r}, expected the beginning of a file name: no '/' and no "
-            "leading dot"
-        )
-    return f"{prefix}_{step:09d}{suffix}"
+__all__ = ["get_model_size", "print_model_info"]
 
 
 def get_model_size(model: torch.nn.Module) -> dict[str, float]:
-    """Return `parameters`, `trainable_parameters`, `bytes` and `megabytes` of a model; shared
-    tensors count once.
+    """Return `parameters`, `trainable_parameters`, `bytes` and `megabytes` of a model.
+
+    Tensors that several modules share count once.
 
     Raises:
-        ConfigError: it is no torch module.
+        ConfigError: `model` is not a torch module.
     """
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
@@ -55,9 +40,7 @@ def get_model_size(model: torch.nn.Module) -> dict[str, float]:
 def print_model_info(
     model: torch.nn.Module, name: str = "model", file: TextIO | None = None
 ) -> None:
-    """Print one line on a model: how many parameters, how many of them are trained, how many
-    megabytes.
-    """
+    """Print one line: how many parameters a model has, how many are trained, its megabytes."""
     size = get_model_size(model)
     line = "{}: {:,.0f} parameters, {:,.0f} trainable, {:.2f} MB".format(
         name, size["parameters"], size["trainable_parameters"], size["megabytes"]
