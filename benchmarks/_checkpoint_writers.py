@@ -395,12 +395,6 @@ class Navrl(Writer):
         self.saver.shutdown()
 
 
-class NavrlThreads(Navrl):
-    """The same, written by threads of the training's process."""
-
-    options: Mapping[str, Any] = {"process": False}
-
-
 class NavrlRaw(Navrl):
     """The same without compression."""
 
@@ -457,7 +451,6 @@ WRITERS: dict[str, type[Writer]] = {
     "copy and write": CopyAndWrite,
     "navrl": Navrl,
     "navrl raw": NavrlRaw,
-    "navrl, by threads": NavrlThreads,
     "navrl, copy in call": NavrlEager,
     "navrl, lossy moments": NavrlLossy,
     "navrl, delta": NavrlDelta,

@@ -50,10 +50,6 @@ def test_importing_the_command_line_loads_no_heavy_package():
     assert loaded_by("import navrl.cli") & (HEAVY | {"torch", "numpy"}) == set()
 
 
-def test_what_the_process_that_writes_checkpoints_imports_is_light():
-    assert loaded_by("import navrl.io.checkpoint.writer_process") & (HEAVY | {"torch"}) == set()
-
-
 @pytest.mark.slow
 def test_the_simulator_needs_numba_and_torch_and_nothing_else_heavy():
     assert loaded_by("from navrl import NavigationEnv") & HEAVY == {"numba"}

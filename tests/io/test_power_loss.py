@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from navrl.io.container.atomic_files import TEMPORARY_PATTERN, AtomicFile
 from navrl.io.rollouts.storage import RolloutStorage
 from power_loss import write_tree
 from power_loss_shim import record
-from power_loss_trace import STRACE, record_with_strace
 
 STEPS = (1, 2, 3)
 
@@ -118,35 +116,6 @@ def test_rollouts_that_were_reported_durable_are_there(disk, tmp_path, monkeypat
             assert_same(storage.load(iteration), batch_of(iteration))
         assert mark is None or storage.latest() >= mark
         assert len(storage.list()) >= min(2, mark or 0)
-
-
-BY_A_PROCESS = """
-import os, sys, time, torch
-from navrl.io import CheckpointDirectory
-from navrl.io.checkpoint import file_writer
-file_writer.WORTH_PROCESS = 1000
-folder, marks = sys.argv[1:]
-told = os.open(marks, os.O_WRONLY | os.O_CREAT)
-with CheckpointDirectory(folder, keep_last_n=1) as run:
-    for step in (0, 1, 2, 3):
-        generator = torch.Generator().manual_seed(step)
-        run.save(step, {"weights": torch.randn(2500, generator=generator), "step": step})
-        run.flush()
-        os.write(told, b"%d" % step)
-        while not run.saver._files._process.is_up():
-            time.sleep(0.01)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(STRACE is None, reason="needs strace to see what the other process does")
-def test_files_that_a_process_of_their_own_writes_are_as_durable(
-    disk, tmp_path, monkeypatch, injected
-):
-    command = [sys.executable, "-c", BY_A_PROCESS, str(disk / "runs" / "a")]
-    recording = record_with_strace(command, disk)
-    for mark, folder in each_crash(recording, tmp_path, monkeypatch, injected):
-        check_directory(mark, folder)
 
 
 # The harness itself: each of these writers leaves one step out, and must be caught.

@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -877,7 +878,7 @@ def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(
 ):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
     state = {"numbers": torch.randn(5_000_000)}
-    with AsyncCheckpointSaver(process=False) as saver:
+    with AsyncCheckpointSaver() as saver:
         saver.save_async(state, tmp_path / "x.pt")
         wait_until_written(saver)
         assert set(coding) == {"navrl-write"}
@@ -895,7 +896,7 @@ def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(
 ):
     monkeypatch.setattr(saver_module, "usable_cores", lambda: cores)
     state = {"numbers": torch.randn(5_000_000)}
-    with AsyncCheckpointSaver(process=False) as saver:
+    with AsyncCheckpointSaver() as saver:
         for number in range(saves):
             saver.save_async(state, tmp_path / f"{number}.pt")
         wait_until_written(saver)
@@ -913,9 +914,7 @@ def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp
     monkeypatch.setattr(
         AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1]
     )
-    with AsyncCheckpointSaver(
-        optimizers=[torch.optim.SGD([parameter], 0.1)], process=False
-    ) as saver:
+    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
         saver.save_async({"x": parameter}, tmp_path / "x.pt")
         assert not begun.wait(0.2)
         waiting = threading.Thread(target=saver.flush)
@@ -924,3 +923,44 @@ def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp
         copying.set()
         waiting.join(30)
     assert_same(load_checkpoint(tmp_path / "x.pt")["x"], parameter.detach())
+
+
+def test_a_large_save_starts_no_process(tmp_path):
+    with AsyncCheckpointSaver() as saver:
+        for name in ("x.pt", "y.pt"):
+            saver.save_async({"x": torch.randn(6_000_000)}, tmp_path / name)
+            saver.flush()
+            tasks = Path("/proc/self/task").glob("*/children")
+            assert "".join(task.read_text() for task in tasks).split() == []
+
+
+def test_saves_and_failures_leave_no_descriptor_open(tmp_path):
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    (tmp_path / "folder.pt").mkdir()
+    before = descriptors()
+    for _ in range(3):
+        with AsyncCheckpointSaver() as saver:
+            saver.save_async({"x": torch.ones(1000)}, tmp_path / "x.pt")
+            saver.save_async({"x": torch.ones(1000)}, tmp_path / "folder.pt")
+            with pytest.raises(CheckpointError, match="IsADirectoryError"):
+                saver.flush()
+    for thread in threading.enumerate():
+        if thread.name == "navrl-free":
+            thread.join(30)
+    assert descriptors() == before
+
+
+def test_a_file_that_nobody_waits_for_on_two_cores_has_small_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
+    parameters = [torch.randn(3_000_000, requires_grad=True) for _ in range(2)]
+    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD(parameters, 0.1)]) as saver:
+        saver.save_async({"x": parameters}, tmp_path / "x.pt")
+        wait_until_written(saver)
+    assert_same(
+        [one.detach() for one in load_checkpoint(tmp_path / "x.pt")["x"]],
+        [one.detach() for one in parameters],
+    )
+    assert {entry.chunk_bytes for entry in read_index(tmp_path / "x.pt").arrays} == {1 << 19}

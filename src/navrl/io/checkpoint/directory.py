@@ -94,7 +94,7 @@ class CheckpointDirectory:
     Args:
         folder: where they live; created. What dead writers left half-written is removed.
         keep_last_n, keep_best, metric, mode, keep_every: see `Retention`.
-        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, process, on_error,
+        optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, on_error,
             on_done: see `AsyncCheckpointSaver`.
     """
 
@@ -113,7 +113,6 @@ class CheckpointDirectory:
         level: int | None = None,
         delta_chain: int = 0,
         lossy_moments: bool = False,
-        process: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
         on_done: OnDone | None = None,
     ) -> None:
@@ -133,7 +132,6 @@ class CheckpointDirectory:
             level=level,
             delta_chain=delta_chain,
             lossy_moments=lossy_moments,
-            process=process,
             on_error=on_error,
             on_done=on_done,
         )

@@ -67,10 +67,6 @@ class AsyncCheckpointSaver:
         workers: threads that compress, beside the one that writes; None is one for each core but
             one. On one or two cores it rests unless there is a hurry (somebody waits for a file, or
             another save is queued): the writer does it all.
-        process: have compressed files of 16 MiB of tensors and more written by a process of their
-            own, so that coding them and training do not share an interpreter. The first such save
-            starts it, and is still written by threads, as are differences, lossy files, states with
-            tensors on a GPU, and everything where no process can be started.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training
             go on.
         on_done: called in the background thread after each save with its path, whether the file is
@@ -94,7 +90,6 @@ class AsyncCheckpointSaver:
         delta_chain: int = 0,
         lossy_moments: bool = False,
         workers: int | None = None,
-        process: bool = True,
         on_error: Literal["raise", "warn"] = "raise",
         on_done: OnDone | None = None,
         when_full: Literal["wait", "raise"] = "wait",
@@ -115,12 +110,15 @@ class AsyncCheckpointSaver:
         if when_full not in ("wait", "raise"):
             raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
         self.codec = find_codec(codec).name
+        self._waiting = 0  # threads that wait for a file
+        self._few_cores = workers is None and usable_cores() <= 2
+        self._pending: list[Job] = []  # that are not on the disk yet
         self._files = self._file_writer(
             level=level,
             delta_chain=delta_chain,
             lossy_moments=lossy_moments,
             threads=workers or spare_cores(),
-            process=process and codec != "raw",
+            resting=self._leaves_cores_to_training,
         )
         self._max_queue_size = max_queue_size
         self._verbose = verbose
@@ -131,9 +129,8 @@ class AsyncCheckpointSaver:
         self._owner = os.getpid()
         self._optimizers: list[torch.optim.Optimizer] = []
         self._hooks: list[Any] = []
-        self._pool = ArenaPool(self._files.share_from)
-        self._changed = threading.Condition()  # guards what follows
-        self._pending: list[Job] = []  # that are not on the disk yet
+        self._pool = ArenaPool()
+        self._changed = threading.Condition()  # guards what follows, and the pending jobs
         self._uncopied: list[Job] = []  # those of them that a step has to wait for
         self._errors: list[CheckpointError] = []
         self._dead = False
@@ -141,9 +138,6 @@ class AsyncCheckpointSaver:
         self._statistics = SaveStatistics()
         self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._waiting = 0  # threads that wait for a file
-        self._few_cores = workers is None and usable_cores() <= 2
-        self._set_pace()
         self._threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
@@ -388,12 +382,10 @@ class AsyncCheckpointSaver:
         """
         try:
             self._waiting += 1
-            self._set_pace()
             self._changed.notify_all()
             yield
         finally:
             self._waiting -= 1
-            self._set_pace()
 
     def _enqueue(self, job: Job) -> None:
         """Hand a job to the background threads, unless they ended while the snapshot was taken."""
@@ -402,16 +394,11 @@ class AsyncCheckpointSaver:
             try:
                 self._pending.append(job)
                 self._uncopied.append(job)
-                if (
-                    len(self._pending) > 1
-                ):  # else the pace is what it was: this is the call that training waits for
-                    self._set_pace()
                 self._to_copy.put(job)
             except BaseException:
                 for jobs in (self._pending, self._uncopied):
                     if job in jobs:
                         jobs.remove(job)
-                self._set_pace()
                 job.snapshot.abandon(CheckpointError("interrupted on its way to the background"))
                 raise
 
@@ -463,9 +450,6 @@ class AsyncCheckpointSaver:
         hurry.
         """
         return self._few_cores and not self._waiting and len(self._pending) <= 1
-
-    def _set_pace(self) -> None:
-        self._files.pace.resting = self._leaves_cores_to_training()
 
     def _may_begin(self, job: Job) -> bool:
         return job.snapshot.copied.is_set() or not self._leaves_cores_to_training()
@@ -524,7 +508,6 @@ class AsyncCheckpointSaver:
             with self._changed:
                 if job in self._pending:
                     self._pending.remove(job)
-                self._set_pace()
                 self._changed.notify_all()
 
     def _report(self, job: Job, error: CheckpointError | None) -> None:

@@ -9,7 +9,6 @@ found out, and such a snapshot is never stored.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
@@ -17,14 +16,13 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from navrl.errors import CheckpointError
 from navrl.io.checkpoint.capture import Captured
-from navrl.io.checkpoint.shared_memory import SharedMemory
 from navrl.io.container.codecs import Bytes
 from navrl.io.container.container_file import ArraySource
 from navrl.io.container.element_types import NAME_OF_NUMPY_DTYPE
@@ -38,25 +36,13 @@ _bytes_of = attrgetter("nbytes")
 _version_of = attrgetter("_version")
 
 
-class Memory(NamedTuple):
-    """A flat buffer for a copy, and what another process can see it by, if it can."""
-
-    tensor: torch.Tensor
-    shared: SharedMemory | None = None
-
-
 class ArenaPool:
     """Memory for copies, kept between saves: the first touch of fresh memory costs more than the
     copy itself.
-
-    Args:
-        share_from: tells the bytes from which on a buffer is one that another process can see, if
-            at all.
     """
 
-    def __init__(self, share_from: Callable[[], int | None] = lambda: None) -> None:
-        self._share_from = share_from
-        self._free: list[Memory] = []
+    def __init__(self) -> None:
+        self._free: list[torch.Tensor] = []
         self._events: list[threading.Event] = []
         self._lock = threading.Lock()
         self.progress = threading.Condition()  # notified when anything was copied
@@ -78,25 +64,20 @@ class ArenaPool:
         """
         self._events.append(event)
 
-    def take(self, size: int, *, pinned: bool) -> Memory:
+    def take(self, size: int, *, pinned: bool) -> torch.Tensor:
         """Return a flat buffer of at least `size` bytes."""
         with self._lock:
             for number, memory in enumerate(self._free):
-                if memory.tensor.nbytes >= size and (not pinned or memory.tensor.is_pinned()):
+                if memory.nbytes >= size and (not pinned or memory.is_pinned()):
                     return self._free.pop(number)
             if self._free:
                 self._free.pop()  # too small for what is saved now: never again of use
         if pinned:
-            return Memory(torch.empty(size, dtype=torch.uint8, pin_memory=True))
-        share_from = self._share_from()
-        if share_from is not None and size >= share_from:
-            with contextlib.suppress(OSError):  # then it is not shared
-                shared = SharedMemory(size)
-                return Memory(torch.from_numpy(shared.bytes), shared)
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         # NumPy asks for huge pages, torch does not
-        return Memory(torch.from_numpy(np.empty(size, np.uint8)))
+        return torch.from_numpy(np.empty(size, np.uint8))
 
-    def give_back(self, memory: Memory) -> None:
+    def give_back(self, memory: torch.Tensor) -> None:
         """Keep a buffer for the next snapshot."""
         with self._lock:
             self._free.append(memory)
@@ -154,7 +135,7 @@ class Snapshot:
         self._progress = pool.progress
         self._holders = 1
         self._pool = pool
-        self._memory: Memory | None = None
+        self._memory: torch.Tensor | None = None
         self._sizes: list[int] = []  # of each tensor
         self._offsets: list[int] = []  # of each tensor in the arena
         self._same: dict[int, int] = {}  # tensors that lie where an earlier one lies
@@ -313,15 +294,10 @@ class Snapshot:
             value.record_stream(self._stream)
 
     @property
-    def shared(self) -> SharedMemory | None:
-        """What another process can see the copy by, once the snapshot is prepared."""
-        return None if self._memory is None else self._memory.shared
-
-    @property
     def _taken(self) -> torch.Tensor:
         if self._memory is None:
             raise CheckpointError("a snapshot was used before its memory was found")
-        return self._memory.tensor
+        return self._memory
 
     def _bytes(self, number: int) -> torch.Tensor:
         start = self._offsets[number]

@@ -318,8 +318,6 @@ class RolloutStorage:
 class _RolloutFiles(FileWriter):
     """Files whose arrays are stored by rows, which are cut from the copy as they are written."""
 
-    shares = False
-
     def sources(self, job: Job) -> Sequence[ArraySource]:
         """Return the arrays as rows, and complete the document."""
         job.snapshot.check()
