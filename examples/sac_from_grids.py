@@ -20,8 +20,8 @@ from navrl.rl.accelerate import PlainNetwork
 from navrl.rl.grid_network import GridActor, GridCritic
 from navrl.rl.policy import to_velocity
 from navrl.rl.sac import SAC, SACSettings
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.grid import LocalGrids
-from navrl.sim.layout import STATISTICS
 
 CELLS, RESOLUTION = 42, 0.2
 SUCCESS = STATISTICS.index("success_100")

@@ -18,7 +18,7 @@ from navrl.config import FlightSettings
 from navrl.errors import ConfigError
 from navrl.evaluate import INTERFACE, OUTCOMES, Flights, Policy, conditions, label_of, load_policy
 from navrl.evaluate.report import outcome_table, summary
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 SMALL = [

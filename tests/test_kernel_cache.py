@@ -22,14 +22,14 @@ from navrl import kernel_cache
 PACKAGE = kernel_cache.PACKAGE
 PROBE = '''
 from numba import float32
-from navrl.sim.task import _outcome
+from navrl.sim.kernels.termination import outcome_of
 from navrl.simd import entry, floats_at
 
 @entry
 def outcome_at(record, running, height):
     """Return how an episode ends at a height: 0 for not at all."""
     far = float32(9)
-    return _outcome(floats_at(running), 0, 0, record[0], height, far, far, far, False)
+    return outcome_of(floats_at(running), 0, 0, record[0], height, far, far, far, False)
 '''
 ASK = """
 import json, warnings
@@ -37,7 +37,7 @@ import numpy as np
 from numba.core import event
 with warnings.catch_warnings(record=True) as warned, event.install_recorder("numba:compile") as compiled:
     from navrl import kernel_cache
-    from navrl.sim.layout import PARAMETERS
+    from navrl.sim.kernels.layout import PARAMETERS
     from navrl.sim.probe import outcome_at
     record, running = np.ones(1, PARAMETERS), np.zeros(64, np.float32)
     outcome = outcome_at(record, running.ctypes.data, np.float32(3.5))
@@ -99,7 +99,9 @@ def test_an_edit_of_an_inner_function_takes_effect_with_nothing_cleaned_by_hand(
     assert (first["outcome"], again["outcome"]) == (NOTHING, NOTHING)
     assert (first["compiled"] > 0, again["compiled"]) == (True, 0)
     assert Path(first["storage"]).is_relative_to(installation.package / "__pycache__")
-    installation.edit("sim/task.py", "LOWEST, HIGHEST = 0.2, 4.0", "LOWEST, HIGHEST = 0.2, 3.0")
+    installation.edit(
+        "sim/kernels/termination.py", "LOWEST, HIGHEST = 0.2, 4.0", "LOWEST, HIGHEST = 0.2, 3.0"
+    )
     assert installation.ask()["outcome"] == OUT_OF_BOUNDS
 
 
@@ -107,7 +109,7 @@ def test_an_edit_of_an_inner_function_takes_effect_with_nothing_cleaned_by_hand(
 def test_code_imported_before_an_upgrade_is_not_kept_for_the_new_sources(installation):
     upgrade = f"""
     import pathlib
-    source = pathlib.Path({str(installation.package / "sim" / "task.py")!r})
+    source = pathlib.Path({str(installation.package / "sim" / "kernels" / "termination.py")!r})
     source.write_text(source.read_text().replace("LOWEST, HIGHEST = 0.2, 4.0", "LOWEST, HIGHEST = 0.2, 3.0"))
 """
     before, after = "    outcome = outcome_at(", upgrade + "    outcome = outcome_at("

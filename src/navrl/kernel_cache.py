@@ -59,6 +59,7 @@ SOURCES = (
     "kernel_cache.py",
     "simd.py",
     "sim/*.py",
+    "sim/*/*.py",
     "rl/fused*.py",
     "rl/gemm.py",
     "io/container/coders.py",

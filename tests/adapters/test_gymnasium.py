@@ -25,7 +25,7 @@ from navrl.adapters.gymnasium import (
 )
 from navrl.errors import ActionError, ConfigError, MissingExtraError
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 MODES = list(AutoresetMode)

@@ -25,7 +25,7 @@ from navrl.adapters.gymnasium import NavigationSingleEnv
 from navrl.adapters.stable_baselines3 import NavigationVecEnv
 from navrl.errors import ActionError, ConfigError, MissingExtraError
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 LENGTH = 50  # steps of the longest episode

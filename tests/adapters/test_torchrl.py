@@ -17,7 +17,7 @@ from navrl.adapters.gymnasium import NavigationVectorEnv
 from navrl.adapters.torchrl import TorchRLNavigationEnv, episodes
 from navrl.errors import ActionError, ConfigError, MissingExtraError
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 LENGTH = 50  # steps of the longest episode

@@ -10,7 +10,7 @@ import torch
 
 from navrl.config import load_config
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 # A drone that has the commanded velocity after one step, commanded in the world frame: motion that

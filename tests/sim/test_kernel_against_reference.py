@@ -10,7 +10,7 @@ import torch
 
 from navrl.sim import reference
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import (
+from navrl.sim.kernels.layout import (
     ATTITUDE,
     DIRECTION,
     HEIGHT_LOW,

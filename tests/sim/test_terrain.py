@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.terrain import boxes_of_heights, draw_map
-from navrl.sim.worlds import GRID, GRID_ORIGIN, _near_lists, build_pool
+from navrl.sim.worlds.terrain import boxes_of_heights, draw_map
+from navrl.sim.worlds.world_pool import GRID, GRID_ORIGIN, _near_lists, build_pool
 
 
 def draw_slowly(seed, count, widths=(4, 8), attempts=100_000):

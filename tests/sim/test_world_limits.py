@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from navrl.errors import WorldError
-from navrl.sim.worldfile import load_world
+from navrl.sim.worlds.world_file import load_world
 
 LONGEST_MESSAGE = 600  # characters beside the path
 # bytes that reading a bad file may take beside the interpreter and its libraries
@@ -165,7 +165,7 @@ READER = """
 import resource, sys
 from pathlib import Path
 from navrl.errors import WorldError
-from navrl.sim.worldfile import load_world
+from navrl.sim.worlds.world_file import load_world
 import numpy, yaml, PIL.Image, PIL.PngImagePlugin
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + int(sys.argv[2]),) * 2)

@@ -15,7 +15,7 @@ from PIL import Image
 from navrl.errors import WorldError
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.worldfile import load_world
+from navrl.sim.worlds.world_file import load_world
 
 YARD = """
 name: yard

@@ -22,7 +22,7 @@ from navrl.registry.store import Registry
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.tracking.recorder import Tracking
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import PlainDisplay

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "training.md").read_text()

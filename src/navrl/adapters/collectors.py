@@ -20,7 +20,7 @@ from navrl.adapters.forwarding import FrameRate
 from navrl.errors import CollectorError, ConfigError, StateError, missing_extra
 from navrl.io.container.devices import usable_device
 from navrl.sim.env import NavigationEnv, checked_seed
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 try:

@@ -17,7 +17,7 @@ from navrl.adapters.gymnasium_registry import ENVIRONMENT_ID as ENVIRONMENT_ID
 from navrl.adapters.gymnasium_registry import register_in
 from navrl.errors import ActionError, ConfigError, missing_extra, nearest_name
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import Step
 
@@ -47,8 +47,8 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
     Actions are velocity commands in m/s, (N, 3). What is returned is never written again.
 
     When episodes end, their statistics are in `info["flight"]`, with the mask `info["_flight"]`:
-    every name of `navrl.sim.layout.STATISTICS`, and `r` and `l` for return and length. In the mode
-    SAME_STEP they are in `info["final_info"]`, beside `info["final_obs"]`.
+    every name of `navrl.sim.episode_statistics.STATISTICS`, and `r` and `l` for return and length.
+    In the mode SAME_STEP they are in `info["final_info"]`, beside `info["final_obs"]`.
 
     Args:
         settings: of the task; NavigationSettings, or a nested mapping such as `{"env":

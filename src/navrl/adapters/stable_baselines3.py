@@ -37,8 +37,8 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
 
     Use `MultiInputPolicy`, or with `flat` `MlpPolicy`. The info of a drone whose episode ended has
     `terminal_observation`, `TimeLimit.truncated`, `is_success` (it came within 0.5 m of the goal),
-    and `episode`: every name of `navrl.sim.layout.STATISTICS`, and `r` and `l`, so that no Monitor
-    is needed.
+    and `episode`: every name of `navrl.sim.episode_statistics.STATISTICS`, and `r` and `l`, so
+    that no Monitor is needed.
 
     Methods and attributes for "each environment" (`env_method`, `get_attr`, `set_attr`) are those
     of the one `simulator`, which all drones share: `env_method("set_world_probabilities", chances)`

@@ -13,7 +13,7 @@ from torch import Tensor
 from navrl.errors import ActionError, ConfigError, missing_extra
 from navrl.io.container.devices import usable_device
 from navrl.sim.env import NavigationEnv, checked_seed
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
 try:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from navrl.errors import ConfigError
 from navrl.sim.env import NavigationEnv
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 
 # observations -> velocity commands in the goal frame, m/s, (N, 3)
 Act = Callable[[dict[str, Tensor]], Tensor]

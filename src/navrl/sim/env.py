@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError, StateError, shown
-from navrl.sim import kernel
-from navrl.sim.layout import (
+from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.kernels import step_kernel
+from navrl.sim.kernels.layout import (
     ARRAYS,
     ATTITUDE,
     COUNTERS,
@@ -26,19 +27,18 @@ from navrl.sim.layout import (
     FORWARD,
     OUTCOME,
     POSITION,
-    STATISTICS,
     TARGET,
     TIME_OUT,
     VELOCITY,
     WORLD,
 )
-from navrl.sim.lidar import LidarTables, make_tables
-from navrl.sim.parameters import make_parameters
+from navrl.sim.kernels.lidar import LidarTables, make_tables
+from navrl.sim.kernels.parameters import make_parameters
+from navrl.sim.kernels.sensing import NEAREST
 from navrl.sim.settings import EARLIER, NavigationSettings
 from navrl.sim.step import Step, observation_layout
-from navrl.sim.task import NEAREST
 from navrl.sim.threads import start_threads
-from navrl.sim.worlds import WorldPool, build_pool, draw_origins
+from navrl.sim.worlds.world_pool import WorldPool, build_pool, draw_origins
 from navrl.simd import WIDTH, aligned_zeros
 
 IMPORTED_BY = os.getpid()
@@ -123,7 +123,7 @@ class NavigationEnv:
         else:
             chosen[:] = True  # nobody flies yet: everybody begins
         self._started = True
-        kernel.reset_where(self._record, self._addresses, chosen)
+        step_kernel.reset_where(self._record, self._addresses, chosen)
         return self.observe()
 
     def step(self, action: Tensor | NDArray[Any], *, out: Step | None = None) -> Step:
@@ -170,7 +170,7 @@ class NavigationEnv:
             self.reset()
         if worlds is not None:
             self._arrays["counters"][chosen, WORLD] = worlds[chosen]
-        kernel.place_where(self._record, self._addresses, chosen, starts, targets)
+        step_kernel.place_where(self._record, self._addresses, chosen, starts, targets)
         if velocities is not None:
             rows = np.flatnonzero(chosen)
             self._arrays["state"][rows // WIDTH, VELOCITY : VELOCITY + 3, rows % WIDTH] = (
@@ -424,8 +424,8 @@ class NavigationEnv:
         self._no_action = np.zeros((self.num_envs, 3), np.float32)
         # No chunks: this only compiles it, here rather than in a forked child, where compiling may
         # wait for ever.
-        kernel.step_serial(
-            kernel.step_address(),
+        step_kernel.step_serial(
+            step_kernel.step_address(),
             self._record,
             self._addresses,
             self._addresses,
@@ -440,9 +440,9 @@ class NavigationEnv:
         # A forked child must not enter the threads of its parent: they are not there, and OpenMP
         # ends it.
         alone = self._threads == 1 or os.getpid() != IMPORTED_BY
-        run = kernel.step_serial if alone else kernel.step_parallel
+        run = step_kernel.step_serial if alone else step_kernel.step_parallel
         run(
-            kernel.step_address(),
+            step_kernel.step_address(),
             self._record,
             self._addresses,
             step.addresses,
@@ -460,7 +460,7 @@ class NavigationEnv:
         self._arrays["goals"][:] = 0
         self._arrays["tracks"][..., 0, :, :] = self.pool.moving_origins
         self._arrays["tracks"][..., 1, :, :] = 0
-        kernel.begin_worlds(self._record, self._addresses)
+        step_kernel.begin_worlds(self._record, self._addresses)
         self._half, self._time = 0, self.settings.env.action_repeat
 
     def _saved(self) -> dict[str, NDArray[Any]]:
@@ -492,7 +492,7 @@ class NavigationEnv:
                 f"actions of shape {array.shape}; expected ({self.num_envs}, 3): one velocity "
                 "for each drone"
             )
-        bad = kernel.first_bad_action(array, UNREASONABLE)
+        bad = step_kernel.first_bad_action(array, UNREASONABLE)
         if bad >= 0:
             raise ActionError(
                 f"the action of drone {bad} is {array[bad].tolist()}; expected finite "

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError
 from navrl.kernel_cache import kernel
-from navrl.sim.terrain import GROUND, PIXEL
 from navrl.sim.threads import start_threads
-from navrl.sim.worldfile import World
+from navrl.sim.worlds.terrain import GROUND, PIXEL
+from navrl.sim.worlds.world_file import World
 
 if TYPE_CHECKING:
     from navrl.sim.env import NavigationEnv

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.kernels.sensing import FEATURES
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.task import FEATURES
 from navrl.simd import WIDTH, aligned_zeros
 
 STATE = 8  # numbers of the drone's own state in an observation

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from navrl.config import Config
 from navrl.errors import ConfigError
-from navrl.sim.layout import STATISTICS
+from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 from navrl.train.team import Team
 

@@ -12,7 +12,7 @@ import torch
 from navrl.errors import missing_extra
 from navrl.evaluate import OUTCOMES, Flights
 from navrl.sim.env import NavigationEnv
-from navrl.sim.worldfile import World
+from navrl.sim.worlds.world_file import World
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from navrl.sim.layout import (
+from navrl.sim.kernels.layout import (
     ACTIVE,
     ATTITUDE,
     COMMAND,

@@ -16,8 +16,8 @@ from numba import float32, int64
 from numpy.typing import NDArray
 
 from navrl.sim.settings import LidarSettings
-from navrl.sim.terrain import GROUND
-from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN
+from navrl.sim.worlds.terrain import GROUND
+from navrl.sim.worlds.world_pool import CELL, GRID, GRID_ORIGIN
 from navrl.simd import (
     WIDTH,
     aligned_zeros,

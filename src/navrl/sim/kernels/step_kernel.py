@@ -13,9 +13,9 @@ import functools
 from numba import carray, float32, from_dtype, prange, types
 
 from navrl.kernel_cache import c_kernel, kernel
-from navrl.sim.drone import step_first_order, step_hummingbird
-from navrl.sim.episode import begin_at, new_episode, set_command
-from navrl.sim.layout import (
+from navrl.sim.kernels.drone import step_first_order, step_hummingbird
+from navrl.sim.kernels.episode import begin_at, new_episode, set_command
+from navrl.sim.kernels.layout import (
     ACTIVE,
     ARRAYS,
     COUNTERS,
@@ -34,8 +34,10 @@ from navrl.sim.layout import (
     Outputs,
     Worlds,
 )
-from navrl.sim.obstacles import advance_world
-from navrl.sim.task import finish, judge, sense
+from navrl.sim.kernels.reward import judge
+from navrl.sim.kernels.sensing import sense
+from navrl.sim.kernels.termination import finish
+from navrl.sim.worlds.obstacles import advance_world
 from navrl.simd import FAST, WIDTH, call_at, entry, flags_at, floats_at, inner, integers_at
 
 GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # addresses of arrays, and of outputs

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from navrl.kernel_cache import kernel
 from navrl.sim.draws import OBSTACLE_ORIGIN, uniform
 from navrl.sim.settings import MovingSettings, NavigationSettings
-from navrl.sim.terrain import ARENA, boxes_of_heights, draw_map
-from navrl.sim.worldfile import World, load_world
+from navrl.sim.worlds.terrain import ARENA, boxes_of_heights, draw_map
+from navrl.sim.worlds.world_file import World, load_world
 from navrl.simd import WIDTH
 
 CELL = 1.0  # m, of the grid that lists which obstacles are within LiDAR range

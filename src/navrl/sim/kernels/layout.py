@@ -24,32 +24,7 @@ COUNTERS = 5
 # How an episode ends.
 FLYING, GOAL, STATIC_COLLISION, DYNAMIC_COLLISION, OUT_OF_BOUNDS, TIME_OUT = range(6)
 
-# Statistics of an episode. While it runs, some columns hold sums; they are made final when it ends.
-STATISTICS = (
-    "return",
-    "length",
-    "success_050",
-    "success_100",
-    "static_collision",
-    "dynamic_collision",
-    "out_of_bounds",
-    "time_out",
-    "at_goal",
-    "path_length",
-    "mean_speed",
-    "min_clearance",
-    "time_to_goal",
-    "distance",
-    "world",
-    "reward_progress",
-    "reward_alive",
-    "reward_static",
-    "reward_dynamic",
-    "reward_smoothness",
-    "reward_height",
-    "reward_goal",
-    "reward_collision",
-)
+# Columns of episode_statistics.STATISTICS.
 RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE = 0, 1, 2, 3, 4
 AT_GOAL = 8
 PATH_LENGTH = 9

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.errors import WorldError, nearest_name, shown
-from navrl.sim.terrain import ARENA, GROUND, boxes_of_heights
-from navrl.sim.world_reader import MAXIMUM_PIXELS, check_size, read_npz, read_png, read_yaml
+from navrl.sim.worlds.file_reader import MAXIMUM_PIXELS, check_size, read_npz, read_png, read_yaml
+from navrl.sim.worlds.terrain import ARENA, GROUND, boxes_of_heights
 
 MAXIMUM_SHAPES = 20_000
 MAXIMUM_HEIGHT = 50.0  # m

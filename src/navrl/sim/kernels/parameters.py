@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.sim.layout import PARAMETERS
+from navrl.sim.kernels.layout import PARAMETERS
 from navrl.sim.settings import NavigationSettings
 
 

@@ -9,8 +9,8 @@ import math
 from numba import float32
 
 from navrl.sim.draws import OBSTACLE_GOAL, OBSTACLE_SPEED, uniform
-from navrl.sim.terrain import ARENA
-from navrl.sim.worlds import MOVING_CEILING, TALL_CENTRE
+from navrl.sim.worlds.terrain import ARENA
+from navrl.sim.worlds.world_pool import MOVING_CEILING, TALL_CENTRE
 from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit, store
 
 ARRIVED = 0.5  # m from the goal

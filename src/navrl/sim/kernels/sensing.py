@@ -1,4 +1,4 @@
-"""What a drone sees, what it is paid, and what ends its episode."""
+"""What a drone observes, and the distances that its reward and termination are computed from."""
 
 from __future__ import annotations
 
@@ -7,44 +7,20 @@ import math
 from numba import float32, int64
 
 from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, normal, uniform
-from navrl.sim.layout import (
-    ACTIVE,
-    AT_GOAL,
+from navrl.sim.kernels.layout import (
     ATTITUDE,
     COUNTERS,
     DIRECTION,
-    DYNAMIC_COLLISION,
     EPISODE,
     FIELDS,
-    FIRST_FAILURE,
-    FIRST_REWARD,
     FORWARD,
-    GOAL,
-    HEIGHT_HIGH,
-    HEIGHT_LOW,
-    LENGTH,
-    MEAN_SPEED,
-    MIN_CLEARANCE,
-    OUT_OF_BOUNDS,
-    OUTCOME,
-    PATH_LENGTH,
     POSITION,
-    PREVIOUS_VELOCITY,
-    RETURN,
-    REWARD_COLLISION,
-    REWARD_GOAL,
-    STATIC_COLLISION,
-    STATISTICS,
     STEP,
-    SUCCESS_050,
-    SUCCESS_100,
     TARGET,
-    TIME_OUT,
-    TIME_TO_GOAL,
     VELOCITY,
     WORLD,
 )
-from navrl.sim.lidar import (
+from navrl.sim.kernels.lidar import (
     BATCH,
     CYLINDER,
     MISS,
@@ -60,11 +36,9 @@ from navrl.sim.lidar import (
     subtend,
     write_scan,
 )
-from navrl.sim.terrain import ARENA
+from navrl.sim.worlds.terrain import ARENA
 from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit
 
-LOWEST, HIGHEST = 0.2, 4.0  # m: outside, the episode ends
-HEIGHT_MARGIN = 0.2  # m beyond the heights of start and target before the height term bites
 TALL, SHORT = 5.0, 1.0  # m, heights of the moving cylinders and boxes
 FEATURES = 10  # of an observed moving obstacle
 NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then numbers
@@ -278,96 +252,3 @@ def _write_state(state, base, x, y, z, fx, fy, row, at):
     row[at + 8] = state[base + DIRECTION * WIDTH]
     row[at + 9] = state[base + (DIRECTION + 1) * WIDTH]
     row[at + 10] = float32(0)
-
-
-@inner
-def judge(
-    drones, drone, parameters, has_moving, shortest, static_term, surface, dynamic_term, least, hit
-):
-    """Pay one step of a drone, count it in the statistics, end the episode if it must; return the
-    reward.
-    """
-    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
-    running, counters = drones.running, drones.counters
-    count, column = drone * COUNTERS, drone * len(STATISTICS)
-    z = state[base + (POSITION + 2) * WIDTH]
-    vx, vy = state[base + VELOCITY * WIDTH], state[base + (VELOCITY + 1) * WIDTH]
-    vz = state[base + (VELOCITY + 2) * WIDTH]
-    dx = state[base + TARGET * WIDTH] - state[base + POSITION * WIDTH]
-    dy = state[base + (TARGET + 1) * WIDTH] - state[base + (POSITION + 1) * WIDTH]
-    dz = state[base + (TARGET + 2) * WIDTH] - z
-    distance = math.sqrt(dx * dx + dy * dy + dz * dz)
-    jump_x = vx - state[base + PREVIOUS_VELOCITY * WIDTH]
-    jump_y = vy - state[base + (PREVIOUS_VELOCITY + 1) * WIDTH]
-    jump_z = vz - state[base + (PREVIOUS_VELOCITY + 2) * WIDTH]
-    over = max(z - state[base + HEIGHT_HIGH * WIDTH] - float32(HEIGHT_MARGIN), float32(0))
-    under = max(state[base + HEIGHT_LOW * WIDTH] - float32(HEIGHT_MARGIN) - z, float32(0))
-    terms = (
-        parameters.weight_progress * (vx * dx + vy * dy + vz * dz) / max(distance, float32(1e-6)),
-        parameters.weight_alive,
-        parameters.weight_static * (static_term - parameters.log_reference),
-        parameters.weight_dynamic * (dynamic_term - parameters.log_reference)
-        if has_moving
-        else float32(0),
-        -parameters.weight_smoothness
-        * math.sqrt(jump_x * jump_x + jump_y * jump_y + jump_z * jump_z),
-        -parameters.weight_height * (over * over + under * under),
-    )
-    reward = float32(0)
-    for number in range(6):
-        reward += terms[number]
-        running[column + FIRST_REWARD + number] += terms[number]
-    running[column + PATH_LENGTH] += parameters.dt * math.sqrt(vx * vx + vy * vy + vz * vz)
-    running[column + MIN_CLEARANCE] = min(running[column + MIN_CLEARANCE], min(shortest, least))
-    outcome = _outcome(
-        running, column, counters[count + STEP], parameters, z, distance, shortest, surface, hit
-    )
-    if outcome == GOAL:
-        reward += parameters.reward_goal
-        running[column + REWARD_GOAL] += parameters.reward_goal
-    elif STATIC_COLLISION <= outcome <= OUT_OF_BOUNDS:
-        reward -= parameters.reward_collision
-        running[column + REWARD_COLLISION] -= parameters.reward_collision
-    running[column + RETURN] += reward
-    if outcome:
-        counters[count + OUTCOME] = outcome
-        state[base + ACTIVE * WIDTH] = float32(0)
-        running[column + AT_GOAL] = float32(1) if distance < parameters.goal_radius else float32(0)
-    return reward
-
-
-@inner
-def _outcome(running, column, step, parameters, z, distance, shortest, surface, hit):
-    """Return how the episode ends at this step, or 0; a collision comes before everything else."""
-    radius = parameters.collision_radius
-    struck = surface < radius * radius if parameters.sphere else shortest < radius
-    if struck:
-        return STATIC_COLLISION
-    if hit:
-        return DYNAMIC_COLLISION
-    if z < float32(LOWEST) or z > float32(HIGHEST):
-        return OUT_OF_BOUNDS
-    if distance < float32(1.0) and running[column + SUCCESS_100] == float32(0):
-        running[column + SUCCESS_100] = float32(1)
-        running[column + TIME_TO_GOAL] = float32(step) * parameters.dt
-    if distance < float32(0.5):
-        running[column + SUCCESS_050] = float32(1)
-    if parameters.goal_ends and distance < parameters.goal_radius:
-        return GOAL
-    if step >= parameters.max_steps:
-        return TIME_OUT
-    return 0
-
-
-@inner
-def finish(drones, drone, finished, parameters):
-    """Copy the statistics of an ended episode to its row of `finished`, made final."""
-    column, outcome = drone * len(STATISTICS), drones.counters[drone * COUNTERS + OUTCOME]
-    for number in range(len(STATISTICS)):
-        finished[column + number] = drones.running[column + number]
-    steps = float32(drones.counters[drone * COUNTERS + STEP])
-    finished[column + LENGTH] = steps
-    finished[column + MEAN_SPEED] = drones.running[column + PATH_LENGTH] / (steps * parameters.dt)
-    for number in range(4):
-        failed = outcome == STATIC_COLLISION + number
-        finished[column + FIRST_FAILURE + number] = float32(1) if failed else float32(0)

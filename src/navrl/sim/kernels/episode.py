@@ -9,8 +9,9 @@ import math
 from numba import float32, int64
 
 from navrl.sim.draws import RESET, uniform
-from navrl.sim.drone import MASS, MAX_THRUST
-from navrl.sim.layout import (
+from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.kernels.drone import MASS, MAX_THRUST
+from navrl.sim.kernels.layout import (
     ACTIVE,
     ATTITUDE,
     COMMAND,
@@ -28,7 +29,6 @@ from navrl.sim.layout import (
     MIN_CLEARANCE,
     OUTCOME,
     POSITION,
-    STATISTICS,
     STEP,
     TARGET,
     THROTTLE,
@@ -37,8 +37,8 @@ from navrl.sim.layout import (
     WORLD,
     WORLD_NUMBER,
 )
-from navrl.sim.lidar import MISS
-from navrl.sim.worlds import CELL, GRID, GRID_ORIGIN, SHAPE
+from navrl.sim.kernels.lidar import MISS
+from navrl.sim.worlds.world_pool import CELL, GRID, GRID_ORIGIN, SHAPE
 from navrl.simd import WIDTH, inner
 
 EDGE = 24.0  # m: starts and targets lie on the square with this half side

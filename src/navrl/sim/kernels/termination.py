@@ -1,0 +1,64 @@
+"""How an episode ends, and what is reported about it."""
+
+from __future__ import annotations
+
+from numba import float32
+
+from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.kernels.layout import (
+    COUNTERS,
+    DYNAMIC_COLLISION,
+    FIRST_FAILURE,
+    GOAL,
+    LENGTH,
+    MEAN_SPEED,
+    OUT_OF_BOUNDS,
+    OUTCOME,
+    PATH_LENGTH,
+    STATIC_COLLISION,
+    STEP,
+    SUCCESS_050,
+    SUCCESS_100,
+    TIME_OUT,
+    TIME_TO_GOAL,
+)
+from navrl.simd import inner
+
+LOWEST, HIGHEST = 0.2, 4.0  # m: outside, the episode ends
+
+
+@inner
+def outcome_of(running, column, step, parameters, z, distance, shortest, surface, hit):
+    """Return how the episode ends at this step, or 0; a collision comes before everything else."""
+    radius = parameters.collision_radius
+    struck = surface < radius * radius if parameters.sphere else shortest < radius
+    if struck:
+        return STATIC_COLLISION
+    if hit:
+        return DYNAMIC_COLLISION
+    if z < float32(LOWEST) or z > float32(HIGHEST):
+        return OUT_OF_BOUNDS
+    if distance < float32(1.0) and running[column + SUCCESS_100] == float32(0):
+        running[column + SUCCESS_100] = float32(1)
+        running[column + TIME_TO_GOAL] = float32(step) * parameters.dt
+    if distance < float32(0.5):
+        running[column + SUCCESS_050] = float32(1)
+    if parameters.goal_ends and distance < parameters.goal_radius:
+        return GOAL
+    if step >= parameters.max_steps:
+        return TIME_OUT
+    return 0
+
+
+@inner
+def finish(drones, drone, finished, parameters):
+    """Copy the statistics of an ended episode to its row of `finished`, made final."""
+    column, outcome = drone * len(STATISTICS), drones.counters[drone * COUNTERS + OUTCOME]
+    for number in range(len(STATISTICS)):
+        finished[column + number] = drones.running[column + number]
+    steps = float32(drones.counters[drone * COUNTERS + STEP])
+    finished[column + LENGTH] = steps
+    finished[column + MEAN_SPEED] = drones.running[column + PATH_LENGTH] / (steps * parameters.dt)
+    for number in range(4):
+        failed = outcome == STATIC_COLLISION + number
+        finished[column + FIRST_FAILURE + number] = float32(1) if failed else float32(0)

@@ -1,0 +1,3 @@
+"""Worlds: random and user-made maps, their moving obstacles, and the pool of arrays that kernels
+read.
+"""
