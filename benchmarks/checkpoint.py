@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _checkpoint_writers import WRITERS, Writer, named_tensors
 from _kept_memory import kept_memory
 from _trained_states import Training, trained
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 
 # in a round: what a save adds differs much from one to the next
 SAVES = {"1 MB": 6, "20 MB": 6, "200 MB": 12, "2 GB": 3}

@@ -42,7 +42,7 @@ from navrl.adapters.compressed import CompressedDataCollector, CompressedTensorD
 from navrl.adapters.observation_compression import ObservationCompression
 from navrl.adapters.pipelined import PipelinedDataCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 from navrl.evaluate import load_policy
 from navrl.sim.env import NavigationEnv
 

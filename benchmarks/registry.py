@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from navrl.bench import Case, Column, Gate, Results, Suite, seconds_per_call
+from navrl.benchmark import Case, Column, Gate, Results, Suite, seconds_per_call
 from navrl.registry import Registry
 
 OURS, PEER = "navrl", "MLflow, SQLite"

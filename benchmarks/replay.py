@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from _replay_buffers import BUFFERS, PACKAGE_OF
 from _replay_data import SEGMENT, Frames, flights, grid_flights, repeated
-from navrl.bench import Case, Column, Gate, Results, Suite, seconds_per_call
+from navrl.benchmark import Case, Column, Gate, Results, Suite, seconds_per_call
 
 OURS = "navrl"
 TURNS = "navrl, in turns"

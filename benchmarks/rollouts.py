@@ -24,7 +24,7 @@ import lz4.frame
 import numpy as np
 import torch
 
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.rl.scripted import scripted_pilot
 from navrl.sim.env import NavigationEnv

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 from navrl.sim import reference
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "tracking"))

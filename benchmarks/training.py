@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _training_peers.environments import python_of
 from _training_peers.process import ContestantProcess
 from _training_peers.task import Task
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from navrl import FrameStore, NavigationEnv, NavigationSettings
-from navrl.rl import gaussian
 from navrl.rl.accelerate import PlainNetwork
-from navrl.rl.grid_network import GridActor, GridCritic
+from navrl.rl.distributions import gaussian
+from navrl.rl.networks.grid import GridActor, GridCritic
 from navrl.rl.policy import to_velocity
 from navrl.rl.sac import SAC, SACSettings
 from navrl.sim.episode_statistics import STATISTICS

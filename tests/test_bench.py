@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from navrl import bench
-from navrl.bench import Case, Column, Gate, Results, Suite
+from navrl import benchmark as bench
+from navrl.benchmark import Case, Column, Gate, Results, Suite
 from navrl.cli import main
 from navrl.errors import BenchmarkError
 
@@ -96,7 +96,7 @@ def test_the_json_has_rounds_machine_and_gates_and_null_for_nan(tmp_path):
 
 
 BENCHMARK = """
-from navrl.bench import Case, Column, Gate, Suite
+from navrl.benchmark import Case, Column, Gate, Suite
 
 def suite(smoke):
     gate = Gate("impossible", lambda r: r.median("one", "m"), at_least=100.0)

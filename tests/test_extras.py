@@ -130,7 +130,7 @@ def test_a_foreign_script_needs_torch_and_the_extra_that_it_names(tmp_path, extr
     ]
     assert len(chosen) >= 3
     before = (
-        "import torch; from navrl.rl.network import NavigationNetwork, to_upstream\n"
+        "import torch; from navrl.rl.networks.navigation import NavigationNetwork, to_upstream\n"
         "torch.save(to_upstream(NavigationNetwork()), 'checkpoint_1000.pt')\n"
     )
     # the first one writes that file too

@@ -14,15 +14,16 @@ import navrl
 ROOT = Path(navrl.__file__).parent
 
 # A module may import what is listed here for its part, and its own part; nothing else of navrl.
-BOTTOM = {"arguments", "errors", "kernel_cache", "lazy", "simd"}
+BOTTOM = {"arguments", "errors", "kernel_cache", "lazy", "machine", "simd"}
 ISLANDS = {"io", "sim", "rl"}
 MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "model", "tracking"}
-UPPER = {"bench", "train", "evaluate", "view", "export", "shield", "navrl_model"}
+UPPER = {"benchmark", "train", "evaluate", "view", "navrl_model"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
     "kernel_cache": set(),
     "lazy": set(),
+    "machine": set(),
     "simd": {"kernel_cache"},
     **dict.fromkeys(ISLANDS, BOTTOM),
     **dict.fromkeys(MIDDLE, BOTTOM | ISLANDS | MIDDLE),

@@ -15,7 +15,7 @@ from navrl.evaluate import PRETRAINED
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.model import load_model
 from navrl.navrl_model import create_navrl_model
-from navrl.rl.network import NavigationNetwork, to_upstream
+from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
 
 WEIGHT = "lidar.0.weight"  # (4, 1, 5, 3)
 MISSING = object()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from navrl.bench import Results
+from navrl.benchmark import Results
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 pytest.importorskip("lz4")

@@ -23,15 +23,15 @@ from navrl.io.rollouts.export import export_minari, export_parquet, read_experie
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.recorder import Tracking
-from navrl.train import rollouts as train_rollouts
 from navrl.train.display import PlainDisplay
-from navrl.train.folder import RunFolder
+from navrl.train.distributed.team import Team
 from navrl.train.loop import Ending, Order, lead
-from navrl.train.publish import Publisher
-from navrl.train.resume import continued_config
-from navrl.train.stopping import StopRequest
-from navrl.train.team import Team
-from navrl.train.trainer import Trainer
+from navrl.train.ppo_trainer import Trainer
+from navrl.train.resume.continued_run import continued_config
+from navrl.train.run_folder import RunFolder
+from navrl.train.saving import batches as train_rollouts
+from navrl.train.saving.publisher import Publisher
+from navrl.train.signals import StopRequest
 from navrl.view.rollouts import read_flight
 
 SMALL = (

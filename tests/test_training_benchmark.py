@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.distributions import Beta
 
-from navrl import bench
-from navrl.bench import Results
+from navrl import benchmark as bench
+from navrl.benchmark import Results
 from navrl.errors import BenchmarkError
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

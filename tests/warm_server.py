@@ -35,9 +35,9 @@ def warm_up(overrides: list[str]) -> None:
     from navrl.config import load_config
     from navrl.evaluate.report import draw_flights
     from navrl.train import display, loop, resume  # noqa: F401
-    from navrl.train.team import Team
-    from navrl.train.trainer import Trainer
-    from navrl.train.warm import compile_kernels
+    from navrl.train.compile_kernels import compile_kernels
+    from navrl.train.distributed.team import Team
+    from navrl.train.ppo_trainer import Trainer
 
     torch.set_flush_denormal(True)
     compile_kernels(load_config(overrides))

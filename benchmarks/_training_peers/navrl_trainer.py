@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 from _training_peers.task import Task
 from navrl.config import Config, load_config
-from navrl.train.team import Team, assemble
-from navrl.train.trainer import Trainer
+from navrl.train.distributed.team import Team, assemble
+from navrl.train.ppo_trainer import Trainer
 
 
 def configuration(task: Task) -> Config:

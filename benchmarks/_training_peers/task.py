@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from navrl.rl.network import NavigationNetwork, RowLayout
+from navrl.rl.networks.navigation import NavigationNetwork, RowLayout
 from navrl.sim.settings import NavigationSettings
 
 

@@ -12,7 +12,7 @@ from navrl.conf.overrides import GROUPS, check_overrides
 from navrl.errors import ConfigError, shown
 from navrl.io.container.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.rl.network import NetworkSettings
+from navrl.rl.networks.navigation import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings

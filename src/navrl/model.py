@@ -16,7 +16,7 @@ from navrl.errors import ConfigError, StateError, nearest_name, shown
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.finite import check_finite
-from navrl.rl.network import (
+from navrl.rl.networks.navigation import (
     NavigationNetwork,
     NetworkSettings,
     RowLayout,

@@ -14,7 +14,7 @@ from navrl.errors import ConfigError, StateError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.container.devices import usable_device
 from navrl.model import check_weights, is_original, model_state, save_model
-from navrl.rl.network import (
+from navrl.rl.networks.navigation import (
     FEATURES,
     STATE,
     NetworkSettings,

@@ -15,7 +15,7 @@ from navrl.conf.spellings import REFUSED, RENAMED
 from navrl.config import known_keys, load_config, our_overrides
 from navrl.errors import ConfigError
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.rl.network import NavigationNetwork, to_upstream
+from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
 from navrl.tracking.recorder import current_tracking
 from training_runs import TINY, Run
 

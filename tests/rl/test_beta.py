@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from navrl.rl import beta
+from navrl.rl.distributions import beta
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from navrl.errors import StateError
-from navrl.rl.fused import FusedNetwork, supports
-from navrl.rl.network import NavigationNetwork, RowLayout
+from navrl.rl.fused.fused_network import FusedNetwork, supports
+from navrl.rl.networks.navigation import NavigationNetwork, RowLayout
 
 
 def make_network(circular=False, seed=0):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from navrl.errors import ConfigError
-from navrl.rl import fused
 from navrl.rl.accelerate import accelerate
-from navrl.rl.fused import FusedNetwork
-from navrl.rl.network import NavigationNetwork
+from navrl.rl.fused import fused_network as fused
+from navrl.rl.fused.fused_network import FusedNetwork
+from navrl.rl.networks.navigation import NavigationNetwork
 
 PARAMETERS = [name for name, _ in NavigationNetwork().named_parameters()]
 BAD = [float("nan"), float("inf"), float("-inf")]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from navrl.errors import StateError
-from navrl.rl.network import (
+from navrl.rl.networks.navigation import (
     NavigationNetwork,
     NetworkSettings,
     RowLayout,

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from navrl.rl import beta
 from navrl.rl.accelerate import PlainNetwork, accelerate
 from navrl.rl.advantage import advantages
 from navrl.rl.collect import Collector, Rollout
-from navrl.rl.network import NavigationNetwork
+from navrl.rl.distributions import beta
+from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.rl.normaliser import ValueNormaliser
 from navrl.rl.ppo import PPO, DivergedError, PPOSettings
 
@@ -349,9 +349,9 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
 
 
 def test_the_fastest_form_of_the_original_network_is_the_kernel_and_of_others_pytorch():
-    from navrl.rl.fused import FusedNetwork
-    from navrl.rl.network import RowLayout
-    from navrl.rl.vit import TransformerNetwork
+    from navrl.rl.fused.fused_network import FusedNetwork
+    from navrl.rl.networks.navigation import RowLayout
+    from navrl.rl.networks.transformer import TransformerNetwork
 
     assert isinstance(accelerate(NavigationNetwork()), FusedNetwork)
     assert isinstance(accelerate(NavigationNetwork(RowLayout(20, 2))), PlainNetwork)

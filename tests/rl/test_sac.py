@@ -13,8 +13,8 @@ from torch.distributions import Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from navrl.errors import ConfigError
-from navrl.rl import gaussian
 from navrl.rl.accelerate import PlainNetwork
+from navrl.rl.distributions import gaussian
 from navrl.rl.experience import look_ahead
 from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError
 from navrl.rl.sac import SAC, SACSettings, TwinCritic

@@ -23,7 +23,7 @@ from navrl.train.display import (
     plain_line,
     sparkline,
 )
-from navrl.train.saving import SaveStatus
+from navrl.train.saving.checkpoints import SaveStatus
 
 FULL = Status(
     iteration=930,

@@ -18,14 +18,15 @@ from navrl.config import load_config
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.recorder import Tracking
-from navrl.train import interim, record
+from navrl.train import run_log as record
 from navrl.train.display import PlainDisplay, Status
-from navrl.train.folder import RunFolder
+from navrl.train.distributed.team import TeamError, assemble
+from navrl.train.evaluation import periodic as interim
 from navrl.train.loop import Order, follow, lead
-from navrl.train.publish import Publisher
-from navrl.train.stopping import StopRequest
-from navrl.train.team import TeamError, assemble
-from navrl.train.trainer import Trainer
+from navrl.train.ppo_trainer import Trainer
+from navrl.train.run_folder import RunFolder
+from navrl.train.saving.publisher import Publisher
+from navrl.train.signals import StopRequest
 from training_runs import TINY, checkpoints, same, steps
 
 SHORT = (*TINY, "max_frame_num=1024")  # four iterations

@@ -14,8 +14,8 @@ from injected import ROUNDS
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import save_checkpoint
 from navrl.io.checkpoint.step_names import format_checkpoint_name
-from navrl.train.folder import RunFolder
-from navrl.train.resume import newest_run
+from navrl.train.resume.continued_run import newest_run
+from navrl.train.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from navrl.errors import ConfigError, StateError
 from navrl.evaluate import load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.monitor import MetricsLog
+from navrl.train.distributed.team import Team
 from navrl.train.sac_trainer import SACTrainer
-from navrl.train.team import Team
 
 SMALL = (
     "preset=smoke",

@@ -19,7 +19,7 @@ from navrl.evaluate import PRETRAINED, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.model import model_state, save_model
 from navrl.registry.store import Registry
-from navrl.rl.network import (
+from navrl.rl.networks.navigation import (
     NavigationNetwork,
     NetworkSettings,
     RowLayout,
@@ -27,9 +27,9 @@ from navrl.rl.network import (
     to_upstream,
 )
 from navrl.sim.settings import NavigationSettings
+from navrl.train.distributed.team import Team
 from navrl.train.loop import Order, restore
-from navrl.train.opening import open_run
-from navrl.train.team import Team
+from navrl.train.resume.open_run import open_run
 from navrl.train.trainers import make_trainer
 from training_runs import ITERATIONS, TINY, checkpoints, ending, learning, same
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from navrl.train.team import Team, TeamError, assemble
+from navrl.train.distributed.team import Team, TeamError, assemble
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from navrl.bench import Report
+    from navrl.benchmark import Report
 
 EPILOG = """examples:
   navrl bench simulator            the whole run, table on the screen, JSON in benchmarks/results/
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the benchmark and return 1 if a check failed."""
     from rich.console import Console
 
-    from navrl import bench
+    from navrl import benchmark as bench
 
     console = Console(width=None if Console().is_terminal else 150)
     suite = bench.find_suite(arguments.name, smoke=arguments.smoke)

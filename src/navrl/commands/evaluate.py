@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from navrl.evaluate import load_policy
-    from navrl.train.folder import make_folder
+    from navrl.train.run_folder import make_folder
 
     config, typed = _configuration(arguments)
     policy = load_policy(arguments.model, config.task)
@@ -109,7 +109,7 @@ def fly_and_report(
     from navrl.errors import ConfigError, MissingExtraError
     from navrl.evaluate import conditions
     from navrl.evaluate.report import draw_flights, outcome_table
-    from navrl.train.folder import as_json, write_text
+    from navrl.train.run_folder import as_json, write_text
 
     settings = conditions(config.task, config.flight, policy, typed)
     known = config.env.same_map or config.env.world_files

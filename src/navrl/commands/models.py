@@ -249,7 +249,7 @@ def _card(registry: Registry, arguments: argparse.Namespace) -> int:
         print(card, end="")
         return 0
     from navrl.errors import RegistryError
-    from navrl.train.folder import write_text
+    from navrl.train.run_folder import write_text
 
     try:
         write_text(arguments.out, card)

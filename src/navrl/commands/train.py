@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
-    from navrl.train.folder import RunFolder
     from navrl.train.loop import Ending
-    from navrl.train.opening import Opened
-    from navrl.train.publish import Publisher
-    from navrl.train.stopping import StopRequest
+    from navrl.train.resume.open_run import Opened
+    from navrl.train.run_folder import RunFolder
+    from navrl.train.saving.publisher import Publisher
+    from navrl.train.signals import StopRequest
     from navrl.train.terminal import Output
 
 EPILOG = """presets:
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         0: finished; 1: something could not be saved; 128 and the signal that stopped it.
     """
-    from navrl.train.stopping import Stopped, StopRequest
+    from navrl.train.signals import Stopped, StopRequest
     from navrl.train.terminal import surviving_output
 
     with surviving_output() as output, StopRequest() as stop:
@@ -98,9 +98,9 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
 
     from navrl.config import as_dict, as_yaml, load_config, our_overrides
     from navrl.tracking.recorder import Tracking, check_trackers
-    from navrl.train.opening import open_run
-    from navrl.train.publish import Publisher
-    from navrl.train.stopping import Stopped
+    from navrl.train.resume.open_run import open_run
+    from navrl.train.saving.publisher import Publisher
+    from navrl.train.signals import Stopped
 
     typed = our_overrides(_typed(arguments))
     preset = "preset=sac" if "algo=sac" in typed else "preset=quick"
@@ -158,10 +158,10 @@ def _typed(arguments: argparse.Namespace) -> list[str]:
 def _train(
     opened: Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest
 ) -> Ending:
+    from navrl.train.compile_kernels import compile_kernels
     from navrl.train.display import open_display
+    from navrl.train.distributed.team import assemble
     from navrl.train.loop import Order, follow, lead
-    from navrl.train.team import assemble
-    from navrl.train.warm import compile_kernels
 
     config, order = opened.config, Order(opened.config, opened.state, opened.weights)
     opened.state = opened.weights = None  # their memory is not needed twice
@@ -188,8 +188,8 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     """
     from navrl.commands.evaluate import fly_and_report
     from navrl.evaluate import load_policy
-    from navrl.train.saving import reason_of
-    from navrl.train.share import total_iterations
+    from navrl.train.distributed.split import total_iterations
+    from navrl.train.saving.checkpoints import reason_of
 
     path, problems = folder.path, list[str]()
     if not folder.model_path.is_file():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from navrl.rl.finite import check_finite
-from navrl.rl.network import NavigationNetwork
+from navrl.rl.networks.navigation import NavigationNetwork
 
 
 class AppliedNetwork(Protocol):
@@ -50,7 +50,7 @@ def accelerate(network: nn.Module) -> AppliedNetwork:
     """
     check_finite(dict(network.named_parameters()), "network")
     if type(network) is NavigationNetwork and not network.scale.is_cuda:
-        from navrl.rl.fused import FusedNetwork, supports
+        from navrl.rl.fused.fused_network import FusedNetwork, supports
 
         if supports(network, torch.zeros(1, network.layout.used)):
             return FusedNetwork(network)

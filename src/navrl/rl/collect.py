@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from navrl.rl import beta
 from navrl.rl.accelerate import AppliedNetwork
+from navrl.rl.distributions import beta
 
 
 class StepResult(Protocol):

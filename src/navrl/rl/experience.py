@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from navrl.rl import gaussian
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.collect import Environment
+from navrl.rl.distributions import gaussian
 
 
 @dataclass
@@ -36,7 +36,7 @@ class TransitionCollector:
 
     Args:
         env: see `Environment`; `rows` are its present observations.
-        actor: gives seven heads for packed observations; see `navrl.rl.gaussian`.
+        actor: gives seven heads for packed observations; see `navrl.rl.distributions.gaussian`.
         steps: T.
         scale: makes an action of the environment from one in the unit cube.
         generator: of the random actions; its device is where the policy is.

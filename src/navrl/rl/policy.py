@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ActionError
-from navrl.rl import beta, gaussian
 from navrl.rl.accelerate import AppliedNetwork
+from navrl.rl.distributions import beta, gaussian
 
 
 def to_velocity(unit: Tensor, limit: float) -> Tensor:

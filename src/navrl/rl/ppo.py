@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from navrl.errors import ConfigError, NavrlError
-from navrl.rl import beta
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.advantage import advantages
 from navrl.rl.collect import Rollout
+from navrl.rl.distributions import beta
 from navrl.rl.finite import describe_bad
 from navrl.rl.normaliser import ValueNormaliser
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from navrl.errors import ConfigError
-from navrl.rl import gaussian
 from navrl.rl.accelerate import AppliedNetwork
+from navrl.rl.distributions import gaussian
 from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError, refuse_bad_parameters
 
 
@@ -122,7 +122,7 @@ class SAC:
     """Updates an actor and its critics from batches of transitions.
 
     Args:
-        actor: gives seven heads for observations; see `navrl.rl.gaussian`.
+        actor: gives seven heads for observations; see `navrl.rl.distributions.gaussian`.
         applied: the same network in its fastest form.
         critic: see `TwinCritic`; its targets are made here.
         settings: see `SACSettings`.

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from navrl.train.saving import SaveStatus
+from navrl.train.saving.checkpoints import SaveStatus
 
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "Status", "open_display"]
 

@@ -15,13 +15,13 @@ from navrl.io.rollouts.storage import RolloutStorage
 from navrl.monitor import MetricsLog
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display
-from navrl.train.folder import RunFolder
-from navrl.train.publish import Publisher
-from navrl.train.record import SUMMARY_INTERVAL, Record
-from navrl.train.rollouts import keep_rollout
-from navrl.train.saving import PATIENCE, Saving
-from navrl.train.stopping import StopRequest
-from navrl.train.team import Team, TeamError
+from navrl.train.distributed.team import Team, TeamError
+from navrl.train.run_folder import RunFolder
+from navrl.train.run_log import SUMMARY_INTERVAL, Record
+from navrl.train.saving.batches import keep_rollout
+from navrl.train.saving.checkpoints import PATIENCE, Saving
+from navrl.train.saving.publisher import Publisher
+from navrl.train.signals import StopRequest
 from navrl.train.trainers import AnyTrainer, make_trainer
 
 # the steps that a team takes together

@@ -17,21 +17,21 @@ from navrl.io.replay.frame_store import FrameStore
 from navrl.rl.accelerate import accelerate
 from navrl.rl.experience import TransitionCollector, Transitions, look_ahead
 from navrl.rl.finite import check_finite
-from navrl.rl.network import DISTANCE, RowLayout, build_network
+from navrl.rl.networks.navigation import DISTANCE, RowLayout, build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.sim.env import NavigationEnv
-from navrl.train.guard import Guard, checkpoint_name, named
-from navrl.train.interim import InterimEvaluation
-from navrl.train.share import (
+from navrl.train.distributed.split import (
     collision_penalty,
     episode_means,
     frames_per_iteration,
     share_of,
     total_iterations,
 )
-from navrl.train.states import WEIGHTS, upgraded_state
-from navrl.train.team import Team
+from navrl.train.distributed.team import Team
+from navrl.train.divergence import Guard, checkpoint_name, named
+from navrl.train.evaluation import InterimEvaluation
+from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
 OUTCOME = ("reward", "terminated", "ended")

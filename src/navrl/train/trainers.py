@@ -8,9 +8,9 @@ import torch
 
 from navrl.config import Config
 from navrl.evaluate import Flights
-from navrl.rl.network import NavigationNetwork
+from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.sim.env import NavigationEnv
-from navrl.train.team import Team
+from navrl.train.distributed.team import Team
 
 
 class AnyTrainer(Protocol):
@@ -65,6 +65,6 @@ def make_trainer(config: Config, team: Team) -> AnyTrainer:
         )  # here: only it needs the kernels of the memory
 
         return SACTrainer(config, team)
-    from navrl.train.trainer import Trainer
+    from navrl.train.ppo_trainer import Trainer
 
     return Trainer(config, team)

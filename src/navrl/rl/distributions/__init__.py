@@ -1,0 +1,1 @@
+"""Action distributions over the unit cube: sample, log_prob, entropy."""

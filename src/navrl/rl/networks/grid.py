@@ -1,0 +1,83 @@
+"""Networks that look at local maps instead of a LiDAR, for SAC; an observation is a picture and the
+drone's state.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from navrl.errors import ConfigError
+from navrl.rl.networks.navigation import DISTANCE, HEADS, STATE
+from navrl.rl.sac import TwinCritic
+
+FEATURES = 128  # that a picture comes to
+SMALLEST = 20  # cells
+
+
+class GridEncoder(nn.Module):
+    """Three convolutions over a picture, and the state beside what they have seen: (N, 2, C, C)
+    uint8, (N, 8) -> (N, 136).
+    """
+
+    scale: Tensor  # (8,) what the state is multiplied with
+
+    def __init__(self, cells: int) -> None:
+        super().__init__()
+        if cells < SMALLEST:
+            raise ConfigError(f"a grid of {cells} cells a side; expected at least {SMALLEST}")
+        side = cells
+        for kernel in (5, 3, 3):
+            side = (side - kernel) // 2 + 1
+        self.look = nn.Sequential(
+            nn.Conv2d(2, 16, 5, 2),
+            nn.ELU(),
+            nn.Conv2d(16, 32, 3, 2),
+            nn.ELU(),
+            nn.Conv2d(32, 32, 3, 2),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(32 * side * side, FEATURES),
+            nn.LayerNorm(FEATURES),
+        )
+        scale = torch.ones(STATE)
+        scale[DISTANCE] = 0.1
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, observation: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the features of pictures and states."""
+        grid, state = observation
+        return torch.cat([self.look(grid.float() / 255), state * self.scale], 1)
+
+
+class GridActor(nn.Module):
+    """The seven heads of a policy for pictures and states."""
+
+    def __init__(self, cells: int, width: int = 256) -> None:
+        super().__init__()
+        self.encoder = GridEncoder(cells)
+        self.trunk = nn.Sequential(
+            nn.Linear(FEATURES + STATE, width),
+            nn.LayerNorm(width),
+            nn.ELU(),
+            nn.Linear(width, HEADS),
+        )
+
+    def forward(self, observation: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the raw heads, (N, 7)."""
+        heads: Tensor = self.trunk(self.encoder(observation))
+        return heads
+
+
+class GridCritic(nn.Module):
+    """Two value functions of picture, state and action that share their eyes."""
+
+    def __init__(self, cells: int, width: int = 256) -> None:
+        super().__init__()
+        self.encoder = GridEncoder(cells)
+        self.values = TwinCritic(FEATURES + STATE, width)
+
+    def forward(self, observation: tuple[Tensor, Tensor], action: Tensor) -> Tensor:
+        """Return both values, (2, N)."""
+        values: Tensor = self.values(self.encoder(observation), action)
+        return values

@@ -1,0 +1,233 @@
+"""The policy's network: LiDAR image, moving obstacles and state in; a Beta distribution for each
+axis and a value out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from navrl.errors import ConfigError, StateError
+
+FEATURES = 10  # of an observed moving obstacle
+STATE = 8  # numbers of the drone's own state
+DISTANCE = 3  # where the state holds the horizontal distance to the goal
+HEADS = 7  # alpha (3), beta (3), value
+EXTRACTORS = ("cnn", "vit")
+DISTRIBUTIONS = ("beta", "gaussian")
+
+
+@dataclass
+class NetworkSettings:
+    """Keys `network.*`: what maps observations to actions."""
+
+    extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
+    # join the image at its edge, straight ahead of the drone; the original pads with zeros
+    circular: bool = True
+    # of the distance to the goal at the network's input; 1 in the original
+    distance_scale: float = 0.1
+    distribution: str = "beta"  # of the actions; SAC needs gaussian, a squashed one
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        if self.extractor not in EXTRACTORS:
+            raise ConfigError(
+                f"network.extractor is {self.extractor!r}; expected one of {', '.join(EXTRACTORS)}"
+            )
+        if self.distribution not in DISTRIBUTIONS:
+            raise ConfigError(
+                f"network.distribution is {self.distribution!r}; expected one of "
+                f"{', '.join(DISTRIBUTIONS)}"
+            )
+        if not 1e-3 <= self.distance_scale <= 1e3:
+            raise ConfigError(
+                f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000"
+            )
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Where the parts of an observation stand in a row: LiDAR, moving obstacles, state; what
+    follows is not read.
+    """
+
+    azimuths: int = 36
+    beams: int = 4
+    observed: int = 5
+
+    @property
+    def lidar(self) -> int:
+        """Numbers of the LiDAR image."""
+        return self.azimuths * self.beams
+
+    @property
+    def dynamic(self) -> int:
+        """Numbers of the moving obstacles."""
+        return self.observed * FEATURES
+
+    @property
+    def used(self) -> int:
+        """Numbers of a row that the network reads."""
+        return self.lidar + self.dynamic + STATE
+
+
+def _blocks(inputs: int, *widths: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [nn.Linear(inputs, width), nn.LeakyReLU(), nn.LayerNorm(width)]
+        inputs = width
+    return nn.Sequential(*layers)
+
+
+class NavigationNetwork(nn.Module):
+    """The original's network: three convolutions over the LiDAR image, a small one for moving
+    obstacles, a trunk.
+
+    `forward(rows)` takes packed observations, (N, at least layout.used), and returns the raw heads,
+    (N, 7): three numbers for alpha, three for beta, the normalised value. With `circular` the image
+    is joined at its edge, which lies straight ahead of the drone, instead of padded with zeros.
+    `distance_scale` multiplies the horizontal distance to the goal, the one input that is not of
+    the order of one. With (False, 1.0) this is exactly the original.
+    """
+
+    scale: Tensor  # (8,) what the state is multiplied with
+    distribution = "beta"  # that the heads are parameters of
+
+    def __init__(
+        self,
+        layout: RowLayout | None = None,
+        *,
+        circular: bool = False,
+        distance_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.layout = layout or RowLayout()
+        self.circular, self.distance_scale = circular, distance_scale
+        azimuths, beams = self.layout.azimuths, self.layout.beams
+        if azimuths < 3:
+            raise ConfigError(
+                f"the network's LiDAR image has {azimuths} azimuths; expected at least 3 "
+                "(sensor.lidar_hres)"
+            )
+        flat = 16 * ((azimuths + 3) // 4) * ((beams + 1) // 2)
+        self.lidar = nn.Sequential(
+            nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(flat, 128),
+            nn.LayerNorm(128),
+        )
+        self.dynamic = _blocks(self.layout.dynamic, 128, 64)
+        self.trunk = _blocks(128 + 64 + STATE, 256, 256)
+        self.alpha, self.beta, self.critic = nn.Linear(256, 3), nn.Linear(256, 3), nn.Linear(256, 1)
+        for head in (self.alpha, self.beta, self.critic):
+            nn.init.orthogonal_(head.weight, 0.01)
+            nn.init.zeros_(head.bias)
+        scale = torch.ones(STATE)
+        scale[DISTANCE] = distance_scale
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the raw heads, (N, 7)."""
+        layout = self.layout
+        image = rows[:, : layout.lidar].reshape(-1, 1, layout.azimuths, layout.beams)
+        dynamic = rows[:, layout.lidar : layout.lidar + layout.dynamic]
+        state = rows[:, layout.lidar + layout.dynamic : layout.used] * self.scale
+        features = self.trunk(torch.cat([self._look(image), self.dynamic(dynamic), state], 1))
+        return torch.cat([self.alpha(features), self.beta(features), self.critic(features)], 1)
+
+    def _look(self, image: Tensor) -> Tensor:
+        if not self.circular:
+            return self.lidar(image)
+        for layer in self.lidar:
+            if isinstance(layer, nn.Conv2d):
+                joined = functional.pad(image, (0, 0, 2, 2), mode="circular")
+                image = functional.conv2d(joined, layer.weight, layer.bias, layer.stride, (0, 1))
+            else:
+                image = layer(image)
+        return image
+
+
+def build_network(settings: NetworkSettings, layout: RowLayout) -> NavigationNetwork:
+    """Return the network that the settings ask for, with random weights."""
+    network: NavigationNetwork
+    if settings.extractor == "vit":
+        from navrl.rl.networks.transformer import TransformerNetwork
+
+        network = TransformerNetwork(layout, distance_scale=settings.distance_scale)
+    else:
+        network = NavigationNetwork(
+            layout, circular=settings.circular, distance_scale=settings.distance_scale
+        )
+    network.distribution = settings.distribution
+    return network
+
+
+# The original's names: TensorDict modules wrap each part, so that `.module` stands between.
+_UPSTREAM = (
+    (r"feature_extractor\.module\.0(?:\.module)?\.(\d+)\.(\w+)", r"lidar.\1.\2"),
+    (r"feature_extractor\.module\.1\.module\.1\.(\d+)\.(\w+)", r"dynamic.\1.\2"),
+    (r"feature_extractor\.module\.3(?:\.module)?\.(\d+)\.(\w+)", r"trunk.\1.\2"),
+    (r"actor\.module\.0\.module\.(alpha|beta)_layer\.(\w+)", r"\1.\2"),
+    (r"critic\.module\.(\w+)", r"critic.\1"),
+)
+
+
+def from_upstream(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the network's parameters under our names, and what else a checkpoint of the original
+    holds.
+
+    Raises:
+        StateError: a parameter is missing, so this is no checkpoint of the original.
+    """
+    found: dict[str, Tensor] = {}
+    rest: dict[str, Tensor] = {}
+    for key, value in state.items():
+        for pattern, ours in _UPSTREAM:
+            if re.fullmatch(pattern, key):
+                found[re.sub(pattern, ours, key)] = value
+                break
+        else:
+            rest[key] = value
+    missing = sorted(set(NavigationNetwork().state_dict()) - set(found))
+    if missing:
+        raise StateError(
+            f"the state has no {missing[0]} ({len(missing)} parameters missing); expected the "
+            "original's names"
+        )
+    return found, rest
+
+
+def to_upstream(network: NavigationNetwork) -> dict[str, Tensor]:
+    """Return the parameters under the original's names, `distance_scale` folded in; `circular`
+    cannot be expressed there.
+    """
+    if network.circular:
+        raise StateError(
+            "a network with circular=True has no counterpart in the original; train with "
+            "network=navrl"
+        )
+    names = {
+        "lidar": "feature_extractor.module.0.module",
+        "dynamic": "feature_extractor.module.1.module.1",
+        "trunk": "feature_extractor.module.3.module",
+        "alpha": "actor.module.0.module.alpha_layer",
+        "beta": "actor.module.0.module.beta_layer",
+        "critic": "critic.module",
+    }
+    result = {}
+    for key, value in network.state_dict().items():
+        part, rest = key.split(".", 1)
+        result[f"{names[part]}.{rest}"] = value.clone()
+    result["feature_extractor.module.3.module.0.weight"][:, 128 + 64 :] *= network.scale
+    return result

@@ -1,0 +1,196 @@
+"""One process's part of the training: its drones, its copy of the policy, and the state that both
+can be restored from.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navrl.config import Config
+from navrl.errors import ConfigError, StateError
+from navrl.evaluate import Flights
+from navrl.rl.accelerate import AppliedNetwork, accelerate
+from navrl.rl.collect import Collector, Rollout
+from navrl.rl.finite import check_finite
+from navrl.rl.networks.navigation import RowLayout, build_network
+from navrl.rl.policy import NetworkPilot, to_velocity
+from navrl.rl.ppo import PPO
+from navrl.sim.env import NavigationEnv
+from navrl.train.distributed.split import (
+    collision_penalty,
+    episode_means,
+    frames_per_iteration,
+    share_of,
+    total_iterations,
+)
+from navrl.train.distributed.team import Team
+from navrl.train.divergence import Guard, checkpoint_name, named
+from navrl.train.evaluation import InterimEvaluation
+from navrl.train.pipelined import CollectingAhead
+from navrl.train.resume.training_state import WEIGHTS, upgraded_state
+
+ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
+SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
+
+
+class Trainer:
+    """Collects, learns and evaluates in step with the rest of the team."""
+
+    def __init__(self, config: Config, team: Team) -> None:
+        self.config, self.team = config, team
+        self.task = share_of(config.task, team)
+        self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
+        device = torch.device(config.device)
+        layout = RowLayout(
+            self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)  # equal first weights everywhere
+            self.network = build_network(config.network, layout).to(device)
+        self.applied = accelerate(self.network)
+        self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
+        order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
+        self.ppo = PPO(
+            self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size
+        )
+        self.env.reset()
+        self.collector = self._collector(self.applied)
+        self._ahead = (
+            CollectingAhead(self.network, self._collector)
+            if config.use_pipelined_collector
+            else None
+        )
+        self._began: dict[str, Any] | None = None  # from what the batch that is ahead was begun
+        self.iteration = 0
+        self.best: dict[str, float] | None = None
+        self.guard = Guard()
+        self._interim = InterimEvaluation(config, team)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """What changes the parameters, for the checkpoint saver."""
+        return [self.ppo.optimizer]
+
+    @property
+    def frames_per_iteration(self) -> int:
+        """Decisions of all drones of the team in one batch."""
+        return frames_per_iteration(self.config)
+
+    @property
+    def iterations(self) -> int:
+        """How many batches the whole training takes."""
+        return total_iterations(self.config)
+
+    @property
+    def frames(self) -> int:
+        """Decisions taken so far."""
+        return self.iteration * self.frames_per_iteration
+
+    def collect(self) -> Rollout:
+        """Fly the next batch, or return the one that was flown while the policy learnt."""
+        if self._ahead is None:
+            self._set_penalty(self.iteration)
+            return self.collector.collect(*self.ppo.normaliser.statistics())
+        if not self._ahead.pending:
+            self._begin_ahead(self._ahead, self.iteration)
+        self._began = None
+        return self._ahead.take()
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Update the policy from a batch of everybody's, and return what happened, the same in
+        every process.
+        """
+        if self._ahead is not None and self.iteration + 1 < self.iterations:
+            self._begin_ahead(self._ahead, self.iteration + 1)
+        with self.guard.iteration(self.iteration + 1):
+            report = self.ppo.update(batch, self.iteration / self.iterations)
+        if self._ahead is not None:
+            self._ahead.wait()  # nothing is under way when the policy is evaluated or saved
+        self.iteration += 1
+        return report | episode_means(batch.episodes, self.team)
+
+    def _begin_ahead(self, ahead: CollectingAhead, iteration: int) -> None:
+        """Begin to fly the batch of an iteration with the present policy, in the background."""
+        self._set_penalty(iteration)
+        self._began = self._flying()
+        ahead.begin(self.ppo.normaliser.statistics())
+
+    def _set_penalty(self, iteration: int) -> None:
+        self.env.set_collision_penalty(collision_penalty(self.config, iteration / self.iterations))
+
+    def evaluate(self) -> dict[str, Flights]:
+        """Fly unseen worlds with the mean action; the leader gets all flights by condition."""
+        return self._interim.fly(NetworkPilot(self.applied, self.task.env.action_limit))
+
+    # ------------------------------------------------------------------ saving
+
+    def own_state(self) -> dict[str, Any]:
+        """Return what only this process knows: its drones and its random numbers."""
+        return (self._began or self._flying()) | {"order": self.ppo.generator.get_state()}
+
+    def _flying(self) -> dict[str, Any]:
+        """Return what a batch begins from, beside the weights."""
+        return {"env": self.env.state_dict(), "actions": self.generator.get_state()}
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return what all processes have in common; live tensors.
+
+        Raises:
+            DivergedError: the last update has made a parameter NaN or infinite.
+        """
+        self.guard.refuse_diverged()
+        ahead = {} if self._ahead is None else {"ahead": self._ahead.state_dict()}
+        return ahead | {
+            "iteration": self.iteration,
+            WEIGHTS: self.network.state_dict(),
+            "optimizer": self.ppo.optimizer.state_dict(),
+            "normaliser": self.ppo.normaliser.state_dict(),
+            "best": self.best,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
+        state = upgraded_state(state)
+        ranks = state.get("ranks")
+        if not isinstance(ranks, list) or not all(name in state for name in SHARED):
+            raise StateError(
+                "the checkpoint holds no training state; expected one that navrl train wrote"
+            )
+        if len(ranks) != self.team.size:
+            raise ConfigError(
+                f"the checkpoint was written by {len(ranks)} processes, this team has "
+                f"{self.team.size}: "
+                f"resume with processes={len(ranks)}"
+            )
+        check_finite(
+            named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state)
+        )
+        own = ranks[self.team.rank]
+        self.env.load_state_dict(own["env"])
+        self.generator.set_state(own["actions"])
+        self.ppo.generator.set_state(own["order"])
+        self.network.load_state_dict(state[WEIGHTS])
+        # A copy: the optimiser keeps the tensors it is given, and those that came to a worker share
+        # memory with the leader's.
+        self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.ppo.normaliser.load_state_dict(state["normaliser"])
+        self.iteration, self.best = state["iteration"], state["best"]
+        self.collector = self._collector(self.applied)
+        if self._ahead is not None:
+            self._set_penalty(self.iteration)
+            self._began = self._flying() if state.get("ahead") else None
+            self._ahead.load_state_dict(state.get("ahead"))
+
+    def _collector(self, applied: AppliedNetwork) -> Collector:
+        limit = self.task.env.action_limit
+
+        def scale(unit: Tensor) -> Tensor:
+            return to_velocity(unit, limit)
+
+        steps = self.config.algo.training_frame_num
+        return Collector(self.env, self.env.observe_packed(), applied, steps, scale, self.generator)

@@ -1,0 +1,202 @@
+"""Opening a run: its folder, its settings, and the state or the weights that it starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from navrl.config import Config, as_yaml
+from navrl.errors import ConfigError
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.train.distributed.split import total_iterations
+from navrl.train.resume.continued_run import (
+    continued_config,
+    find_run,
+    goes_on_in_place,
+    load_state,
+    saved_settings,
+    typed_keys,
+)
+from navrl.train.resume.source import Source, find_source
+from navrl.train.resume.starting_weights import Weights, check_weights, fitted_config, read_weights
+from navrl.train.resume.training_state import is_training_state, upgraded_state
+from navrl.train.run_folder import RunFolder, default_name, write_text
+
+__all__ = ["Opened", "open_run"]
+
+SHOWN_CHANGES = 5
+
+
+@dataclass
+class Opened:
+    """What to train: a folder, its settings, and what to start from."""
+
+    folder: RunFolder | None  # locked; None if there is nothing to do
+    config: Config
+    state: dict[str, Any] | None = None  # to go on from
+    weights: dict[str, Tensor] | None = None  # to begin with
+    told: str = ""  # what the user should know about it
+
+
+def open_run(config: Config, typed: list[str]) -> Opened:
+    """Make the folder of a new run, or open the one to go on with.
+
+    `config` is what the overrides `typed` and the default preset give.
+
+    Raises:
+        ConfigError: there is no such run, checkpoint or model, or the settings do not fit it.
+    """
+    command = ["navrl", "train", *typed]
+    if goes_on_in_place(config):
+        path = find_run(config)
+        folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
+        try:
+            return _go_on(config, typed, path, folder, command)
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
+    if config.resume_checkpoint:
+        return _start_from(config, typed, command)
+    _settle_processes(config)
+    return Opened(
+        RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config
+    )
+
+
+def _go_on(
+    config: Config, typed: list[str], path: Path, folder: RunFolder | None, command: list[str]
+) -> Opened:
+    """Return the state of a run and its settings; a run without any checkpoint starts over."""
+    state, weights, source = load_state(config, path), None, None
+    saved = saved_settings(path) if state is None else state["config"]
+    if state is None and saved.get("resume_checkpoint"):
+        source = find_source(saved["resume_checkpoint"], config.tracker_deadline)
+        state, weights = _contents(source)
+    config = continued_config(saved, typed)
+    iteration = 0 if state is None else state["iteration"]
+    if iteration >= total_iterations(config) and (folder is None or folder.is_finished()):
+        if folder is not None:
+            folder.close()
+        return _finished(str(path), config, iteration)
+    text = as_yaml(_naming(config, source))
+    if folder is None:
+        folder = RunFolder.create(path, text, command, source.as_record() if source else None)
+    elif state is None:
+        write_text(folder.config_path, text)
+    folder.record_resume(command, iteration)
+    if weights is not None:
+        check_weights(config, weights, str(source))
+    told = (
+        f"resumed after iteration {iteration}"
+        if state is not None
+        else (
+            f"{path} was stopped before its first checkpoint: it starts over with the same "
+            "settings and seed" + (f", from the weights of {source}" if source else "")
+        )
+    )
+    return Opened(folder, config, state, weights.parameters if weights else None, told)
+
+
+def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
+    """Begin a run in a folder of its own with the state, or with the weights, of something else."""
+    path = Path(config.run_folder) if config.run_folder else default_name()
+    if (path / "run.json").exists():
+        raise ConfigError(
+            f"run_folder {path} holds another run than {config.resume_checkpoint}; name a new "
+            "folder, or leave run_folder out"
+        )
+    source = find_source(config.resume_checkpoint, config.tracker_deadline)
+    state, weights = _contents(source)
+    if weights is None:
+        return _go_on_elsewhere(path, source, state or {}, typed, command)
+    config, changes = fitted_config(config, typed_keys(typed), weights, str(source))
+    config.resume_checkpoint = ""
+    _settle_processes(config)
+    folder = _create(path, config, source, command)
+    told = _told_new(source, changes, config)
+    return Opened(folder, config, weights=weights.parameters, told=told)
+
+
+def _go_on_elsewhere(
+    path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]
+) -> Opened:
+    """Go on from the checkpoint of another run in a new folder; the other run is left alone."""
+    config, iteration = continued_config(state["config"], typed), state["iteration"]
+    if iteration >= total_iterations(config):
+        return _finished(str(source), config, iteration)
+    folder = _create(path, config, source, command)
+    folder.record_resume(command, iteration)
+    told = f"goes on from {source}, after iteration {iteration}, in {path}"
+    return Opened(folder, config, state, told=told)
+
+
+def _contents(source: Source) -> tuple[dict[str, Any] | None, Weights | None]:
+    """Return the training state in a file, or the weights of a policy; the other is None."""
+    found = load_checkpoint(source.file)
+    if is_training_state(found):
+        return upgraded_state(found), None
+    return None, read_weights(source.file, found, str(source))
+
+
+def _create(path: Path, config: Config, source: Source, command: list[str]) -> RunFolder:
+    return RunFolder.create(path, as_yaml(_naming(config, source)), command, source.as_record())
+
+
+def _naming(config: Config, source: Source | None) -> Config:
+    """Return settings for `config.yaml` that name what the run starts from, should it start
+    over.
+    """
+    return dataclasses.replace(config, resume_checkpoint=source.lasting) if source else config
+
+
+def _told_new(source: Source, changes: list[str], config: Config) -> str:
+    new = "the critics, the memory" if config.algorithm == "sac" else "the normaliser of values"
+    told = (
+        f"a new training from the weights of {source}: the optimiser, {new}, the counters "
+        "and the random numbers are new"
+    )
+    if changes:
+        more = ", ..." if len(changes) > SHOWN_CHANGES else ""
+        told += f"; settings of the model: {', '.join(changes[:SHOWN_CHANGES])}{more}"
+    return told
+
+
+def _finished(subject: str, config: Config, iteration: int) -> Opened:
+    told = (
+        f"{subject} is finished: iteration {iteration} of {total_iterations(config)}; "
+        f"to go on, resume with max_frame_num above {config.max_frame_num}"
+    )
+    return Opened(None, config, told=told)
+
+
+def _settle_processes(config: Config) -> None:
+    """Choose the number of processes if none was typed; refuse one that does not divide the
+    work.
+    """
+    config.processes = config.processes or _fitting_processes(config)
+    counts = {
+        "env.num_envs": config.env.num_envs,
+        "flight.interim_episodes": config.flight.interim_episodes,
+    }
+    for key, value in counts.items():
+        if value % config.processes:
+            raise ConfigError(
+                f"{key} is {value}; expected a multiple of the {config.processes} processes "
+                "(processes=N)"
+            )
+
+
+def _fitting_processes(config: Config) -> int:
+    """Return the most processes, up to one a core, that divide the drones; one for SAC or a GPU."""
+    if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    counts = (config.env.num_envs, config.flight.interim_episodes)
+    return max(n for n in range(1, cores + 1) if not any(count % n for count in counts))

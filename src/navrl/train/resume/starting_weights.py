@@ -1,0 +1,147 @@
+"""Starting a training from the weights of a model: which settings fit them, and which do not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from navrl.config import ALGORITHMS, Config
+from navrl.errors import ConfigError
+from navrl.evaluate import INTERFACE
+from navrl.model import KIND, load_model
+from navrl.rl.networks.navigation import NetworkSettings, RowLayout, build_network, from_upstream
+from navrl.sim.settings import NavigationSettings
+
+__all__ = ["Weights", "check_weights", "fitted_config", "read_weights"]
+
+# These decide the shapes of the network's layers. The rest of INTERFACE may differ if it was typed.
+SHAPES = ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a policy by name, and what its file says about them: None if nothing."""
+
+    parameters: dict[str, Tensor]
+    network: NetworkSettings | None = None
+    task: NavigationSettings | None = None
+
+
+def read_weights(file: Path, state: Any, subject: str) -> Weights:
+    """Return the weights in a model of navrl, a file of the original NavRL, or a plain state dict.
+
+    `state` is what the file holds.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if isinstance(state, Mapping) and state.get("kind") == KIND:
+        applied, task, _ = load_model(file)  # checks every part
+        return Weights(
+            dict(applied.network.state_dict()), NetworkSettings(**state["network"]), task
+        )
+    if isinstance(state, Mapping) and isinstance(state.get("model_state_dict"), Mapping):
+        state = state["model_state_dict"]
+    items = state.items() if isinstance(state, Mapping) else ()
+    named = {key: value for key, value in items if isinstance(key, str)}
+    if any(name.startswith("feature_extractor.module.") for name in named):
+        parameters, _ = from_upstream(named)
+        return Weights(parameters, NetworkSettings(circular=False, distance_scale=1.0))
+    if not any(isinstance(value, Tensor) for value in named.values()):
+        raise ConfigError(
+            f"{subject} holds neither a training state nor the weights of a policy; expected a "
+            "checkpoint or a model that `navrl train` wrote, or a state_dict"
+        )
+    return Weights(named)
+
+
+def fitted_config(
+    config: Config, typed: Collection[str], weights: Weights, subject: str
+) -> tuple[Config, list[str]]:
+    """Return settings that fit the weights, and those of them that were changed for that.
+
+    What was not typed is taken from the model.
+
+    Raises:
+        ConfigError: a setting that was typed does not fit; all such settings are named.
+    """
+    fitted = copy.deepcopy(config)
+    wanted: dict[str, Any] = {}
+    if weights.network is not None:
+        _check_distribution(config, weights.network, subject)
+        wanted |= {f"network.{name}": value for name, value in vars(weights.network).items()}
+    if weights.task is not None:
+        wanted |= {key: _value(weights.task, key) for key in INTERFACE}
+    misfits, changes = [], []
+    for key, value in wanted.items():
+        found = _value(config, key)
+        if found == value:
+            continue
+        if key not in typed:
+            group, name = key.split(".")
+            setattr(getattr(fitted, group), name, copy.deepcopy(value))
+            changes.append(f"{key}={value}")
+        elif key in SHAPES or key.startswith("network."):
+            misfits.append(f"{key} is {found!r}, the model has {value!r}")
+    if misfits:
+        raise ConfigError(
+            f"the weights of {subject} do not fit: {'; '.join(misfits)}. Leave these settings and "
+            "the groups that set them out, or start from another model"
+        )
+    fitted.check()
+    check_weights(fitted, weights, subject)
+    return fitted, changes
+
+
+def check_weights(config: Config, weights: Weights, subject: str) -> None:
+    """Raise a ConfigError that names the first weight that does not fit the settings."""
+    sensor = config.sensor
+    layout = RowLayout(round(360 / sensor.lidar_hres), sensor.lidar_vbeams, config.env.num_observed)
+    with torch.random.fork_rng(devices=[]):
+        own = build_network(config.network, layout).state_dict()
+    advice = f"check network.* and {', '.join(SHAPES)}"
+    for kind, names in (
+        ("lacks", own.keys() - weights.parameters),
+        ("has an unknown", weights.parameters.keys() - own),
+    ):
+        if names:
+            raise ConfigError(
+                f"{subject} {kind} parameter {min(names)!a:.80} ({len(names)} such); {advice}"
+            )
+    for name, expected in own.items():
+        value = weights.parameters[name]
+        if not isinstance(value, Tensor) or value.shape != expected.shape:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ConfigError(
+                f"{subject}: parameter {name!r} is {found!s:.80}, the network of these "
+                "settings has "
+                f"{tuple(expected.shape)}; {advice}"
+            )
+        if not torch.isfinite(value).all():
+            raise ConfigError(
+                f"{subject}: parameter {name!r} holds NaN or infinite values; use an earlier model"
+            )
+
+
+def _check_distribution(config: Config, network: NetworkSettings, subject: str) -> None:
+    """Refuse the model of another algorithm: its outputs are parameters of another distribution."""
+    if network.distribution != ALGORITHMS[config.algorithm]:
+        other = next(
+            (name for name, kind in ALGORITHMS.items() if kind == network.distribution), "another"
+        )
+        raise ConfigError(
+            f"{subject} was trained with algo={other} "
+            f"(network.distribution={network.distribution}), "
+            f"this training has algo={config.algorithm}: use algo={other}, or another model"
+        )
+
+
+def _value(settings: NavigationSettings, key: str) -> Any:
+    group, name = key.split(".")
+    return getattr(getattr(settings, group), name)

@@ -1,0 +1,403 @@
+"""RunFolder: where a training run keeps everything: its settings, circumstances, metrics,
+checkpoints, evaluations.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shlex
+import socket
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from navrl.errors import ConfigError
+from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
+from navrl.machine import machine
+from navrl.monitor import keep_aside, plain_value
+from navrl.tracking.secrets import redact
+
+__all__ = [
+    "RunFolder",
+    "as_json",
+    "default_name",
+    "is_finished",
+    "make_folder",
+    "read_record",
+    "sequence_of",
+    "write_text",
+]
+
+LARGEST_RECORD = 16 << 20  # bytes of a run.json that are read
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
+    """Return a name for a new run, by the time of day: `runs/2026-11-16_01-02-03`; taken ones get
+    `-2`, `-3`, ...
+    """
+    name = Path(parent) / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    number = 1
+    path = name
+    while path.exists():
+        number += 1
+        path = name.with_name(f"{name.name}-{number}")
+    return path
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """Return JSON to be read by people and programs; what is not finite becomes null."""
+    return (
+        json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False)
+        + "\n"
+    )
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Make a folder for results, before the work, so that a mistake in its name costs no time."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path} cannot be made a folder: {error.strerror}; name another"
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file: whole or not at all; one with an address in it is for its owner to
+    read.
+    """
+    with AtomicFile(path, mode=0o600 if "://" in text else 0o666) as file:
+        file.write([text.encode()])
+        file.commit()
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return what a `run.json` says.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+        ValueError: it is damaged.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no such regular file", str(path))
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(LARGEST_RECORD))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"found {type(found).__name__}, expected an object")
+    return found
+
+
+def is_finished(run: Path, record: Mapping[str, Any]) -> bool:
+    """Return whether a run came to its end; runs of older versions left an evaluation and no
+    mark.
+    """
+    return "finished" in record or (
+        "sequence" not in record and (run / "evaluation.json").is_file()
+    )
+
+
+def sequence_of(record: Mapping[str, Any]) -> int:
+    """Return the number that orders the runs of a folder by when they were last begun; 0 for older
+    versions.
+    """
+    number = record.get("sequence")
+    return number if type(number) is int and 0 < number < 1 << 53 else 0
+
+
+def next_sequence(run: Path) -> int:
+    """Return a number above those of all runs beside a run: clocks may be set back, this order may
+    not.
+    """
+    highest = 0
+    for path in run.absolute().parent.glob("*/run.json"):
+        with suppress(OSError, ValueError):
+            highest = max(highest, sequence_of(read_record(path)))
+    return highest + 1
+
+
+class RunFolder:
+    """The folder of one run. `create` a new one and `open(lock=True)` to go on: both hold its lock
+    until `close`.
+
+    The lock belongs to the process: the kernel takes it back when the process ends, however it
+    ends.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = -1
+
+    @property
+    def config_path(self) -> Path:
+        """The settings, all of them, as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def record_path(self) -> Path:
+        """What ran where: command, versions, commit, machine, times."""
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The numbers of every iteration, for a `MetricsLog`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for a `CheckpointDirectory`."""
+        return self.path / "checkpoints"
+
+    @property
+    def evaluations(self) -> Path:
+        """The folder of the evaluations."""
+        return self.path / "evaluations"
+
+    @property
+    def model_path(self) -> Path:
+        """The model that the run gives."""
+        return self.path / "model.pt"
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config_yaml: str,
+        command: str | Sequence[str],
+        origin: Mapping[str, Any] | None = None,
+    ) -> RunFolder:
+        """Make a new run's folder, and hold its lock. `origin` is what `origin()` gives later.
+
+        Raises:
+            ConfigError: the folder holds a run already, somebody trains in it, or it cannot be
+                written.
+        """
+        folder = cls(path)
+        with _explained(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder._take_lock()
+            try:
+                if folder.holds_run():
+                    raise ConfigError(
+                        f"{folder.path} holds a run already; name another folder with "
+                        "run_folder=..., "
+                        "or go on with that run with resume=auto"
+                    )
+                folder.checkpoints.mkdir(exist_ok=True)
+                folder.evaluations.mkdir(exist_ok=True)
+                write_text(folder.config_path, config_yaml)
+                record = {
+                    "sequence": next_sequence(folder.path),
+                    **_circumstances(command),
+                    "resumed": [],
+                }
+                record |= {"origin": dict(origin)} if origin else {}
+                folder._write_record(record)  # last: with it, the run is there
+            except BaseException:
+                folder.close()
+                raise
+        return folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, lock: bool = False) -> RunFolder:
+        """Return the folder of a run that is there; with `lock` to train in it, without to look.
+
+        Raises:
+            ConfigError: there is no run, or somebody trains in it and `lock` was asked for.
+        """
+        folder = cls(path)
+        if not folder.holds_run():
+            there = "holds no run (no run.json)" if folder.path.is_dir() else "is not there"
+            raise ConfigError(
+                f"{folder.path} {there}; expected the folder of a run, as `navrl train` makes it"
+            )
+        with _explained(folder.path):
+            if lock:
+                folder._take_lock()
+                remove_stale_files(folder.path)  # nobody else writes here now
+                remove_stale_files(folder.evaluations)
+        return folder
+
+    def holds_run(self) -> bool:
+        """Return whether there is a run; a folder whose making was cut short holds none."""
+        return self.record_path.is_file() or self.metrics.is_file()
+
+    def record(self) -> dict[str, Any]:
+        """Return what `run.json` says."""
+        try:
+            return read_record(self.record_path)
+        except (OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ConfigError:
+        return ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run")
+
+    def origin(self) -> dict[str, Any]:
+        """Return what `run.json` says about the file that the run started from; empty if none."""
+        origin = self.record().get("origin")
+        return origin if isinstance(origin, dict) else {}
+
+    def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
+        """Add to `run.json` that the run goes on from an iteration: when, where and with which
+        versions.
+
+        The run becomes the newest of its parent folder, and is not finished any more. A damaged
+        `run.json` is kept as `run.damaged-1.json`, with a warning, and a new one is written.
+        """
+        circumstances = _circumstances(command)
+        record = self._read_or_keep_aside() or {"sequence": 0, **circumstances}
+        record.pop("finished", None)
+        record["sequence"] = next_sequence(self.path)
+        earlier = record.get("resumed")
+        record["resumed"] = [
+            *(earlier if isinstance(earlier, list) else []),
+            {"iteration": iteration, **circumstances},
+        ]
+        self._write_record(record)
+
+    def _read_or_keep_aside(self) -> dict[str, Any]:
+        """Return what `run.json` says, or nothing after a damaged one was kept under another
+        name.
+        """
+        try:
+            return read_record(self.record_path)
+        except ValueError as error:
+            with _explained(self.path):
+                aside = keep_aside(self.record_path)
+            told = f"damaged ({error}); it is kept as {aside.name}, and a new one is written"
+            warnings.warn(f"{self.record_path}: {told}", RuntimeWarning, stacklevel=3)
+            return {}
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def record_finish(self, iteration: int) -> None:
+        """Add to `run.json` that the run came to its end, its last evaluation included."""
+        finished = {"iteration": iteration, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._write_record({**self.record(), "finished": finished})
+
+    def is_finished(self) -> bool:
+        """Return whether the run came to its end, as far as it says so; a damaged `run.json` says
+        nothing.
+        """
+        try:
+            return is_finished(self.path, read_record(self.record_path))
+        except ValueError:
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
+        """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite
+        becomes null.
+        """
+        path = self.evaluations / f"{name}.json"
+        with _explained(path):
+            write_text(path, as_json(rows))
+        return path
+
+    def close(self) -> None:
+        """Give the lock back; again does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write_record(self, record: Mapping[str, Any]) -> None:
+        with _explained(self.record_path):
+            write_text(self.record_path, as_json(record))
+
+    def _take_lock(self) -> None:
+        descriptor = os.open(
+            self.path / "training.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                holder = (
+                    os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+                    or "another process"
+                )
+                os.close(descriptor)
+                if not isinstance(error, BlockingIOError):
+                    raise
+                raise ConfigError(
+                    f"{self.path}: {holder} trains in this folder; wait until it ends, stop it "
+                    "(kill -INT, it saves first), "
+                    "or name another folder with run_folder=..."
+                ) from None
+            warnings.warn(
+                f"{self.path} is on a file system without locks: see to it that only one "
+                "trains there",
+                stacklevel=4,
+            )
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._lock = descriptor
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what the system says into an error that names the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename if isinstance(error.filename, str) else path
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error} ({place}); name another "
+            "folder with run_folder=..."
+        ) from error
+
+
+def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
+    """Return what somebody needs to repeat a run, or to explain why it went otherwise."""
+    here = machine()
+    return {
+        "command": redact(command)
+        if isinstance(command, str)
+        else shlex.join(map(redact, command)),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "versions": {"python": here["python"], **here["versions"]},
+        "git": _git(),
+        "machine": {key: here[key] for key in ("processor", "cores", "memory_gib", "system")},
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """Return commit and state of the working directory, or None outside a repository."""
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=True, timeout=10
+        )
+        return done.stdout.strip()
+
+    with suppress(OSError, subprocess.SubprocessError):
+        return {
+            "commit": ask("rev-parse", "HEAD"),
+            "dirty": bool(ask("status", "--porcelain", "--untracked-files=no")),
+        }
+    return None

@@ -1,0 +1,1 @@
+"""What a training writes: checkpoints, batches, and models for the registry."""

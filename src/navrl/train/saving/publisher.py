@@ -1,0 +1,331 @@
+"""Hands the models of a training to the registry and its mirrors, as the upload policy says."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from navrl.errors import RegistryError
+from navrl.registry.card import model_card
+from navrl.registry.database import is_locked
+from navrl.registry.store import Registry
+from navrl.registry.upload_policy import UploadPolicy, decide, is_better
+from navrl.tracking.recorder import Tracking
+from navrl.train.saving.unregistered import UnregisteredModel, drop, keep, kept_models
+
+DEADLINE = 1.0  # s that training waits at each evaluation for a registry that another process holds
+LAST_DEADLINE = 5.0  # s, at the end of the training
+FAILURES = (RegistryError, OSError, sqlite3.Error)
+
+
+class Publisher:
+    """Registers models, moves their aliases, drops old ones, and queues copies for the trackers.
+
+    A registry that cannot be used now, because another process holds it for longer than a second or
+    for any other reason, does not stop the training: the model is kept in the folder `unregistered`
+    of the run. Every later call tries again, the oldest first, also after the training was killed
+    and resumed. A model that cannot be registered for a reason of its own does not hold up the
+    others. Leaving the block tries once more, and says which command registers what is left.
+    """
+
+    def __init__(self, policy: UploadPolicy, tracking: Tracking, parent: str = "") -> None:
+        self.policy, self.tracking = policy, tracking
+        self.parent = parent  # the version whose weights the training began with
+        self._labels: dict[Path, str] = {}  # versions by the file they were made from
+        self._folder = tracking.folder / "unregistered"
+        self._waiting = kept_models(self._folder) if policy.name else []  # the oldest first
+        self._waited = 0.0  # s spent with the registry at this evaluation
+        self._told = ""  # what `wants` registered, for `publish` to tell
+        self._known: dict[
+            str, Mapping[str, Any] | None
+        ] = {}  # metrics of the best by condition, as last registered
+
+    def publish(
+        self,
+        file: Path,
+        iteration: int,
+        metrics: Mapping[str, float],
+        *,
+        condition: str = "",
+        save: int = 0,
+        final: bool = False,
+    ) -> str:
+        """Register a model file if the policy wants it; return what happened in words, or nothing.
+
+        The metrics are those of an evaluation under a condition (`350 static + 80 moving`); without
+        any, a final model has those that its file tells. `save` is the number of the checkpoint
+        that is saved with the model, 0 if none is.
+
+        Raises:
+            RegistryError: it could not be registered, and `registry.continue_on_upload_failure` is
+            off.
+        """
+        if not self.policy.name:
+            return ""
+        model = UnregisteredModel(file, file, iteration, dict(metrics), condition, final, save)
+        try:
+            told = self._register_all([*self._waiting, model], LAST_DEADLINE if final else DEADLINE)
+        finally:
+            self._waited = 0.0
+        told, self._told = "; ".join(filter(None, (self._told, told))), ""
+        return told
+
+    def wants(self, metrics: Mapping[str, float], condition: str, save: int = 0) -> bool:
+        """Return whether the policy wants a model with these results, beside checkpoint number
+        `save`.
+
+        While the registry cannot be used, this is judged by what it last said. If the answer is
+        yes, this and the `publish` that follows wait one second together.
+        """
+        if not self.policy.name:
+            return False
+        self._waited = 0.0
+        told = self._register_all([*self._waiting], DEADLINE)
+        self._told = "; ".join(filter(None, (self._told, told)))
+        best = self._known.get(condition)
+        with suppress(*FAILURES), self._registry(DEADLINE) as registry:
+            best = self._best(registry, condition)
+        for model in self._waiting:
+            if model.condition == condition and is_better(self.policy, model.metrics, best):
+                best = model.metrics
+        wanted = bool(decide(self.policy, save, metrics, best))
+        self._waited = self._waited if wanted else 0.0
+        return wanted
+
+    def due(self, save: int) -> bool:
+        """Return whether the policy may want the model of checkpoint number `save`, whatever it is
+        worth.
+        """
+        interval = self.policy.upload_frequency if self.policy.name else 0
+        return bool(interval) and save > 0 and save % interval == 0
+
+    def judged(self, file: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
+        """Tag the version of a file with the results of the last evaluation; return its label."""
+        label = self._labels.get(file, "")
+        if not label:
+            return ""
+        told = [
+            f"{condition}: {100 * row['outcomes']['success_100']['share']:.1f} %"
+            for condition, row in rows.items()
+        ]
+        try:
+            with Registry(deadline=LAST_DEADLINE) as registry:
+                registry.tag(label, {"judged": ", ".join(told)})
+        except FAILURES as error:
+            warnings.warn(
+                f"the results of {label} were not added to the registry: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return label
+
+    def close(self) -> None:
+        """Try to register what is left, and say how to do it by hand if that fails again.
+
+        Raises:
+            RegistryError: something is left, and `registry.continue_on_upload_failure` is off.
+        """
+        failure = None
+        self._waited = 0.0
+        try:
+            self._register_all([*self._waiting], LAST_DEADLINE)
+        except RegistryError as error:
+            failure = error
+        for model in self._waiting:
+            alias = " --alias final" if model.final else ""
+            told = (
+                f"the model of iteration {model.iteration} is not registered. "
+                "When the registry can be used again: "
+                f"`navrl models register {self.policy.name} {model.file}{alias}`"
+            )
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(
+            *(() if kind is None else (RegistryError,))
+        ):  # the first error is the one to be told
+            self.close()
+
+    def _register_all(self, models: Sequence[UnregisteredModel], limit: float) -> str:
+        """Register models in order, keep those that fail for later, and say what happened.
+
+        While another process holds the registry no newer model is tried: versions are numbered in
+        the order of the training. Any other failure is that of one model, and the next is tried.
+
+        Raises:
+            RegistryError: a model failed more than `registry.max_retries` times after the first,
+            and `registry.continue_on_upload_failure` is off. All models were kept or registered.
+        """
+        told, stopped, failure = [], False, None
+        for model in models:
+            if not stopped:
+                try:
+                    told.append(self._attempt(model, limit))
+                    continue
+                except FAILURES as error:
+                    self._keep(model)
+                    out_of_time = limit < LAST_DEADLINE and self._waited >= limit
+                    stopped = is_locked(error) or out_of_time
+                    failure = failure or self._failed(model, error)
+            self._keep(model)
+        if failure is not None:
+            raise failure
+        return "; ".join(filter(None, told))
+
+    def _attempt(self, model: UnregisteredModel, limit: float) -> str:
+        """Register one model, and forget that it waited; return what happened in words."""
+        model.attempts += 1
+        with self._registry(limit) as registry:
+            told = self._register(registry, model)
+            if told:
+                self._prune(registry)
+        if model in self._waiting:
+            self._waiting.remove(model)
+            drop(model)
+            return (
+                told
+                or f"the model of iteration {model.iteration}, which waited, is not needed any more"
+            )
+        return told
+
+    def _failed(self, model: UnregisteredModel, error: Exception) -> RegistryError | None:
+        """Warn of a failure that is new; return it as an error if the policy does not let it
+        pass.
+        """
+        told = f"the model of iteration {model.iteration} was not registered: {error}"
+        if model.attempts > self.policy.max_retries and not self.policy.continue_on_upload_failure:
+            failure = RegistryError(f"{told}; it is kept in {model.file}")
+            failure.__cause__ = error
+            return failure
+        known = {other.failure for other in self._waiting}
+        model.failure = str(error)
+        if model.failure not in known:
+            told += f"; it is kept in {model.file}, and registered as soon as that is possible"
+            warnings.warn(told, RuntimeWarning, stacklevel=4)
+        return None
+
+    @contextmanager
+    def _registry(self, limit: float) -> Iterator[Registry]:
+        """Open the registry, and wait for others no longer than what is left of the limit."""
+        start = time.monotonic()
+        try:
+            with Registry(deadline=max(0.0, limit - self._waited)) as registry:
+                yield registry
+        finally:
+            self._waited += time.monotonic() - start
+
+    def _register(self, registry: Registry, model: UnregisteredModel) -> str:
+        best = self._best(registry, model.condition)
+        actions = decide(self.policy, model.save, model.metrics, best, model.final)
+        action = next((action for action in actions if action.what == "upload"), None)
+        if action is None:
+            return ""
+        name = self.policy.name
+        aliases = self._aliases(registry, action.aliases, model.condition)
+        version = registry.register(
+            name,
+            model.file,
+            aliases=aliases,
+            metrics=model.metrics or None,
+            tags={"condition": model.condition} if model.condition else None,
+            lineage={"file": str(model.origin.absolute()), **self._parentage(registry)},
+            reuse=model.final or model.attempts > 1,
+        )
+        self._labels[model.origin] = version.label
+        known = {
+            **model.metrics,
+            "metrics": model.metrics,
+            "iteration": model.iteration,
+            "condition": model.condition,
+            "registered": version.label,
+            "kind": version.kind,
+            "total_parameters": version.lineage.get("parameters", 0),
+            "description": model_card(version),
+            "file": model.origin.name,
+        }
+        others = [alias for alias in aliases if alias != "latest"]
+        self.tracking.artifact(model.file, name, others, known)
+        if "best" in action.aliases:
+            self._known[model.condition] = model.metrics
+        return f"registered as {version.label}: {action.reason}"
+
+    def _prune(self, registry: Registry) -> None:
+        """Drop old versions after a new one; a failure is a warning, no reason to register
+        again.
+        """
+        if self.policy.keep_last_n:
+            try:
+                registry.prune(self.policy.name, self.policy.keep_last_n)
+            except FAILURES as error:
+                warnings.warn(
+                    f"old versions of {self.policy.name} are still there: {error}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _keep(self, model: UnregisteredModel) -> None:
+        """Let a model wait, in place of one of the same iteration that a resumed training made
+        again.
+        """
+        if model not in self._waiting:
+            with suppress(
+                OSError
+            ):  # a full disk: then there is only the file that the training keeps itself
+                keep(model, self._folder)
+            self._waiting = [other for other in self._waiting if other.file != model.file]
+            self._waiting.append(model)
+
+    def _best(self, registry: Registry, condition: str) -> Mapping[str, Any] | None:
+        """Return the metrics of the best model that is registered under a condition."""
+        name = self.policy.name
+        known = (
+            registry.versions(name)
+            if any(model.name == name for model in registry.models())
+            else []
+        )
+        best: Mapping[str, Any] | None = None
+        for version in known:
+            if version.tags.get("condition", "") == condition and is_better(
+                self.policy, version.metrics, best
+            ):
+                best = version.metrics
+        self._known[condition] = best
+        return best
+
+    def _parentage(self, registry: Registry) -> dict[str, str]:
+        """Return the parent of the models of this training, as long as the registry has it."""
+        with suppress(RegistryError):
+            return {"parent": registry.resolve(self.parent).label} if self.parent else {}
+        return {}
+
+    def _aliases(self, registry: Registry, aliases: Sequence[str], condition: str) -> list[str]:
+        """Return the aliases of a version; `best` only if no model of another condition has it."""
+        if "best" not in aliases:
+            return [*aliases]
+        own = f"best-{'-'.join(re.findall('[a-z0-9]+', condition.lower()))}".strip("-")
+        name = self.policy.name
+        models = {model.name: model for model in registry.models()}
+        taken = name in models and "best" in models[name].aliases
+        if taken:
+            taken = registry.resolve(f"{name}:best").tags.get("condition", "") != condition
+        return [
+            *(alias for alias in aliases if not (taken and alias == "best")),
+            *([own] if own != "best" else []),
+        ]
