@@ -1,0 +1,98 @@
+"""The observation row of the navigation task: what the simulator writes, networks read, and
+adapters, files and exports describe.
+
+Frames: the world frame has z up. The goal frame has its origin at the drone, x along the horizontal
+direction from the start to the target of the episode, and z up. A LiDAR scan turns with the yaw of
+the drone, which starts in the direction of the goal frame's x.
+"""
+
+from __future__ import annotations
+
+import math
+
+from navrl.observation import ObservationLayout, Part
+
+__all__ = ["GOAL_DISTANCE", "OBSTACLE", "STATE", "navigation_layout"]
+
+STATE = (
+    "goal_direction_x",
+    "goal_direction_y",
+    "goal_direction_z",
+    "goal_distance_horizontal",
+    "goal_height_difference",
+    "velocity_x",
+    "velocity_y",
+    "velocity_z",
+)
+STATE_UNITS = ("", "", "", "m", "m", "m/s", "m/s", "m/s")
+GOAL_DISTANCE = STATE.index("goal_distance_horizontal")
+
+OBSTACLE = (
+    "direction_x",
+    "direction_y",
+    "direction_z",
+    "distance_horizontal",
+    "height_difference",
+    "velocity_x",
+    "velocity_y",
+    "velocity_z",
+    "width_class",
+    "floats",
+)
+OBSTACLE_UNITS = ("", "", "", "m", "m", "m/s", "m/s", "m/s", "", "")
+
+ROUNDING = 1e-5  # by which float32 arithmetic may leave a bound
+
+
+def navigation_layout(
+    azimuths: int = 36,
+    beams: int = 4,
+    observed: int = 5,
+    *,
+    lidar_range: float = math.inf,
+    obstacle_speed: float = math.inf,
+    padding: int = 0,
+) -> ObservationLayout:
+    """Return the layout of the rows of the navigation task.
+
+    Args:
+        azimuths: LiDAR rays around the circle.
+        beams: LiDAR rays above each other.
+        observed: moving obstacles in a row, the nearest first.
+        lidar_range: m; moving obstacles further away are not observed either.
+        obstacle_speed: m/s, of the fastest moving obstacle.
+        padding: numbers after the parts.
+    """
+    infinity, unit = math.inf, 1 + ROUNDING
+    speed, reach = obstacle_speed * (1 + ROUNDING), lidar_range * (1 + ROUNDING)
+    lidar = Part("lidar", (1, azimuths, beams), "scan", 0.0, lidar_range, "m")
+    obstacles = Part(
+        "dynamic_obstacle",
+        (1, observed, len(OBSTACLE)),
+        "set",
+        (-unit, -unit, -unit, 0.0, -infinity, -speed, -speed, -speed, 0.0, 0.0),
+        (unit, unit, unit, reach, infinity, speed, speed, speed, 3.0, 1.0),
+        OBSTACLE_UNITS,
+        OBSTACLE,
+    )
+    state = Part(
+        "state",
+        (len(STATE),),
+        "vector",
+        (-unit, -unit, -unit, 0.0, -infinity, -infinity, -infinity, -infinity),
+        (unit, unit, unit, infinity, infinity, infinity, infinity, infinity),
+        STATE_UNITS,
+        STATE,
+    )
+    # From start to target in the world frame, z = 0: for those who turn commands into that frame.
+    # Its z has bounds of their own, since Gymnasium warns of equal ones.
+    direction = Part(
+        "direction",
+        (1, 3),
+        "vector",
+        (-infinity, -infinity, -1.0),
+        (infinity, infinity, 1.0),
+        "m",
+        ("x", "y", "z"),
+    )
+    return ObservationLayout((lidar, obstacles, state, direction), padding)
