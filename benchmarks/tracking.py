@@ -31,11 +31,11 @@ MEGABYTES = 1
 
 
 class Navrl:
-    """The queue and its couriers."""
+    """The queue and its workers."""
 
     def __init__(self, folder: Path, patience: float) -> None:
-        from navrl.tracking.recorder import Tracking
-        from navrl.tracking.settings import TrackingSettings, WandbSettings
+        from navrl.tracking.tracker import Tracking
+        from navrl.tracking.tracker_settings import TrackingSettings, WandbSettings
 
         self._tracking = Tracking(
             TrackingSettings(wandb=WandbSettings("online", "bench"), patience=patience), {}, folder

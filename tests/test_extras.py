@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from navrl.errors import MissingExtraError, missing_extra
-from navrl.tracking.settings import TRACKERS
+from navrl.tracking.tracker_settings import TRACKERS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "navrl"

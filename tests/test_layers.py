@@ -25,8 +25,8 @@ BOTTOM = {
     "simd",
 }
 ISLANDS = {"io", "sim", "rl"}
-MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "model", "tracking"}
-UPPER = {"benchmark", "train", "evaluate", "view", "navrl_model"}
+MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "models", "tracking"}
+UPPER = {"benchmark", "train", "evaluate", "view"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},

@@ -13,8 +13,7 @@ from navrl.cli import main
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import PRETRAINED
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
-from navrl.model import load_model
-from navrl.navrl_model import create_navrl_model
+from navrl.models import create_navrl_model, load_model
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
 
 WEIGHT = "lidar.0.weight"  # (4, 1, 5, 3)

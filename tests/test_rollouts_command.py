@@ -22,7 +22,7 @@ from navrl.io.checkpoint.directory import list_entries
 from navrl.io.rollouts.export import export_minari, export_parquet, read_experience
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.tracking.recorder import Tracking
+from navrl.tracking.tracker import Tracking
 from navrl.train.display import PlainDisplay
 from navrl.train.distributed.team import Team
 from navrl.train.loop import Ending, Order, lead

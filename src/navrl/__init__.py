@@ -45,9 +45,9 @@ _PUBLIC = {
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
     "load_policy": "navrl.evaluate",
-    "Registry": "navrl.registry.store",
-    "find_model": "navrl.registry.find",
-    "create_navrl_model": "navrl.navrl_model",
+    "Registry": "navrl.registry.registry",
+    "find_model": "navrl.registry.resolve",
+    "create_navrl_model": "navrl.models",
     "download_model_from_wandb": "navrl.tracking.wandb_models",
     "save_and_upload_best_model": "navrl.tracking.wandb_models",
     "upload_model_to_wandb": "navrl.tracking.wandb_models",
@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from navrl.io.rollouts.in_memory import decompress_rollout as decompress_rollout
     from navrl.io.rollouts.in_memory import save_rollout_compressed as save_rollout_compressed
     from navrl.io.rollouts.storage import RolloutStorage as RolloutStorage
+    from navrl.models import create_navrl_model as create_navrl_model
     from navrl.monitor import PerformanceMonitor as PerformanceMonitor
-    from navrl.navrl_model import create_navrl_model as create_navrl_model
-    from navrl.registry.find import find_model as find_model
-    from navrl.registry.store import Registry as Registry
+    from navrl.registry.registry import Registry as Registry
+    from navrl.registry.resolve import find_model as find_model
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
     from navrl.tracking.wandb_models import download_model_from_wandb as download_model_from_wandb

@@ -16,8 +16,13 @@ from navrl.rl.networks.navigation import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings
-from navrl.tracking.secrets import redact, redacted
-from navrl.tracking.settings import MlflowSettings, TrackingSettings, WandbSettings, tracker_names
+from navrl.tracking.credentials import redact, redacted
+from navrl.tracking.tracker_settings import (
+    MlflowSettings,
+    TrackingSettings,
+    WandbSettings,
+    tracker_names,
+)
 
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actions that each needs
 INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end

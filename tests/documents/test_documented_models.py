@@ -14,7 +14,7 @@ from navrl import (
     upload_model_to_wandb,
 )
 from navrl.config import load_config
-from navrl.tracking.recorder import current_tracking
+from navrl.tracking.tracker import current_tracking
 
 
 @pytest.fixture(autouse=True)

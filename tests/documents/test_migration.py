@@ -16,7 +16,7 @@ from navrl.config import known_keys, load_config, our_overrides
 from navrl.errors import ConfigError
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
-from navrl.tracking.recorder import current_tracking
+from navrl.tracking.tracker import current_tracking
 from training_runs import TINY, Run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_names import HOSTILE
+from test_model_names import HOSTILE
 
 from navrl.errors import RegistryError
 from navrl.registry import find_model

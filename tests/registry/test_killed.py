@@ -148,7 +148,8 @@ def test_collecting_garbage_beside_registering_never_takes_a_file_that_is_needed
 
 
 @pytest.mark.parametrize(
-    "step", ["navrl.registry.contents.read_contents", "navrl.registry.lineage.gather_lineage"]
+    "step",
+    ["navrl.registry.blob_contents.read_contents", "navrl.registry.provenance.gather_lineage"],
 )
 def test_a_file_that_is_collected_before_anything_refers_to_it_is_placed_again(
     registry, put, monkeypatch, step

@@ -17,8 +17,8 @@ import pytest
 from injected import ROUNDS
 from navrl.errors import RegistryError
 from navrl.registry import Registry
-from navrl.registry.catch_up import record
 from navrl.registry.database import Database
+from navrl.registry.journal_sync import record
 
 
 def remove(registry: Registry) -> None:

@@ -322,7 +322,7 @@ def test_a_mistake_exits_2_with_one_line_that_helps(capsys, policy, kind):
     assert piece in error
 
 
-class FolderMirror:
+class FolderBackend:
     """A tracker that is a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -344,11 +344,11 @@ class FolderMirror:
 def tracker(monkeypatch, tmp_path):
     """A tracker behind the name that trackers are opened by; `asked` is what it was opened with."""
     (tmp_path / "tracker").mkdir()
-    mirror, asked = FolderMirror(tmp_path / "tracker"), []
-    module = types.ModuleType("navrl.tracking.mirrors")
-    module.open_mirror = lambda kind, **options: asked.append((kind, options)) or mirror
+    mirror, asked = FolderBackend(tmp_path / "tracker"), []
+    module = types.ModuleType("navrl.tracking.backends")
+    module.open_backend = lambda kind, **options: asked.append((kind, options)) or mirror
     monkeypatch.setitem(sys.modules, "navrl.tracking", types.ModuleType("navrl.tracking"))
-    monkeypatch.setitem(sys.modules, "navrl.tracking.mirrors", module)
+    monkeypatch.setitem(sys.modules, "navrl.tracking.backends", module)
     mirror.asked = asked
     return mirror
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from navrl.errors import RegistryError
 from navrl.registry import STAGES, Registry
-from navrl.registry.files import ObjectFiles
+from navrl.registry.blobs import BlobStore
 from navrl.registry.journal import Journal
 
 NAMES = st.sampled_from(["a", "b"])
@@ -250,7 +250,7 @@ def _die_when(moment: str) -> None:
     """Have this process killed when it has placed its file, or when its change is in the journal
     and not committed.
     """
-    owner, name = {"placed": (ObjectFiles, "place"), "recorded": (Journal, "append")}[moment]
+    owner, name = {"placed": (BlobStore, "place"), "recorded": (Journal, "append")}[moment]
     original = getattr(owner, name)
 
     def act_and_die(*arguments, **options):

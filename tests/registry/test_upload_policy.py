@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from navrl.errors import ConfigError
-from navrl.registry.metrics import KNOWN_METRICS, evaluation_metrics, metric_value
+from navrl.registry.metric_names import KNOWN_METRICS, evaluation_metrics, metric_value
 from navrl.registry.upload_policy import Action, UploadConditions, UploadPolicy, decide, is_better
 
 NUMBERS = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])

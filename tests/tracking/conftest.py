@@ -15,7 +15,7 @@ from faulty_proxy import FaultyProxy
 from trackers import wait_for
 from wandb_emulator import Emulator
 
-from navrl.tracking.courier import end_services
+from navrl.tracking.delivery_worker import end_services
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from trackers import processes_of, result_of, start_trainer, wait_for
 from trainer import model_of, settings_of
 
 from navrl.cli import main
-from navrl.tracking.recorder import Tracking
-from navrl.tracking.spool import Journal, Spool
+from navrl.tracking.queue import DeliveryLog, RecordQueue
+from navrl.tracking.tracker import Tracking
 
 STEPS, EVERY = 6, 3
 
@@ -29,7 +29,7 @@ def proxy(mlflow_server):
 def run_of(client, folder):
     experiment = client.get_experiment_by_name(folder.parent.name)
     [run] = client.search_runs(
-        [experiment.experiment_id], f"tags.`navrl.run` = '{Spool(folder).read()[0]['id']}'"
+        [experiment.experiment_id], f"tags.`navrl.run` = '{RecordQueue(folder).read()[0]['id']}'"
     )
     return run.info.run_id
 
@@ -38,39 +38,39 @@ def check_mlflow(url, folder, steps, every):
     """All metrics once, all models once, the last one with the alias."""
     from mlflow import MlflowClient
 
-    from navrl.tracking.mirrors import open_mirror
+    from navrl.tracking.backends import open_backend
 
     client = MlflowClient(url, url)
     history = client.get_metric_history(run_of(client, folder), "train/kl")
     assert sorted((metric.step, metric.value) for metric in history) == [
         (step, 1 / step) for step in range(1, steps + 1)
     ]
-    mirror = open_mirror("mlflow", uri=url, project=folder.parent.name)
+    backend = open_backend("mlflow", uri=url, project=folder.parent.name)
     fetched = [
-        mirror.download(f"model:{version}", folder / "fetched")
-        for version in mirror.versions("model")
+        backend.download(f"model:{version}", folder / "fetched")
+        for version in backend.versions("model")
     ]
     expected = [model_of(step) for step in range(every, steps + 1, every)]
     assert [file.read_bytes() for file in fetched] == expected
-    assert mirror.download("model:best", folder / "fetched").read_bytes() == expected[-1]
-    for version in mirror.versions("model"):
-        mirror.delete("model", version)
+    assert backend.download("model:best", folder / "fetched").read_bytes() == expected[-1]
+    for version in backend.versions("model"):
+        backend.delete("model", version)
 
 
 def check_trackio(folder, project, steps, every):
     from trackio.sqlite_storage import SQLiteStorage
 
-    from navrl.tracking.mirrors import open_mirror
+    from navrl.tracking.backends import open_backend
 
-    run = Spool(folder).read()[0]
+    run = RecordQueue(folder).read()[0]
     rows = SQLiteStorage.get_logs(project, run["name"], run_id=run["id"])
     assert [(row["step"], row["train/kl"]) for row in rows] == [
         (step, 1 / step) for step in range(1, steps + 1)
     ]
-    mirror = open_mirror("trackio", project=project)
+    backend = open_backend("trackio", project=project)
     fetched = [
-        mirror.download(f"model:{version}", folder / "fetched")
-        for version in mirror.versions("model")
+        backend.download(f"model:{version}", folder / "fetched")
+        for version in backend.versions("model")
     ]
     assert [file.read_bytes() for file in fetched] == [
         model_of(step) for step in range(every, steps + 1, every)
@@ -112,8 +112,8 @@ def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everythi
             proxy.fault = "error"
         elif step == EVERY + 2:
             proxy.fault = "refused"
-            trackio_done = Journal(Spool(folder), "trackio")
-            wait_for(lambda journal=trackio_done: EVERY in journal.read().done, 180)
+            trackio_done = DeliveryLog(RecordQueue(folder), "trackio")
+            wait_for(lambda deliveries=trackio_done: EVERY in deliveries.read().done, 180)
             os.kill(next(iter(processes_of(folder, "trackio"))), signal.SIGKILL)
         trainer.stdin.write("\n")
         trainer.stdin.flush()

@@ -11,8 +11,8 @@ import torch
 from navrl.errors import ActionError
 from navrl.evaluate import PRETRAINED, load_policy
 from navrl.registry import Registry
-from navrl.registry.mirroring import push
-from navrl.tracking.mirrors import RunInfo, open_mirror
+from navrl.registry.tracker_sync import push
+from navrl.tracking.backends import RunInfo, open_backend
 
 mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.slow  # MLflow takes seconds to make its tables
@@ -23,13 +23,13 @@ OBSERVATION = {"lidar": (3, 1, 36, 4), "dynamic_obstacle": (3, 1, 5, 10), "state
 def pushed(tmp_path_factory):
     """The address of a store of MLflow with the policy of the package and a run."""
     folder = tmp_path_factory.mktemp("mlflow")
-    mirror = open_mirror("mlflow", folder=folder)
+    backend = open_backend("mlflow", folder=folder)
     with Registry(folder / "registry") as registry:
         registry.register("navigation", PRETRAINED, aliases=["best"], lineage={"git": {}})
-        push(registry, "navigation:best", mirror, "mlflow")
-    mirror.start(RunInfo("run", "run", folder))
-    mirror.log(1, {"eval/350 static + 80 moving": 0.5}, number=1, moment=1.0)
-    mirror.finish()
+        push(registry, "navigation:best", backend, "mlflow")
+    backend.start(RunInfo("run", "run", folder))
+    backend.log(1, {"eval/350 static + 80 moving": 0.5}, number=1, moment=1.0)
+    backend.finish()
     return f"sqlite:///{folder}/mlflow/mlflow.db"
 
 

@@ -12,8 +12,8 @@ from trainer import settings_of
 
 from navrl.cli import main
 from navrl.config import load_config
-from navrl.tracking.recorder import Tracking
-from navrl.tracking.spool import Journal, Spool
+from navrl.tracking.queue import DeliveryLog, RecordQueue
+from navrl.tracking.tracker import Tracking
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trackers.md").read_text()
@@ -85,9 +85,9 @@ def test_sync_does_not_call_a_run_delivered_that_has_lost_records(tmp_path, caps
 
 def test_sync_leaves_a_run_alone_that_is_being_delivered(queued, capsys, monkeypatch):
     ended = []
-    monkeypatch.setattr("navrl.tracking.couriers.end_services", ended.append)
-    with Journal(Spool(queued), "wandb") as journal:
-        assert journal.lock()
+    monkeypatch.setattr("navrl.tracking.delivery_processes.end_services", ended.append)
+    with DeliveryLog(RecordQueue(queued), "wandb") as deliveries:
+        assert deliveries.lock()
         assert main(["sync", str(queued)]) == 1
     assert ended == []  # least of all the service of the one that delivers
     assert "another process delivers just now" in capsys.readouterr().out

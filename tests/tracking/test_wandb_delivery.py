@@ -14,7 +14,7 @@ from trackers import processes_of, result_of, start_trainer, wait_for
 from trainer import model_of
 
 from navrl.cli import main
-from navrl.tracking.spool import Journal, Spool
+from navrl.tracking.queue import DeliveryLog, RecordQueue
 
 pytestmark = pytest.mark.usefixtures("wandb_environment")
 PATIENT = ("--deadline", "60")
@@ -22,7 +22,7 @@ SETTINGS = {"wandb": {"mode": "online", "project": "P"}, "patience": 6.0, "deadl
 
 
 def orphans():
-    """Return the processes of W&B's client whose couriers are dead."""
+    """Return the processes of W&B's client whose workers are dead."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ def orphans():
 
 
 def run_id(folder):
-    return Spool(folder).read()[0]["id"]
+    return RecordQueue(folder).read()[0]["id"]
 
 
 def check_arrived(emulator, folder, steps, every):
@@ -121,7 +121,7 @@ def test_a_server_that_dies_in_the_middle_of_an_upload_gets_the_whole_file_later
 
 
 @pytest.mark.slow
-def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_twice(
+def test_killed_workers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_twice(
     emulator, tmp_path
 ):
     folder, before = tmp_path / "run", orphans()
@@ -131,7 +131,7 @@ def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_t
     for step in range(1, 7):
         assert trainer.stdout.readline().strip() == str(step)
         if step == 2:
-            wait_for(lambda: emulator.collection("model"), 60)  # a courier is at work
+            wait_for(lambda: emulator.collection("model"), 60)  # a worker is at work
             for process in processes_of(folder):
                 os.kill(process, signal.SIGKILL)
         if step < 6:
@@ -143,8 +143,8 @@ def test_killed_couriers_and_a_killed_trainer_lose_nothing_and_deliver_nothing_t
     assert main(["sync", str(folder), *PATIENT]) == 0
     check_arrived(emulator, folder, 6, 2)
     wait_for(lambda: orphans() <= before)
-    journal, spool = Journal(Spool(folder), "wandb").read(), Spool(folder)
-    assert journal.missing(spool.read()) == []
+    deliveries, queue = DeliveryLog(RecordQueue(folder), "wandb").read(), RecordQueue(folder)
+    assert deliveries.missing(queue.read()) == []
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import ConfigError, RegistryError, StateError, TrackingError
 from navrl.registry import Registry
-from navrl.tracking.recorder import Tracking
-from navrl.tracking.spool import Spool
+from navrl.tracking.queue import RecordQueue
+from navrl.tracking.tracker import Tracking
 from navrl.tracking.wandb_models import _advice, download_model_from_wandb
 
 OFFLINE = {"wandb": {"mode": "offline", "project": "P"}}
@@ -35,7 +35,7 @@ def offline(tmp_path, monkeypatch):
 
 
 def kinds(folder, kind):
-    return [record for record in Spool(folder).read() if record["kind"] == kind]
+    return [record for record in RecordQueue(folder).read() if record["kind"] == kind]
 
 
 def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(offline, tmp_path):
@@ -69,7 +69,7 @@ def test_a_script_may_change_its_folder_after_an_upload(tmp_path):
 def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
     weight, moment = torch.ones(10), torch.ones(5)
     slow = threading.Event()
-    offline._hand_over(lambda spool: slow.wait(5))  # the thread that writes is behind
+    offline._hand_over(lambda queue: slow.wait(5))  # the thread that writes is behind
     upload_model_to_wandb(
         {"network": {"weight": weight}, "optimizer": [moment, 3]}, 7, None, "best"
     )
@@ -189,7 +189,7 @@ run.log({"loss": 1.0})
 upload_model_to_wandb({"weight": torch.full((500,), 1.0)}, step=1, model_alias="stable")
 assert save_and_upload_best_model({"weight": torch.full((500,), 2.0)}, 2, {"mean_reward": 3.0}, best_value_tracker={})
 run.finish()
-from navrl.tracking.recorder import current_tracking
+from navrl.tracking.tracker import current_tracking
 current_tracking().close()
 from navrl.cli import main
 assert main(["sync", "wandb/navrl-models", "--deadline", "60"]) == 0  # what a busy machine was too slow for

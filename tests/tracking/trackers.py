@@ -1,4 +1,4 @@
-"""Trainings with trackers in processes of their own, and their couriers."""
+"""Trainings with trackers in processes of their own, and their workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def result_of(trainer):
 
 
 def processes_of(folder, tracker=None):
-    """Return the process ids of the couriers of a run, or of the one to a tracker."""
+    """Return the process ids of the workers of a run, or of the one to a tracker."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -35,7 +35,7 @@ def processes_of(folder, tracker=None):
                 words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            ours = b"navrl.tracking.courier" in words and str(folder).encode() in words
+            ours = b"navrl.tracking.delivery_worker" in words and str(folder).encode() in words
             if ours and (tracker is None or tracker.encode() in words):
                 found.append(int(entry))
     return found

@@ -14,8 +14,8 @@ import time
 import warnings
 from pathlib import Path
 
-from navrl.tracking.recorder import Tracking
-from navrl.tracking.settings import MlflowSettings, TrackingSettings, WandbSettings
+from navrl.tracking.tracker import Tracking
+from navrl.tracking.tracker_settings import MlflowSettings, TrackingSettings, WandbSettings
 
 
 def settings_of(values):

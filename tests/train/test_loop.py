@@ -17,7 +17,7 @@ from navrl.cli import main
 from navrl.config import load_config
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.tracking.recorder import Tracking
+from navrl.tracking.tracker import Tracking
 from navrl.train import run_log as record
 from navrl.train.display import PlainDisplay, Status
 from navrl.train.distributed.team import TeamError, assemble

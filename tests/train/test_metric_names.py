@@ -9,8 +9,8 @@ import pytest
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.checkpoint.directory import list_entries
 from navrl.monitor import MetricsLog
-from navrl.registry.store import Registry
-from navrl.tracking.spool import Spool
+from navrl.registry.registry import Registry
+from navrl.tracking.queue import RecordQueue
 from training_runs import ITERATIONS
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def run(server, tmp_path_factory):
 def queued(run):
     """Every value that trackers get, by name, as (step, value)."""
     found: dict[str, list[tuple[int, float]]] = {}
-    for record in Spool(run).read():
+    for record in RecordQueue(run).read():
         for name, value in record["values"].items() if record["kind"] == "metrics" else ():
             found.setdefault(name, []).append((record["step"], value))
     return found

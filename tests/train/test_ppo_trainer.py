@@ -16,14 +16,14 @@ from navrl.config import INTERIM, as_dict, load_config
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
-from navrl.model import load_model, model_state, save_model
+from navrl.models import load_model, model_state, save_model
 from navrl.monitor import MetricsLog
-from navrl.registry.store import Registry
+from navrl.registry.registry import Registry
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
-from navrl.tracking.recorder import Tracking
+from navrl.tracking.tracker import Tracking
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import PlainDisplay
 from navrl.train.distributed.split import share_of

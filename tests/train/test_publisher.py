@@ -16,9 +16,9 @@ from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import RegistryError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
-from navrl.registry.store import Registry
+from navrl.registry.registry import Registry
 from navrl.registry.upload_policy import UploadConditions, UploadPolicy
-from navrl.tracking.recorder import Tracking
+from navrl.tracking.tracker import Tracking
 from navrl.train.saving.publisher import Publisher
 
 CONDITION = "350 static + 80 moving"
@@ -333,8 +333,8 @@ KILLED = """
 import os, signal, sys, warnings
 from pathlib import Path
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.tracking.recorder import Tracking
-from navrl.tracking.settings import TrackingSettings
+from navrl.tracking.tracker import Tracking
+from navrl.tracking.tracker_settings import TrackingSettings
 from navrl.train.saving import publisher as publish
 publish.DEADLINE = publish.LAST_DEADLINE = 0.1
 warnings.simplefilter("ignore")

@@ -17,8 +17,8 @@ from navrl.config import load_config
 from navrl.errors import ConfigError
 from navrl.evaluate import PRETRAINED, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
-from navrl.model import model_state, save_model
-from navrl.registry.store import Registry
+from navrl.models import model_state, save_model
+from navrl.registry.registry import Registry
 from navrl.rl.networks.navigation import (
     NavigationNetwork,
     NetworkSettings,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from navrl.errors import ActionError
-from navrl.model import load_model
+from navrl.models import load_model
 from navrl.rl.policy import NetworkPilot
 
 __all__ = ["NavigationModel"]

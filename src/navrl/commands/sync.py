@@ -50,80 +50,80 @@ def register(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Deliver, and say what became of it."""
     from navrl.errors import TrackingError
-    from navrl.tracking.spool import FOLDER, Spool
+    from navrl.tracking.queue import FOLDER, RecordQueue
 
     folders = arguments.runs or sorted(path.parent for path in Path("runs").glob(f"*/{FOLDER}"))
-    spools = [Spool(folder) for folder in folders]
-    for spool in spools:
-        if not spool.exists():
+    queues = [RecordQueue(folder) for folder in folders]
+    for queue in queues:
+        if not queue.exists():
             raise TrackingError(
-                f"{spool.run} has no queue for trackers; expected the folder of a run that was "
+                f"{queue.run} has no queue for trackers; expected the folder of a run that was "
                 "tracked"
             )
-    if not spools:
+    if not queues:
         print("no run below runs/ has a queue for trackers")
     waits = 0
-    for spool in spools:
-        infos = [record for record in spool.read() if record["kind"] == "run"]
+    for queue in queues:
+        infos = [record for record in queue.read() if record["kind"] == "run"]
         names = dict.fromkeys(name for info in infos for name in info["trackers"])
         for tracker in names if arguments.tracker is None else [arguments.tracker]:
             if tracker not in names:
                 raise TrackingError(
-                    f"{spool.run} is not tracked by {tracker}, but by "
+                    f"{queue.run} is not tracked by {tracker}, but by "
                     f"{', '.join(names) or 'nobody'}"
                 )
-            waits += _sync(spool, tracker, arguments)
-        if spool.damaged:
+            waits += _sync(queue, tracker, arguments)
+        if queue.damaged:
             print(
-                f"{spool.run}: {spool.damaged} damaged records in "
-                f"{spool.folder / 'records.log'} were left out"
+                f"{queue.run}: {queue.damaged} damaged records in "
+                f"{queue.folder / 'records.log'} were left out"
             )
-    return 1 if waits or any(spool.damaged for spool in spools) else 0
+    return 1 if waits or any(queue.damaged for queue in queues) else 0
 
 
-def _sync(spool: Any, tracker: str, arguments: argparse.Namespace) -> int:
+def _sync(queue: Any, tracker: str, arguments: argparse.Namespace) -> int:
     """Deliver to one tracker; return how many records still wait or were refused."""
     from navrl.errors import TrackingError
-    from navrl.tracking.secrets import check_secret
-    from navrl.tracking.spool import Journal
+    from navrl.tracking.credentials import check_secret
+    from navrl.tracking.queue import DeliveryLog
 
-    journal = Journal(spool, tracker).read()
-    total, before = len(spool.records), len(journal.missing(spool.records))
+    deliveries = DeliveryLog(queue, tracker).read()
+    total, before = len(queue.records), len(deliveries.missing(queue.records))
     options: dict[str, dict[str, str]] = next(
-        (record["options"] for record in reversed(spool.records) if record["kind"] == "run"), {}
+        (record["options"] for record in reversed(queue.records) if record["kind"] == "run"), {}
     )
     if before and not arguments.dry_run:
         try:
             check_secret(options.get(tracker, {}).get("uri", ""))
-            code = _run_courier(spool, tracker, journal, arguments.deadline)
+            code = _run_worker(queue, tracker, deliveries, arguments.deadline)
         except TrackingError as error:
             code = str(error)
         if code is not None:
-            print(f"{spool.run}: {tracker}: {code}")
-    left = journal.read().missing(spool.records)
+            print(f"{queue.run}: {tracker}: {code}")
+    left = deliveries.read().missing(queue.records)
     done = "would deliver" if arguments.dry_run else "delivered"
     count = before if arguments.dry_run else before - len(left)
     print(
-        f"{spool.run}: {tracker}: {done} {count} records; "
-        f"{total - len(left) - len(journal.refused)} of {total} are there"
+        f"{queue.run}: {tracker}: {done} {count} records; "
+        f"{total - len(left) - len(deliveries.refused)} of {total} are there"
     )
-    for number, reason in journal.refused.items():
-        print(f"{spool.run}: {tracker}: record {number} cannot be delivered: {reason}")
+    for number, reason in deliveries.refused.items():
+        print(f"{queue.run}: {tracker}: record {number} cannot be delivered: {reason}")
     if left and not arguments.dry_run:
         print(
-            f"{spool.run}: {tracker}: {len(left)} wait: "
-            f"{journal.failure or 'no reason is known'}; run `navrl sync` again later"
+            f"{queue.run}: {tracker}: {len(left)} wait: "
+            f"{deliveries.failure or 'no reason is known'}; run `navrl sync` again later"
         )
-    return len(left) + len(journal.refused)
+    return len(left) + len(deliveries.refused)
 
 
-def _run_courier(spool: Any, tracker: str, journal: Any, deadline: float | None) -> str | None:
-    """Send a courier, show how far it is, and return what is to be said about its end."""
-    from navrl.tracking.courier import BUSY
-    from navrl.tracking.couriers import end_couriers, start_courier
+def _run_worker(queue: Any, tracker: str, deliveries: Any, deadline: float | None) -> str | None:
+    """Send a worker, show how far it is, and return what is to be said about its end."""
+    from navrl.tracking.delivery_processes import end_workers, start_worker
+    from navrl.tracking.delivery_worker import BUSY
 
     options = ["--deadline", str(deadline)] if deadline is not None else []
-    process = start_courier(spool, tracker, *options)
+    process = start_worker(queue, tracker, *options)
     shown = time.monotonic()
     try:
         while process.poll() is None:
@@ -131,10 +131,10 @@ def _run_courier(spool: Any, tracker: str, journal: Any, deadline: float | None)
             if time.monotonic() - shown > SHOWN_EVERY:
                 shown = time.monotonic()
                 print(
-                    f"{spool.run}: {tracker}: {len(journal.read().missing(spool.records))} "
+                    f"{queue.run}: {tracker}: {len(deliveries.read().missing(queue.records))} "
                     "records wait",
                     flush=True,
                 )
     finally:
-        end_couriers(process, time.monotonic(), spool, [tracker])
+        end_workers(process, time.monotonic(), queue, [tracker])
     return "another process delivers just now" if process.returncode == BUSY else None

@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
     from rich.console import Console
 
     from navrl.config import as_dict, as_yaml, load_config, our_overrides
-    from navrl.tracking.recorder import Tracking, check_trackers
+    from navrl.tracking.tracker import Tracking, check_trackers
     from navrl.train.resume.open_run import open_run
     from navrl.train.saving.publisher import Publisher
     from navrl.train.signals import Stopped

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from navrl.errors import ConfigError, RegistryError, nearest_name
 from navrl.evaluate.flights import Act
-from navrl.model import load_model
-from navrl.registry.find import find_model
+from navrl.models import load_model
+from navrl.registry.resolve import find_model
 from navrl.rl.policy import NetworkPilot
 from navrl.rl.scripted import scripted_pilot
 from navrl.sim.settings import NavigationSettings

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from navrl.evaluate import OUTCOMES, Flights
-from navrl.registry.metrics import other_names
+from navrl.registry.metric_names import other_names
 from navrl.sim.env import NavigationEnv
 
 __all__ = ["draw_flights", "outcome_table", "summary"]

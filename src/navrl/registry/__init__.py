@@ -1,9 +1,9 @@
 """The local registry of models: versions, aliases, stages, and where each model came from."""
 
-from navrl.registry.find import find_model
-from navrl.registry.names import Reference, check_alias, check_name, parse_reference
+from navrl.registry.model_names import Reference, check_alias, check_name, parse_reference
+from navrl.registry.registry import Damage, Garbage, Registry, Repair, default_root
+from navrl.registry.resolve import find_model
 from navrl.registry.schema import STAGES, AliasMove, ModelSummary, ModelVersion
-from navrl.registry.store import Damage, Garbage, Registry, Repair, default_root
 
 __all__ = [
     "STAGES",

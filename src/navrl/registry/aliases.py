@@ -8,8 +8,8 @@ import sqlite3
 import time
 from collections.abc import Collection, Sequence
 
-from navrl.registry.changes import Transaction
 from navrl.registry.schema import PRODUCTION_ALIAS, AliasMove, instant
+from navrl.registry.transaction import Transaction
 
 
 def current(connection: sqlite3.Connection, name: str) -> dict[str, int]:

@@ -21,10 +21,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from navrl.errors import RegistryError
-from navrl.registry.catch_up import catch_up, is_level, record, store_of
-from navrl.registry.changes import Transaction
 from navrl.registry.journal import Journal
+from navrl.registry.journal_sync import catch_up, is_level, record, store_of
 from navrl.registry.schema import LAYOUTS, SCHEMA_VERSION
+from navrl.registry.transaction import Transaction
 
 PATIENCE = 60.0  # s that a transaction waits for its turn
 _SHORTEST_POLL, _LONGEST_POLL = 0.0005, 0.02  # s between two looks at a lock of the file system

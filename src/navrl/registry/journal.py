@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from navrl.io.container.atomic_files import AtomicFile, sync_folder
-from navrl.registry.changes import Change
+from navrl.registry.transaction import Change
 
 __all__ = ["Entry", "Header", "Journal", "set_aside"]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navrl.errors import RegistryError
-from navrl.registry.catch_up import catch_up, rewrite_journal
-from navrl.registry.changes import all_rows
+from navrl.registry.blobs import BlobStore, Stored
 from navrl.registry.database import Database, empty_database
-from navrl.registry.files import ObjectFiles, Stored
 from navrl.registry.journal import set_aside
+from navrl.registry.journal_sync import catch_up, rewrite_journal
+from navrl.registry.transaction import all_rows
 
 if TYPE_CHECKING:
-    from navrl.registry.store import Registry
+    from navrl.registry.registry import Registry
 
 __all__ = ["RECOVERED", "Repair", "repair"]
 
@@ -42,7 +42,7 @@ class Repair:
         return plain
 
 
-def repair(registry: Registry, database: Database, files: ObjectFiles) -> Repair:
+def repair(registry: Registry, database: Database, files: BlobStore) -> Repair:
     """Make database or journal, whichever is damaged, again from the other; adopt files.
 
     Every whole file without a record becomes a version of `recovered`. See `Registry.repair`.
@@ -102,7 +102,7 @@ def _set_database_aside(path: Path) -> None:
                 os.replace(f"{path}{suffix}", f"{kept}{suffix}")
 
 
-def _return_files(registry: Registry, files: ObjectFiles) -> list[str]:
+def _return_files(registry: Registry, files: BlobStore) -> list[str]:
     """Put files that versions need back from quarantine; return the labels of those versions."""
     returned = []
     for model in registry.models():
@@ -112,7 +112,7 @@ def _return_files(registry: Registry, files: ObjectFiles) -> list[str]:
     return returned
 
 
-def _adopt(registry: Registry, files: ObjectFiles) -> tuple[list[str], list[Path]]:
+def _adopt(registry: Registry, files: BlobStore) -> tuple[list[str], list[Path]]:
     """Register the files without a record; those that are damaged go into quarantine."""
     adopted, quarantined = [], []
     for digest in registry.unknown_files():

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from navrl.errors import ConfigError
-from navrl.registry.metrics import check_metric, metric_value
-from navrl.registry.names import check_name
+from navrl.registry.metric_names import check_metric, metric_value
+from navrl.registry.model_names import check_name
 
 __all__ = ["Action", "UploadConditions", "UploadPolicy", "decide", "is_better"]
 

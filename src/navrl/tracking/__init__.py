@@ -1,3 +1,3 @@
 """Trackers that may be slow or die while training goes on: a durable queue in the run's folder, and
-couriers that empty it.
+workers that empty it.
 """

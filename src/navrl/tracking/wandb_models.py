@@ -30,11 +30,11 @@ from navrl.errors import ConfigError, StateError, TrackingError, nearest_name, s
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.container.atomic_files import AtomicFile
 from navrl.io.container.index import MAGIC
-from navrl.registry.names import Reference, check_name, parse_reference
-from navrl.tracking.mirrors import open_mirror
-from navrl.tracking.recorder import Tracking, current_tracking
-from navrl.tracking.settings import MODES, TrackingSettings, WandbSettings
-from navrl.tracking.spool import Spool, digest_of
+from navrl.registry.model_names import Reference, check_name, parse_reference
+from navrl.tracking.backends import open_backend
+from navrl.tracking.queue import RecordQueue, digest_of
+from navrl.tracking.tracker import Tracking, current_tracking
+from navrl.tracking.tracker_settings import MODES, TrackingSettings, WandbSettings
 
 __all__ = [
     "download_model_from_wandb",
@@ -194,11 +194,11 @@ def _fetch(parsed: Reference, place: Path, cache: Path) -> Path:
     options = {"entity": parsed.entity or "", "folder": cache} | (
         {"project": parsed.project} if parsed.project else {}
     )
-    mirror: Any = open_mirror("wandb", **options)
-    version = mirror.version_of(str(parsed))
+    backend: Any = open_backend("wandb", **options)
+    version = backend.version_of(str(parsed))
     file = _kept(place, version)
     if file is None:
-        file = mirror.download(str(parsed._replace(label=version)), place.parent)
+        file = backend.download(str(parsed._replace(label=version)), place.parent)
         _write(place / version / ".digest.json", {"file": file.name, "sha256": digest_of(file)})
     aliases = _read(place / ".aliases.json")
     _write(place / ".aliases.json", aliases | {parsed.label or "latest": version})
@@ -225,9 +225,9 @@ def _without_network(parsed: Reference, place: Path, cache: Path, reason: str) -
     folder = tracking.folder if tracking is not None else _folder()
     if tracking is not None:
         tracking.flush()
-    if Spool(folder).exists():
+    if RecordQueue(folder).exists():
         try:
-            return open_mirror("spooled", folder=folder).download(
+            return open_backend("queued", folder=folder).download(
                 str(parsed), place.parent / "queued"
             )
         except TrackingError:

@@ -23,7 +23,7 @@ from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.machine import machine
 from navrl.monitor import keep_aside, plain_value
-from navrl.tracking.secrets import redact
+from navrl.tracking.credentials import redact
 
 __all__ = [
     "RunFolder",

@@ -11,11 +11,11 @@ from navrl.errors import CheckpointError, ConfigError, RegistryError, TrackingEr
 from navrl.evaluate import PRETRAINED
 from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, find_checkpoint
 from navrl.io.checkpoint.directory import newest_whole
-from navrl.registry.mirroring import pull
-from navrl.registry.names import parse_reference
+from navrl.registry.model_names import parse_reference
+from navrl.registry.registry import Registry
 from navrl.registry.schema import ModelVersion
-from navrl.registry.store import Registry
-from navrl.tracking.spool import digest_of
+from navrl.registry.tracker_sync import pull
+from navrl.tracking.queue import digest_of
 from navrl.tracking.wandb_models import fetch_model_from_wandb
 
 __all__ = ["Source", "find_source", "run_of"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from navrl.config import ALGORITHMS, Config
 from navrl.errors import ConfigError
 from navrl.evaluate import INTERFACE
-from navrl.model import KIND, load_model
+from navrl.models import KIND, load_model
 from navrl.rl.networks.navigation import NetworkSettings, RowLayout, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings
 

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from navrl.errors import RegistryError
-from navrl.registry.card import model_card
 from navrl.registry.database import is_locked
-from navrl.registry.store import Registry
+from navrl.registry.model_card import model_card
+from navrl.registry.registry import Registry
 from navrl.registry.upload_policy import UploadPolicy, decide, is_better
-from navrl.tracking.recorder import Tracking
+from navrl.tracking.tracker import Tracking
 from navrl.train.saving.unregistered import UnregisteredModel, drop, keep, kept_models
 
 DEADLINE = 1.0  # s that training waits at each evaluation for a registry that another process holds

@@ -1,0 +1,352 @@
+"""A policy in a file: save it, load it, describe it.
+
+A model file holds a policy's weights, how its network is built, the task it was trained on, and
+its card. `create_navrl_model` gives a network that saves, loads, uploads and downloads itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from navrl.errors import ConfigError, StateError, nearest_name, shown
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
+from navrl.io.container.devices import usable_device
+from navrl.rl.accelerate import AppliedNetwork, accelerate
+from navrl.rl.finite import check_finite
+from navrl.rl.networks.navigation import (
+    FEATURES,
+    STATE,
+    NavigationNetwork,
+    NetworkSettings,
+    RowLayout,
+    build_network,
+    from_upstream,
+)
+from navrl.sim.settings import NavigationSettings
+
+__all__ = [
+    "KIND",
+    "NavRLModel",
+    "check_weights",
+    "create_navrl_model",
+    "is_original",
+    "load_model",
+    "model_state",
+    "save_model",
+]
+
+KIND = "navrl.policy"
+WEIGHTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+LONGEST_WORD = 60  # characters of a setting
+
+
+def model_state(
+    network: nn.Module, settings: NetworkSettings, task: NavigationSettings, card: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a model file holds: weights, how they are connected, the task they were trained
+    on, and its card.
+    """
+    return {
+        "kind": KIND,
+        "network": vars(settings).copy(),
+        "parameters": {
+            name: value.detach().cpu().clone() for name, value in network.state_dict().items()
+        },
+        "task": task.as_dict(),
+        "card": dict(card),
+    }
+
+
+def save_model(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a model file: whole or not at all."""
+    save_checkpoint(dict(state), path)
+
+
+def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
+    """Return a model's network ready to fly, the task it was trained on, and its card.
+
+    The file may be a model, a checkpoint of a training, or one of the original NavRL.
+    Every part of the file is checked before anything of its size is allocated.
+
+    Raises:
+        ConfigError: the file is no model, or a part of it is missing, of another kind, out of its
+            range, or not finite; the message names the file and the part.
+        ContainerError: the file is damaged.
+    """
+    state = load_checkpoint(path)
+    if isinstance(state, dict) and isinstance(state.get("config"), dict) and "ranks" in state:
+        state = _model_of_training(state)
+    if is_original(state):
+        return _load_original(path, state)
+    if not isinstance(state, dict) or state.get("kind") != KIND:
+        raise ConfigError(
+            f"{path} is no model of navrl; expected a file that `navrl train` wrote, such as "
+            "RUN/model.pt"
+        )
+    network, parameters, task, card = (
+        _part(path, state, name) for name in ("network", "parameters", "task", "card")
+    )
+    with _about(path):
+        settings, trained = _network_settings(network), NavigationSettings.from_mapping(task)
+        trained.check()
+        sensor = trained.sensor
+        layout = RowLayout(
+            round(360 / sensor.lidar_hres), sensor.lidar_vbeams, trained.env.num_observed
+        )
+        built = build_network(settings, layout)
+    check_weights(built.state_dict(), parameters, f"{path}")
+    built.load_state_dict(parameters)
+    return accelerate(built.requires_grad_(False)), trained, card
+
+
+def is_original(state: Any) -> bool:
+    """Tell whether a state is a checkpoint that the original NavRL wrote."""
+    return isinstance(state, dict) and any(
+        isinstance(name, str) and name.startswith("feature_extractor.module.") for name in state
+    )
+
+
+def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None:
+    """Raise a ConfigError that names the first weight that a network with the weights `own` cannot
+    take.
+    """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"{subject}: the weights are {shown(weights)}; expected tensors by name")
+    for kind, names in (
+        ("no", own.keys() - weights.keys()),
+        ("an unknown", weights.keys() - own.keys()),
+    ):
+        if names:
+            told = shown(min(names, key=str))
+            more = f" ({len(names)} such)" if len(names) > 1 else ""
+            raise ConfigError(
+                f"{subject}: has {kind} parameter {told}{more}; expected those of its network"
+            )
+    for name, expected in own.items():
+        value = weights[name]
+        usable = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
+        if not usable or value.dtype not in WEIGHTS:
+            found = f"{value.layout} {value.dtype}" if isinstance(value, Tensor) else shown(value)
+            raise ConfigError(
+                f"{subject}: parameter {name!r} is {found}; expected a dense tensor of floats"
+            )
+        if value.shape != expected.shape:
+            shapes = f"{shown(tuple(value.shape))}; expected {tuple(expected.shape)}"
+            raise ConfigError(f"{subject}: parameter {name!r} has the shape {shapes}")
+    check_finite(weights, subject)
+
+
+def _part(path: Path, state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if name not in state:
+        raise ConfigError(f"{path}: has no {name!r}; expected a file that `navrl train` wrote")
+    part = state[name]
+    if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
+        raise ConfigError(f"{path}: {name!r} is {shown(part)}; expected values by name")
+    return part
+
+
+def _network_settings(values: Mapping[str, Any]) -> NetworkSettings:
+    settings = NetworkSettings()
+    for name, value in values.items():
+        if name not in vars(settings):
+            near = nearest_name(name, vars(settings))
+            raise ConfigError(f"unknown setting 'network.{name[:60]}'.{near}")
+        kind = type(getattr(settings, name))
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits or (len(value) > LONGEST_WORD if kind is str else abs(value) > 1e9):
+            raise ConfigError(f"network.{name} is {shown(value)}; expected {kind.__name__}")
+        setattr(settings, name, value)
+    settings.check()
+    return settings
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Begin the message of a ConfigError with the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model in a checkpoint of a training; what is missing there is missing in it."""
+    config, groups = state["config"], NavigationSettings().as_dict()
+    parts = {
+        "network": config.get("network"),
+        "parameters": state.get("model_state_dict", state.get("network")),
+        "task": {group: config[group] for group in groups if group in config},
+        "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}},
+    }
+    return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
+
+
+def _load_original(
+    path: Path, state: Mapping[Any, Any]
+) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
+    """Return the network of a checkpoint that the original NavRL wrote."""
+    try:
+        parameters, _ = from_upstream({key: state[key] for key in state if isinstance(key, str)})
+    except StateError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    network = NavigationNetwork()
+    check_weights(network.state_dict(), parameters, f"{path}")
+    network.load_state_dict(parameters)
+    card = {"origin": "a checkpoint of the original NavRL"}
+    return accelerate(network.requires_grad_(False)), NavigationSettings(), card
+
+
+class NavRLModel:
+    """A policy's network and where it is kept. `network` is an ordinary torch module."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: NetworkSettings,
+        task: NavigationSettings,
+        device: torch.device,
+    ) -> None:
+        self.network, self.settings, self.task, self.device = network, settings, task, device
+
+    def save_checkpoint(
+        self,
+        filepath: str | os.PathLike[str],
+        step: int,
+        upload_to_wandb: bool = False,
+        wandb_alias: str = "latest",
+        eval_metrics: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a model file that `navrl eval` can fly, queue that very file for W&B if asked to,
+        and return its path.
+        """
+        card = {"iteration": int(step), "evaluation": dict(eval_metrics or {})}
+        path = Path(filepath)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_model(path, model_state(self.network, self.settings, self.task, card))
+        if upload_to_wandb:
+            from navrl.tracking.wandb_models import upload_model_file_to_wandb
+
+            parameters = sum(parameter.numel() for parameter in self.network.parameters())
+            upload_model_file_to_wandb(path, step, eval_metrics, wandb_alias, parameters=parameters)
+        return path
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Take the weights of a model file, a training checkpoint, a plain state_dict or a file of
+        the original NavRL.
+
+        Returns what else the file holds.
+
+        Raises:
+            CheckpointError: there is no such file.
+            ContainerError: it is damaged.
+            StateError: its weights do not fit this network; the network is unchanged.
+        """
+        state = load_checkpoint(path)
+        if not isinstance(state, dict):
+            raise StateError(f"{path} holds a {type(state).__name__}; expected weights by name")
+        try:
+            weights, rest = _weights_of(state)
+            own = self.network.state_dict()
+            check_weights(own, weights, f"{path} does not fit this network (cfg.network)")
+        except ConfigError as error:
+            raise StateError(str(error)) from error
+        self.network.load_state_dict(weights)
+        return rest
+
+    def load_from_wandb(
+        self, reference: str, download_dir: str | os.PathLike[str] = "models"
+    ) -> dict[str, Any]:
+        """Take the weights of `user/project/model:best`, and return what else its file holds."""
+        from navrl.tracking.wandb_models import fetch_model_from_wandb
+
+        return self.load_checkpoint(fetch_model_from_wandb(reference, download_dir))
+
+
+def create_navrl_model(
+    cfg: Any = None, obs_spec: Any = None, act_spec: Any = None, device: str | torch.device = "cpu"
+) -> NavRLModel:
+    """Return a model for what a policy sees and does.
+
+    Args:
+        cfg: the configuration (`navrl.config.Config`, or a mapping with `network`); None for the
+            defaults.
+        obs_spec: a TorchRL spec, or nested mappings, with `lidar`, `dynamic_obstacle` and `state`;
+            None for those of cfg.
+        act_spec: a spec of three velocities; None for that.
+        device: where the network lives.
+
+    Raises:
+        ConfigError: a spec is of another shape than a policy of this kind can see or do, or a
+            setting is unknown.
+    """
+    settings, task = _settings_of(cfg)
+    layout = RowLayout(
+        round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed
+    )
+    if obs_spec is not None:
+        layout = _layout_of(obs_spec)
+    acted = (3,) if act_spec is None else tuple(getattr(act_spec, "shape", ()))
+    if acted[-1:] != (3,):
+        raise ConfigError(f"act_spec has the shape {acted}; expected three velocities last")
+    place = usable_device(device)
+    return NavRLModel(build_network(settings, layout).to(place), settings, task, place)
+
+
+def _settings_of(cfg: Any) -> tuple[NetworkSettings, NavigationSettings]:
+    if cfg is None:
+        return NetworkSettings(), NavigationSettings()
+    network = (
+        cfg.get("network", {})
+        if isinstance(cfg, Mapping)
+        else getattr(cfg, "network", NetworkSettings())
+    )
+    if not isinstance(network, NetworkSettings):
+        try:
+            network = NetworkSettings(**dict(network))
+        except TypeError as error:
+            raise ConfigError(
+                f"cfg.network: {error}; there are {', '.join(vars(NetworkSettings()))}"
+            ) from error
+    network.check()
+    task = getattr(cfg, "task", None)
+    return network, task if isinstance(task, NavigationSettings) else NavigationSettings()
+
+
+def _layout_of(spec: Any) -> RowLayout:
+    shapes = dict(_leaves(spec)) if hasattr(spec, "items") else {}
+    for name, last in (("lidar", None), ("dynamic_obstacle", FEATURES), ("state", STATE)):
+        if name not in shapes:
+            raise ConfigError(f"obs_spec has no {name!r}; there are {', '.join(shapes) or 'none'}")
+        if last is not None and shapes[name][-1] != last:
+            raise ConfigError(
+                f"obs_spec: {name} has the shape {shapes[name]}; expected {last} numbers last"
+            )
+    return RowLayout(shapes["lidar"][-2], shapes["lidar"][-1], shapes["dynamic_obstacle"][-2])
+
+
+def _leaves(spec: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape of every part of nested specs."""
+    for name, part in spec.items():
+        if hasattr(part, "items"):
+            yield from _leaves(part)
+        else:
+            yield str(name), tuple(part.shape)
+
+
+def _weights_of(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the weights in a file of any of the kinds that hold them, and the rest."""
+    if is_original(state):
+        return from_upstream({key: state[key] for key in state if isinstance(key, str)})
+    for key in ("model_state_dict", "parameters", "network"):
+        if isinstance(state.get(key), dict) and any(
+            isinstance(value, torch.Tensor) for value in state[key].values()
+        ):
+            return state[key], {name: value for name, value in state.items() if name != key}
+    return state, {}
