@@ -40,10 +40,7 @@ def made_up(success: list[float], world: list[int]) -> Flights:
         {name: torch.zeros(len(success)) for name in OUTCOMES},
         success_100=torch.tensor(success, dtype=torch.float32),
     )
-    nothing = torch.zeros(1, 0, 3)
-    return Flights(
-        statistics, torch.tensor(world), nothing, torch.zeros(0), torch.zeros(0), nothing
-    )
+    return Flights(statistics, torch.tensor(world))
 
 
 def told(table: object) -> str:

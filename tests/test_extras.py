@@ -113,7 +113,7 @@ def test_an_animation_without_pillow_says_what_to_install(monkeypatch, tmp_path)
     with pytest.raises(
         MissingExtraError, match=r"animations need Pillow: pip install 'navrl\[view\]'"
     ):
-        save_animation(None, None, tmp_path / "flights.gif")
+        save_animation(None, tmp_path / "flights.gif")
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ def warm_up(overrides: list[str]) -> None:
 
     from navrl.commands import evaluate, train  # noqa: F401
     from navrl.config import load_config
+    from navrl.evaluate import evaluate as fly
     from navrl.evaluate.report import draw_flights
     from navrl.train import display, loop, resume  # noqa: F401
     from navrl.train.compile_kernels import compile_kernels
@@ -43,10 +44,11 @@ def warm_up(overrides: list[str]) -> None:
     compile_kernels(load_config(overrides))
     trainer = Trainer(load_config(overrides), Team())
     trainer.learn(trainer.collect())
-    flights = trainer.evaluate()
-    label, env = list(trainer._interim._environments.items())[-1]
+    trainer.evaluate()
+    *_, env = trainer._interim._environments.values()
+    recording = fly(env, lambda observation: torch.zeros(env.num_envs, 3), recorded=1).recording
     with tempfile.TemporaryDirectory() as folder:
-        draw_flights(Path(folder), env, flights[label], animation=False)
+        draw_flights(Path(folder), recording, animation=False)
 
 
 def be_navrl(

@@ -194,10 +194,7 @@ def flown(success, clearance, reward=0.0):
     statistics["success_100"][: round(10 * success)] = 1.0
     statistics["min_clearance"][:] = clearance
     statistics["return"][:] = reward
-    nothing = torch.zeros(1, 0, 3)
-    return Flights(
-        statistics, torch.arange(10) % 2, nothing, torch.zeros(0), torch.zeros(0), nothing
-    )
+    return Flights(statistics, torch.arange(10) % 2)
 
 
 @pytest.fixture

@@ -136,9 +136,9 @@ def fly_and_report(
         paths.append(folder / "evaluation.json")
     try:
         with console.status("drawing"), _noted(folder / "flights.png", failed):
-            paths += draw_flights(
-                folder, *list(flown.values())[-1], animation=config.flight.animation
-            )
+            recording = list(flights.values())[-1].recording
+            if recording is not None:
+                paths += draw_flights(folder, recording, animation=config.flight.animation)
     except MissingExtraError as error:
         console.print(f"no pictures: {error}", markup=False)
     told = ", ".join(str(path) for path in paths)

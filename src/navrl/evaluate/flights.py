@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ConfigError
+from navrl.evaluate.recording import Recorder, Recording
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
 
@@ -27,21 +28,17 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Flights:
-    """What an evaluation saw: the statistics of every episode, and the paths of the recorded
-    ones.
-    """
+    """The statistics of every episode of an evaluation, and a recording of some of them."""
 
     statistics: dict[str, Tensor]  # (N,) each
     world: Tensor  # (N,)
-    paths: Tensor  # (T, R, 3) positions of the recorded drones, one row a decision
-    lengths: Tensor  # (R,) decisions until the episode ended
-    recorded: Tensor  # (R,) which drones
-    obstacles: Tensor  # (T, D, 3) positions of the first world's moving obstacles
+    recording: Recording | None = None
 
     @classmethod
     def joined(cls, parts: Sequence[Flights]) -> Flights:
-        """Return the flights of several processes as one; their worlds are different ones, recorded
-        are the first's.
+        """Return the flights of several processes as one, each in worlds of its own.
+
+        The recording is that of the first.
         """
         first = parts[0]
         offsets = accumulate((int(part.world.max()) + 1 for part in parts[:-1]), initial=0)
@@ -51,7 +48,7 @@ class Flights:
         statistics = {
             name: torch.cat([part.statistics[name] for part in parts]) for name in first.statistics
         }
-        return cls(statistics, world, first.paths, first.lengths, first.recorded, first.obstacles)
+        return cls(statistics, world, first.recording)
 
     def rate(self, name: str) -> tuple[float, float]:
         """Return the mean of a statistic over all episodes, and the standard error between
@@ -76,10 +73,17 @@ def evaluate(
     policy: Act,
     *,
     recorded: int = 0,
+    scenario: str = "",
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Flights:
-    """Fly one episode with every drone of an environment made with `auto_reset=False`, and return
-    what happened.
+    """Fly one episode with every drone and return how each ended, some of them recorded.
+
+    Args:
+        env: made with `auto_reset=False`.
+        policy: a function of the observations, or a `Policy`.
+        recorded: number of flights to record, all in the first world.
+        scenario: named in the recording.
+        progress: called after every decision with the numbers of ended and of all episodes.
     """
     if env.auto_reset:
         raise ConfigError(
@@ -87,21 +91,19 @@ def evaluate(
         )
     observation = env.reset()
     world = env.world
-    shown = torch.nonzero(world == 0)[:recorded, 0]
-    ended = torch.zeros(env.num_envs, dtype=torch.bool)
-    lengths = torch.zeros(len(shown), dtype=torch.long)
-    paths, obstacles = [env.position[shown]], [env.obstacles(0)["position"]]
-    step = env.make_step()
-    while not ended.all():
+    recorder = Recorder(env, torch.nonzero(world == 0)[:recorded, 0]) if recorded else None
+    step, flying = env.make_step(), True
+    while flying:
         env.step(policy(observation), out=step)
         observation = step.observation
-        lengths += ~ended[shown]
-        ended = step.done
-        if recorded:
-            paths.append(env.position[shown])
-            obstacles.append(env.obstacles(0)["position"])
-        progress(int(ended.sum()), env.num_envs)
+        ended = int(step.done.sum())
+        flying = ended < env.num_envs
+        if recorder is not None:
+            recorder.sample(last=not flying)
+        progress(ended, env.num_envs)
     statistics = {
         name: step.statistics[:, column].clone() for column, name in enumerate(STATISTICS)
     }
-    return Flights(statistics, world, torch.stack(paths), lengths, shown, torch.stack(obstacles))
+    name = str(getattr(policy, "name", ""))
+    recording = recorder.finish(statistics, scenario=scenario, policy=name) if recorder else None
+    return Flights(statistics, world, recording)

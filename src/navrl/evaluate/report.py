@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from navrl.evaluate import OUTCOMES, Flights
+from navrl.evaluate.recording import Recording
 from navrl.registry.metric_names import other_names
-from navrl.sim.env import NavigationEnv
 
 __all__ = ["draw_flights", "outcome_table", "summary"]
 
@@ -73,27 +73,22 @@ def summary(flights: Flights) -> dict[str, Any]:
     }
 
 
-def draw_flights(
-    folder: Path, env: NavigationEnv, flights: Flights, *, animation: bool = True
-) -> list[Path]:
-    """Write `flights.png` and, if asked, `flights.gif` of the recorded flights, and return their
-    paths.
+def draw_flights(folder: Path, recording: Recording, *, animation: bool = True) -> list[Path]:
+    """Write `flights.png` and, if asked, `flights.gif` of recorded flights; return their paths.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         OSError: a picture could not be written; no part of it is left.
     """
-    from navrl.view.topdown import (
-        save_animation,
-        save_flights,
-    )  # here: matplotlib is an extra, and slow to load
+    # here: matplotlib is an extra, and slow to load
+    from navrl.view.topdown import save_animation, save_flights
 
-    drawings = {folder / "flights.png": save_flights}
+    drawings: dict[Path, Callable[[Recording, Path], None]] = {folder / "flights.png": save_flights}
     if animation:
         drawings[folder / "flights.gif"] = save_animation
     for path, save in drawings.items():
         try:
-            save(env, flights, path)
+            save(recording, path)
         except OSError:
             path.unlink(missing_ok=True)
             raise

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from navrl.errors import missing_extra
-from navrl.evaluate import OUTCOMES, Flights
+from navrl.evaluate import OUTCOMES
+from navrl.evaluate.recording import Recording
 from navrl.sim.env import NavigationEnv
 from navrl.sim.worlds.world_file import World
 
@@ -41,7 +42,7 @@ def make_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def draw_world(axes: Axes, world: World) -> Any:
+def draw_world(axes: Axes, world: World | Recording) -> Any:
     """Draw the static obstacles of a world, darker where higher; return what a colour bar needs."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import PatchCollection
@@ -162,20 +163,14 @@ def _draw_rays(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
             axes.plot([start[0], end[0]], [start[1], end[1]], color=colour, linewidth=0.6, zorder=2)
 
 
-def outcome_of(flights: Flights, drone: int) -> str:
-    """Return how an episode went: the name of the statistic that says so."""
-    return next((name for name in COLOURS if flights.statistics[name][drone] > 0), "time_out")
-
-
-def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
-    """Write a picture of the recorded flights over the first world, coloured by how they ended."""
+def save_flights(recording: Recording, path: Path) -> None:
+    """Write a picture of recorded flights over their world, coloured by how they ended."""
     figure = make_figure(9.0, 8.0)
     axes = figure.subplots()
-    figure.colorbar(draw_world(axes, env.pool.worlds[0]), ax=axes, label="height (m)", shrink=0.8)
+    figure.colorbar(draw_world(axes, recording), ax=axes, label="height (m)", shrink=0.8)
     named: set[str] = set()
-    for column, drone in enumerate(flights.recorded.tolist()):
-        track = flights.paths[: int(flights.lengths[column]) + 1, column]
-        outcome = outcome_of(flights, drone)
+    for flight, outcome in enumerate(recording.outcome):
+        track = recording.position[: recording.lengths[flight] + 1, flight]
         label = OUTCOMES[outcome] if outcome not in named else None
         named.add(outcome)
         axes.plot(track[:, 0], track[:, 1], color=COLOURS[outcome], linewidth=1.4, label=label)
@@ -190,17 +185,14 @@ def save_flights(env: NavigationEnv, flights: Flights, path: Path) -> None:
     if named:
         axes.legend(loc="upper right")
     axes.set_title(
-        f"{len(flights.recorded)} flights in {env.pool.worlds[0].name}, unseen; o start, * "
-        "goal, x end"
+        f"{recording.flights} flights in {recording.world}, unseen; o start, * goal, x end"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
-def save_animation(
-    env: NavigationEnv, flights: Flights, path: Path, *, frames: int = 120, rate: int = 15
-) -> None:
-    """Write a GIF of the recorded flights among the moving obstacles of the first world."""
+def save_animation(recording: Recording, path: Path, *, frames: int = 120, rate: int = 15) -> None:
+    """Write a GIF of recorded flights among the moving obstacles of their world."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -208,7 +200,7 @@ def save_animation(
 
     figure = make_figure(6.4, 6.4)
     axes = figure.subplots()
-    draw_world(axes, env.pool.worlds[0])
+    draw_world(axes, recording)
     moving = axes.plot(
         [],
         [],
@@ -219,19 +211,19 @@ def save_animation(
         linestyle="none",
         label="moving obstacle",
     )[0]
-    colours = [COLOURS[outcome_of(flights, drone)] for drone in flights.recorded.tolist()]
+    colours = [COLOURS[outcome] for outcome in recording.outcome]
     trails = [axes.plot([], [], color=colour, linewidth=1.0)[0] for colour in colours]
     heads = [axes.plot([], [], "o", color=colour, markersize=5)[0] for colour in colours]
     axes.legend(loc="upper right")
-    seconds = env.settings.sim.dt * env.settings.env.action_repeat
     images = []
-    for moment in np.linspace(0, len(flights.paths) - 1, frames).astype(int):
-        moving.set_data(flights.obstacles[moment, :, 0], flights.obstacles[moment, :, 1])
+    for moment in np.linspace(0, len(recording.position) - 1, frames).astype(int):
+        moving.set_data(*recording.moving_position[moment, :, :2].T)
         for column, (trail, head) in enumerate(zip(trails, heads, strict=True)):
-            track = flights.paths[: min(int(moment), int(flights.lengths[column])) + 1, column]
+            end = min(int(moment), int(recording.lengths[column]))
+            track = recording.position[: end + 1, column]
             trail.set_data(track[:, 0], track[:, 1])
             head.set_data(track[-1:, 0], track[-1:, 1])
-        axes.set_title(f"{moment * seconds:4.1f} s")
+        axes.set_title(f"{moment * recording.seconds_per_frame:4.1f} s")
         figure.canvas.draw()
         images.append(
             Image.fromarray(
