@@ -5,12 +5,22 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 NAME   ?= simulator
 
-.PHONY: help setup train test test-fast torture lint bench clean
+.PHONY: help browser setup train test test-fast torture lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.dev  ## create .venv with everything, development tools included
+setup: $(VENV)/.dev browser  ## create .venv with everything, development tools included
+
+# Tests open pages in a browser; where none is found they are skipped, and say so.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable microsoft-edge; do \
+	  command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "Installing Chromium for the tests of pages" && \
+	  { apt-get install --yes --no-install-recommends chromium > /dev/null || \
+	    { apt-get update > /dev/null && apt-get install --yes --no-install-recommends chromium > /dev/null; } || true; }; \
+	else echo "No Chromium found: tests of pages will be skipped. Debian: apt-get install chromium"; fi
 
 train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, leave model and pictures in runs/ (ARGS="seed=1 ...")
 	$(BIN)/navrl train $(ARGS)
