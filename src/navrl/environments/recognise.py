@@ -1,0 +1,125 @@
+"""Any environment under our contract, whatever library it is of."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from navrl.errors import ConfigError, shown
+from navrl.rl.environment import Environment
+
+__all__ = ["as_environment", "call_factory", "find_target"]
+
+EXPECTED = (
+    "a navrl.rl.environment.Environment, a Gymnasium Env or VectorEnv, a TorchRL EnvBase or an "
+    "rsl_rl VecEnv"
+)
+
+
+def as_environment(value: Any) -> Environment:
+    """Return an environment of any supported library under our contract.
+
+    Raises:
+        ConfigError: it is of none of them; the message names them.
+    """
+    if isinstance(value, Environment):
+        return value
+    if _is_of("gymnasium.vector", "VectorEnv", value):
+        from navrl.environments.gymnasium import GymnasiumEnvironment
+
+        return GymnasiumEnvironment(value)
+    if _is_of("gymnasium", "Env", value):
+        from navrl.environments.gymnasium import make_gymnasium
+
+        return make_gymnasium(lambda: value, 1)
+    if _is_of("torchrl.envs", "EnvBase", value):
+        from navrl.environments.torchrl import TorchRLEnvironment
+
+        return TorchRLEnvironment(value)
+    from navrl.environments.rsl_rl import RslRlEnvironment, is_vec_env
+
+    if is_vec_env(value):
+        return RslRlEnvironment(value)
+    raise ConfigError(f"an environment is a {type(value).__name__}; expected {EXPECTED}")
+
+
+def call_factory(
+    factory: Callable[..., Any], num_envs: int, seed: int, options: Mapping[str, Any]
+) -> Environment:
+    """Return what a factory makes, under our contract, with `num_envs` environments.
+
+    The factory is given `num_envs` and `seed` if it takes arguments of these names, and all
+    options. One that makes single Gymnasium or TorchRL environments is called once for each.
+    """
+    known = _parameters(factory)
+    offered = {"num_envs": num_envs, "seed": seed}
+    arguments = {name: value for name, value in offered.items() if name in known} | dict(options)
+    first = factory(**arguments)
+    if _is_of("gymnasium", "Env", first):
+        from navrl.environments.gymnasium import make_gymnasium
+
+        ready = [first]  # the first one has been made
+
+        def make_one() -> Any:
+            return ready.pop() if ready else factory(**arguments)
+
+        return make_gymnasium(make_one, num_envs)
+    if _is_of("torchrl.envs", "EnvBase", first) and len(first.batch_size) == 0:
+        from torchrl.envs import SerialEnv
+
+        first.close()
+        return as_environment(SerialEnv(num_envs, lambda: factory(**arguments)))
+    env = as_environment(first)
+    if env.num_envs != num_envs:
+        raise ConfigError(
+            f"{getattr(factory, '__qualname__', factory)!s} made {env.num_envs} environments; "
+            f"expected env.num_envs={num_envs}: let it take an argument num_envs, or type "
+            f"env.num_envs={env.num_envs} processes=1"
+        )
+    return env
+
+
+def find_target(key: str, target: str) -> Any:
+    """Return what `package.module:name` names; modules in the working folder are found too.
+
+    Raises:
+        ConfigError: there is no such module or name, or importing it fails.
+    """
+    module, colon, name = target.partition(":")
+    if not module or not colon or not name:
+        raise ConfigError(f"{key} is {shown(target)}; expected module:name, such as my_module:make")
+    here = str(Path.cwd())
+    added = here not in sys.path and "" not in sys.path
+    try:
+        if added:
+            sys.path.insert(0, here)
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{key} is {shown(target)}, which cannot be imported: {error}. Expected module:name of "
+            "an installed module, or of one in this folder"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(here)
+    return found
+
+
+def _is_of(module: str, name: str, value: Any) -> bool:
+    """Return whether a value is of a library's class; without loading the library."""
+    loaded = sys.modules.get(module)  # nobody has such a value without having loaded it
+    kind = getattr(loaded, name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _parameters(factory: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):
+        return set()
