@@ -61,10 +61,8 @@ SOURCES = (
     "sim/*.py",
     "sim/*/*.py",
     "rl/fused/*.py",
-    "io/container/coders.py",
-    "io/container/libzstd.py",
-    "io/container/words.py",
-    "io/container/row_kernels.py",
+    "io/container/codecs/*.py",
+    "io/container/numba_memory.py",
     "io/replay/*.py",
 )
 # numba's settings that change the code it generates; those of the processor are part of the target.

@@ -131,7 +131,7 @@ def test_the_last_minibatch_can_be_dropped_and_keys_chosen():
 
 
 def test_shuffled_minibatches_decompress_every_chunk_once(monkeypatch):
-    from navrl.io.container.codecs import Codec
+    from navrl.io.container.codecs import BlockCodec as Codec
 
     packed = CompressedTensorDict(
         example(64, 4), ["lidar"], chunk_rows=16, shuffle=torch.Generator()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from navrl.io.container.container_file import ArraySource, write_container
+from navrl.io.container.container_writer import ArraySource, write_container
 
 
 def write_golden(path: Path) -> None:

@@ -233,7 +233,7 @@ def test_the_device_is_where_the_tensors_go(tmp_path):
 
 
 def test_a_container_of_another_kind_is_refused(tmp_path):
-    from navrl.io.container.container_file import write_container
+    from navrl.io.container.container_writer import write_container
 
     write_container(tmp_path / "x.pt", [], {"kind": "rollout"})
     with pytest.raises(ContainerError, match=r"x\.pt: holds 'rollout', not a checkpoint"):

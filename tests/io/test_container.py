@@ -19,7 +19,7 @@ import xxhash
 
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io import load_checkpoint, read_index, save_checkpoint, verify_checkpoint
-from navrl.io.container import container_file as container_module
+from navrl.io.container import container_writer as container_module
 from navrl.io.container.index import FOOTER, HEADER, index_checksum
 
 

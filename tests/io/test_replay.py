@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from navrl import FrameStore, Rounded, load_checkpoint, save_checkpoint
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
-from navrl.io.replay import frame_codecs as replay_codecs
+from navrl.io.replay import lz4_codec
 from navrl.io.replay.workers import Workers
 
 QUIET = settings(max_examples=30, deadline=None)
@@ -300,7 +300,7 @@ def test_without_the_functions_of_lz4_the_same_chunks_are_made(monkeypatch):
     frames[::7, 300:] = 3
     fast = FrameStore(90, codecs={"x": "lz4"})
     fast.extend({"x": frames})
-    monkeypatch.setattr(replay_codecs, "lz4_functions", lambda: None)
+    monkeypatch.setattr(lz4_codec, "lz4_functions", lambda: None)
     slow = FrameStore(90, codecs={"x": "lz4"})
     slow.extend({"x": frames})
     for store in (fast, slow):  # both are read without them

@@ -24,7 +24,7 @@ from navrl.errors import (
     RolloutError,
     UnsupportedStateError,
 )
-from navrl.io.container.container_file import CHUNK_BYTES, ArraySource, write_container
+from navrl.io.container.container_writer import CHUNK_BYTES, ArraySource, write_container
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.tensor_types import TORCH_DTYPES
 from navrl.io.rollouts.rollout_layout import array_names
@@ -263,7 +263,7 @@ def test_only_the_keys_that_were_asked_for_come(stored, keys, number):
 def test_one_environment_reads_a_small_part_of_the_file(stored, monkeypatch):
     data, storage = stored
     seen = []
-    from navrl.io.container import container_file as container
+    from navrl.io.container import container_reader as container
 
     real = container.os.preadv
     monkeypatch.setattr(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from navrl.errors import ContainerError
 from navrl.io.container.codecs import CODECS
+from navrl.io.container.codecs.rows import Rows, compiled
 from navrl.io.container.element_types import ITEM_BYTES
-from navrl.io.container.row_codec import Rows, compiled
 
 ELEMENTS = [
     "bool",
@@ -131,7 +131,7 @@ import sys
 sys.modules["numba"] = None
 import numpy as np
 from navrl.io.rollouts.storage import RolloutStorage
-from navrl.io.container.row_codec import compiled
+from navrl.io.container.codecs.rows import compiled
 assert compiled() is None
 numbers = np.arange(64 * 32 * 4, dtype=np.float32).reshape(64, 32, 4)
 with RolloutStorage(sys.argv[1]) as storage:

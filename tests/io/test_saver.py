@@ -27,7 +27,7 @@ from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_che
 from navrl.io.checkpoint import file_writer as file_writer_module
 from navrl.io.checkpoint import saver as saver_module
 from navrl.io.checkpoint import snapshot as snapshot_module
-from navrl.io.container import container_file as container_module
+from navrl.io.container import container_writer as container_module
 
 
 @pytest.fixture

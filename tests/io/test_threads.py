@@ -9,7 +9,8 @@ import weakref
 import numpy as np
 import pytest
 
-from navrl.io.container.container_file import ArraySource, Container, write_container
+from navrl.io.container.container_reader import Container
+from navrl.io.container.container_writer import ArraySource, write_container
 from navrl.io.container.thread_pool import TaskThreads
 
 

@@ -32,8 +32,9 @@ from navrl.adapters.replay_layout import Layout, joined, take_apart
 from navrl.adapters.replay_view import FramesView, places_of
 from navrl.io import load_checkpoint, save_checkpoint
 from navrl.io.container.devices import usable_device
-from navrl.io.replay.frame_codecs import Kind
-from navrl.io.replay.frame_store import FrameStore, Rounded
+from navrl.io.replay.frame_codec import Kind
+from navrl.io.replay.frame_store import FrameStore
+from navrl.io.replay.rounded import Rounded
 
 __all__ = ["CompressedStorage", "PrioritizedSampler", "PrioritizedSliceSampler"]
 

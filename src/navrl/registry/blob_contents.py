@@ -77,7 +77,7 @@ def _state(path: Path, tree: Any) -> Any:
     """
     import numpy as np
 
-    from navrl.io.container.container_file import Container
+    from navrl.io.container.container_reader import Container
     from navrl.io.container.element_types import NUMPY_DTYPES
     from navrl.io.container.state_tree import unpack_state
 

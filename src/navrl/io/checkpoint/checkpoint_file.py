@@ -23,7 +23,8 @@ from navrl.io.checkpoint.rounded_moments import narrow_moments
 from navrl.io.checkpoint.snapshot import live_sources
 from navrl.io.container.atomic_files import irregular_kind
 from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL, Bytes
-from navrl.io.container.container_file import Container, Written, write_container
+from navrl.io.container.container_reader import Container
+from navrl.io.container.container_writer import Written, write_container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read

@@ -24,7 +24,8 @@ import numpy as np
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io.checkpoint.snapshot import Snapshot
 from navrl.io.container.codecs import Bytes
-from navrl.io.container.container_file import ArraySource, Container, Written
+from navrl.io.container.container_reader import Container
+from navrl.io.container.container_writer import ArraySource, Written
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
 from navrl.io.container.index import Index, read_index
 

@@ -37,7 +37,7 @@ from navrl.io.container.atomic_files import (
     sync_folder,
 )
 from navrl.io.container.codecs import DEFAULT_CODEC
-from navrl.io.container.container_file import Written
+from navrl.io.container.container_writer import Written
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
 from navrl.io.retention import Item, Retention, rank

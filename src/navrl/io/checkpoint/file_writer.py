@@ -10,7 +10,7 @@ from navrl.io.checkpoint.differences import DeltaChain
 from navrl.io.checkpoint.job import Job
 from navrl.io.checkpoint.rounded_moments import narrow_moments
 from navrl.io.container.atomic_files import make_folder, remove_stale_files
-from navrl.io.container.container_file import ArraySource, Written, write_container
+from navrl.io.container.container_writer import ArraySource, Written, write_container
 from navrl.io.container.thread_pool import TaskThreads
 
 __all__ = ["NICENESS", "FileWriter"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from navrl.errors import CheckpointError
 from navrl.io.checkpoint.snapshot import Snapshot
-from navrl.io.container.container_file import Written
+from navrl.io.container.container_writer import Written
 
 __all__ = ["Job", "absolute"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from navrl.io.container.container_file import ArraySource
+from navrl.io.container.container_writer import ArraySource
 from navrl.io.container.state_tree import Packed
 
 __all__ = ["MOMENTS", "narrow_moments"]

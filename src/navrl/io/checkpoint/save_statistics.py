@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from navrl.io.container.container_file import Written
+from navrl.io.container.container_writer import Written
 
 __all__ = ["SaveStatistics"]
 

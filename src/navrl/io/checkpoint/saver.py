@@ -29,7 +29,7 @@ from navrl.io.checkpoint.job import Job, absolute
 from navrl.io.checkpoint.save_statistics import SaveStatistics
 from navrl.io.checkpoint.snapshot import ArenaPool, Guarded, Snapshot
 from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL, find_codec
-from navrl.io.container.container_file import Written
+from navrl.io.container.container_writer import Written
 from navrl.io.container.priority import lower_priority
 from navrl.io.container.thread_pool import join_all, spare_cores, usable_cores
 

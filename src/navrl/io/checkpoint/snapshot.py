@@ -24,7 +24,7 @@ import torch
 from navrl.errors import CheckpointError
 from navrl.io.checkpoint.capture import Captured
 from navrl.io.container.codecs import Bytes
-from navrl.io.container.container_file import ArraySource
+from navrl.io.container.container_writer import ArraySource
 from navrl.io.container.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.container.state_tree import Packed, pack_state
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, tensor_bytes

@@ -24,10 +24,8 @@ import xxhash
 
 from navrl.errors import ContainerError
 from navrl.io.container.atomic_files import irregular_kind
-from navrl.io.container.codecs import CODECS, MAX_EXPANSION
-from navrl.io.container.coders import MAX_CHUNK_BYTES
+from navrl.io.container.codecs import CODECS, MAX_CHUNK_BYTES, MAX_EXPANSION, RowCodec, Rows
 from navrl.io.container.element_types import ITEM_BYTES
-from navrl.io.container.row_codec import RowCodec, Rows
 
 __all__ = ["FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
 

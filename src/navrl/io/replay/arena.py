@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from navrl.io.container.words import PADDING
+from navrl.io.container.numba_memory import PADDING
 
 __all__ = ["Arena"]
 

@@ -8,12 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from navrl.io.container.words import PADDING
+from navrl.io.container.numba_memory import PADDING
 from navrl.io.replay.arena import Arena
-from navrl.io.replay.frame_codecs import Array, ChunkCodec, Kind, Split
+from navrl.io.replay.frame_codec import (
+    RAW_FRAMES,
+    Array,
+    ChunkedFrameCodec,
+    ChunkLayout,
+    FrameCodec,
+    FrameRead,
+    Kind,
+    Split,
+)
 from navrl.io.replay.frame_kernels import copy_chunks
 
-__all__ = ["ChunkColumn", "RawColumn", "Ring"]
+__all__ = ["ChunkColumn", "RawColumn", "Ring", "make_column"]
 
 
 @dataclass
@@ -70,7 +79,7 @@ class Ring:
 class RawColumn:
     """Frames as they are; any of them can be rewritten."""
 
-    codec = None
+    codec = RAW_FRAMES
 
     def __init__(self, kind: Kind, ring: Ring) -> None:
         self.kind, self.dtype, self._ring = kind, np.dtype(f"u{kind.word}"), ring
@@ -104,8 +113,9 @@ class RawColumn:
 class ChunkColumn:
     """Frames in compressed chunks, and those of the open block in a stage."""
 
-    def __init__(self, kind: Kind, ring: Ring, codec: ChunkCodec) -> None:
+    def __init__(self, kind: Kind, ring: Ring, codec: ChunkedFrameCodec) -> None:
         self.kind, self.dtype, self.codec, self._ring = kind, np.dtype(f"u{kind.word}"), codec, ring
+        self.layout = ChunkLayout(kind, ring.size)
         self.arena = Arena(ring.blocks * ring.streams)
         self.stage = np.zeros((ring.block_frames, kind.features), self.dtype)
 
@@ -113,24 +123,19 @@ class ChunkColumn:
         self, indices: Array, paired: Array, out: Array, following: Array, split: Split
     ) -> None:
         """Fill `out` with frames, and `following`, where paired, with those after them."""
-        self.codec.decode(
-            indices,
-            paired,
-            self._ring.numbers(),
-            self.stage,
-            self.arena.addresses,
-            out,
-            following,
-            split,
+        read = FrameRead(
+            indices, paired, self._ring.numbers(), self.stage, self.arena.addresses, out, following
         )
+        self.codec.decode(self.layout, read, split)
 
     def encode(self, block: int, blocks: int, words: Array) -> tuple[Array, Array, Array]:
         """Return numbers, blobs and sizes of the chunks of whole blocks; what the column holds does
         not change.
         """
         numbers, starts, counts = self._ring.chunks_of(block, blocks)
-        blobs = np.empty(len(numbers) * self.codec.bound() + PADDING, np.uint8)
-        return numbers, blobs, self.codec.encode(words, starts, counts, self._ring.streams, blobs)
+        blobs = np.empty(len(numbers) * self.codec.bound(self.layout) + PADDING, np.uint8)
+        sizes = self.codec.encode(self.layout, words, starts, counts, self._ring.streams, blobs)
+        return numbers, blobs, sizes
 
     def commit(self, numbers: Array, blobs: Array, sizes: Array) -> None:
         """Put encoded chunks in place of those with the same numbers."""
@@ -162,3 +167,10 @@ class ChunkColumn:
     def nbytes(self) -> int:
         """Return the bytes held."""
         return self.arena.nbytes() + self.stage.nbytes
+
+
+def make_column(kind: Kind, ring: Ring, codec: FrameCodec) -> RawColumn | ChunkColumn:
+    """Return an empty column for frames of a kind that keeps them with a codec."""
+    if isinstance(codec, ChunkedFrameCodec):
+        return ChunkColumn(kind, ring, codec)
+    return RawColumn(kind, ring)

@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,33 +20,13 @@ import xxhash
 from torch import Tensor
 
 from navrl.errors import ConfigError, ContainerError
-from navrl.io.container.codecs import MAX_EXPANSION, find_codec
+from navrl.io.container.codecs import MAX_EXPANSION, Bytes, ChunkCodec, find_codec
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
 __all__ = ["ChunkCodec", "CompressedRows", "read_message", "write_message"]
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
 _MAGIC = b"NVRLrows"
 _MAX_HEADER = 1 << 20
-
-
-class ChunkCodec(Protocol):
-    """What compresses one chunk; every codec of `navrl.io.container.codecs` is one, and anybody's
-    own can be.
-    """
-
-    @property
-    def name(self) -> str:
-        """What a message calls it."""
-
-    def encode(self, chunk: Bytes, element: str, level: int | None, scratch: Bytes) -> list[Any]:
-        """Return buffers whose concatenation is the stored form; they may be views of the chunk and
-        of the scratch.
-        """
-
-    def decode(self, stored: Bytes, chunk: Bytes, element: str) -> None:
-        """Fill the chunk from its stored form."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from navrl.errors import ReplayError, ReplayIndexError
 from navrl.io.container.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
-from navrl.io.replay.frame_codecs import Array, Kind
+from navrl.io.replay.frame_codec import Array, Kind
 
 __all__ = [
     "as_indices",

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from navrl.io.container.words import (
+from navrl.io.container.numba_memory import copy_bytes, inner, read_byte, read_u64, write_u64
+from navrl.io.replay import delta_kernels, rows_kernels
+from navrl.io.replay.liblz4 import (
     COMPRESS,
     COMPRESS_WITH,
     DECOMPRESS,
@@ -25,16 +27,11 @@ from navrl.io.container.words import (
     call_decompress,
     call_decompress_with,
     call_load_dictionary,
-    copy_bytes,
-    inner,
-    read,
-    read_byte,
-    write,
 )
-from navrl.io.replay import delta_codec, rows_codec
 from navrl.kernel_cache import kernel
 
 __all__ = [
+    "DELTA",
     "LZ4",
     "ROWS",
     "copy_chunks",
@@ -42,15 +39,15 @@ __all__ = [
     "decode_delta",
     "encode_bytes",
     "encode_delta",
+    "first_bad_chunk",
     "scratch_bytes",
-    "sizes_of_chunks",
     "unequal_rows",
 ]
 
 # Exact arithmetic, and kept on disk.
 _entry = kernel(nogil=True, error_model="numpy")
 
-ROWS, LZ4 = 1, 2
+DELTA, ROWS, LZ4 = range(3)  # formats
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -68,9 +65,9 @@ def unequal_rows(one: int, other: int, rows: int, row_bytes: int, unequal: Any) 
     for i in range(rows):
         differs, place = np.uint64(0), 0
         while place + 32 <= row_bytes and not differs:
-            differs = read(one + place) ^ read(other + place)
+            differs = read_u64(one + place) ^ read_u64(other + place)
             for ahead in range(8, 32, 8):
-                differs |= read(one + place + ahead) ^ read(other + place + ahead)
+                differs |= read_u64(one + place + ahead) ^ read_u64(other + place + ahead)
             place += 32
         while place < row_bytes and not differs:
             differs = read_byte(one + place) ^ read_byte(other + place)
@@ -98,7 +95,7 @@ def encode_delta(
     scratch, lengths = np.empty((3, 64), np.uint64), np.zeros((2, 64), np.int64)
     for i in range(len(starts)):
         first = frames + starts[i] * features * word
-        sizes[i] = delta_codec.encode_chunk(
+        sizes[i] = delta_kernels.encode_chunk(
             first, features, word, stride, counts[i], size, target, scratch, lengths
         )
         target += sizes[i]
@@ -138,7 +135,7 @@ def decode_delta(
                 if rest and t + 1 < size and index + streams < capacity:
                     both = rest
                 source = addresses[block * streams + place % streams]
-                delta_codec.decode_pair(source, t, size, features, word, target, both)
+                delta_kernels.decode_pair(source, t, size, features, word, target, both)
             target = 0 if both else rest
             rest = 0
             index = (index + streams) % capacity
@@ -152,7 +149,7 @@ def scratch_bytes(kind: int, frame_bytes: int, stride: int) -> int:
     does so with its address.
     """
     return (
-        rows_codec.scratch_size(frame_bytes, stride)
+        rows_kernels.scratch_size(frame_bytes, stride)
         if kind == ROWS
         else max(LZ4_STATE, frame_bytes + 16)
     )
@@ -180,7 +177,7 @@ def encode_bytes(
     for i in range(len(starts)):
         first = frames + starts[i] * frame_bytes
         if kind == ROWS:
-            sizes[i] = rows_codec.encode_chunk(
+            sizes[i] = rows_kernels.encode_chunk(
                 first, frame_bytes, jump, counts[i], size, stride, target, state
             )
         else:
@@ -219,7 +216,9 @@ def _compress_chunk(
                 call_load_dictionary(functions[LOAD_DICTIONARY], (state, reference, frame_bytes))
                 given = (state, source, begin + position, frame_bytes, room - position, 1)
                 position += call_compress_with(functions[COMPRESS_WITH], given)
-        write(target + 4 * t, np.uint64(position) | (read(target + 4 * t + 4) << np.uint64(32)))
+        write_u64(
+            target + 4 * t, np.uint64(position) | (read_u64(target + 4 * t + 4) << np.uint64(32))
+        )
     return 4 * size + position
 
 
@@ -231,8 +230,8 @@ def _decompress_frame(
     whole.
     """
     begin = source + 4 * size
-    start = np.int64(read(source + 4 * t - 4) & _LOW) if t else 0
-    length = np.int64(read(source + 4 * t) & _LOW) - start
+    start = np.int64(read_u64(source + 4 * t - 4) & _LOW) if t else 0
+    length = np.int64(read_u64(source + 4 * t) & _LOW) - start
     if t == 0:
         copy_bytes(out, held, frame_bytes)
         return True
@@ -275,20 +274,20 @@ def decode_bytes(
             if source != held_from:
                 held_from = source
                 if kind == ROWS:
-                    rows_codec.load_ranks(source, held)
+                    rows_kernels.load_ranks(source, held)
                 else:
-                    length = np.int64(read(source) & _LOW)
+                    length = np.int64(read_u64(source) & _LOW)
                     given = (source + 4 * size, held, length, frame_bytes)
                     whole &= call_decompress(functions[DECOMPRESS], given) == frame_bytes
             if kind == ROWS:
-                rows_codec.decode_frame(source, t, size, frame_bytes, stride, target, held)
+                rows_kernels.decode_frame(source, t, size, frame_bytes, stride, target, held)
             else:
                 whole &= _decompress_frame(source, t, size, frame_bytes, target, held, functions)
     return whole
 
 
 @_entry
-def sizes_of_chunks(
+def first_bad_chunk(
     kind: int, source: int, stored: Any, counts: Any, features: int, word: int, size: int
 ) -> int:
     """Return the number of the first chunk that does not take exactly the bytes stored for it, or
@@ -297,14 +296,14 @@ def sizes_of_chunks(
     place = source
     for i in range(len(stored)):
         found: Any = np.int64(0)
-        if kind == 0:
-            found = delta_codec.chunk_size(place, stored[i], features, word, size)
+        if kind == DELTA:
+            found = delta_kernels.chunk_size(place, stored[i], features, word, size)
         elif kind == ROWS:
-            found = rows_codec.chunk_size(place, stored[i], features, size, counts[i])
+            found = rows_kernels.chunk_size(place, stored[i], features, size, counts[i])
         else:
             found = 4 * size
             for t in range(size if stored[i] >= 4 * size else 0):
-                end = 4 * size + np.int64(read(place + 4 * t) & _LOW)
+                end = 4 * size + np.int64(read_u64(place + 4 * t) & _LOW)
                 found = end if end >= found else np.int64(1) << 40
         if found != stored[i]:
             return i

@@ -12,12 +12,14 @@ import torch
 import xxhash
 
 from navrl.errors import ConfigError, StateError
+from navrl.io.container.numba_memory import PADDING
 from navrl.io.container.tensor_types import TORCH_DTYPES
-from navrl.io.container.words import PADDING
-from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring
-from navrl.io.replay.frame_codecs import Array, Kind, Rounded, find_codec
+from navrl.io.replay.codec_choice import frame_codec
+from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring, make_column
+from navrl.io.replay.frame_codec import Array, Kind
 from navrl.io.replay.frame_kernels import copy_chunks
 from navrl.io.replay.links import Link
+from navrl.io.replay.rounded import Rounded
 
 __all__ = ["Parts", "pack_parts", "read_parts"]
 
@@ -41,11 +43,7 @@ def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
     """
     ring = parts.ring
     columns = {
-        key: {
-            "codec": column.codec.name if column.codec else "raw",
-            "parameter": column.codec.parameter if column.codec else 0,
-            **_sealed(_pack_column(column, ring)),
-        }
+        key: {**column.codec.describe(), **_sealed(_pack_column(column, ring))}
         for key, column in parts.columns.items()
     }
     return {
@@ -239,16 +237,10 @@ def _words(name: str, kind: Kind, value: Any, count: int | None) -> Array:
 
 
 def _column(key: str, kind: Kind, ring: Ring, packed: Mapping[str, Any]) -> RawColumn | ChunkColumn:
-    codec = find_codec(packed["codec"], kind, ring.size, packed["parameter"])
-    if codec is None:
-        raw = RawColumn(kind, ring)
-        raw.frames[: ring.length] = _words(key, kind, packed["frames"], ring.length)
-        return raw
-    if codec.name == "rows":
-        _expect(
-            8 <= codec.parameter <= max(8, kind.nbytes), f"{key}: rows of {codec.parameter} bytes"
-        )
-    column = ChunkColumn(kind, ring, codec)
+    column = make_column(kind, ring, frame_codec(packed["codec"], kind, packed["parameter"]))
+    if isinstance(column, RawColumn):
+        column.frames[: ring.length] = _words(key, kind, packed["frames"], ring.length)
+        return column
     opened, staged = divmod(ring.cursor, ring.block_frames)
     column.stage[:staged] = _words(f"{key}: stage", kind, packed["stage"], staged)
     sizes = _array(f"{key}: sizes", packed["sizes"], "i8", column.arena.sizes.shape)
@@ -262,7 +254,7 @@ def _column(key: str, kind: Kind, ring: Ring, packed: Mapping[str, Any]) -> RawC
     )
     held = numbers[sizes[numbers] > 0]
     padded = np.concatenate([blobs, np.zeros(PADDING, np.uint8)])
-    wrong = codec.check(padded, sizes[held], counts[sizes[numbers] > 0])
+    wrong = column.codec.check(column.layout, padded, sizes[held], counts[sizes[numbers] > 0])
     _expect(wrong < 0, f"{key}: chunk {wrong} is damaged")
     copy_chunks(padded.ctypes.data, sizes[held], column.arena.place(held, sizes[held]))
     return column

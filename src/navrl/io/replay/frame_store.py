@@ -22,18 +22,11 @@ from torch import Tensor
 
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError, shown
+from navrl.io.container.codecs import find_codec
 from navrl.io.container.thread_pool import TaskThreads, usable_cores
-from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring
-from navrl.io.replay.frame_codecs import (
-    CODEC_NAMES,
-    Array,
-    Kind,
-    Rounded,
-    choose_codec,
-    find_codec,
-    given_codec,
-    rounded_keys,
-)
+from navrl.io.replay.codec_choice import choose_codec, codec_for_key, frame_codec, rounded_keys
+from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring, make_column
+from navrl.io.replay.frame_codec import Array, ChunkLayout, FrameCodec, Kind
 from navrl.io.replay.frame_input import (
     as_indices,
     as_tensor,
@@ -45,6 +38,7 @@ from navrl.io.replay.frame_input import (
 )
 from navrl.io.replay.frame_state import pack_parts, read_parts
 from navrl.io.replay.links import Link, alike
+from navrl.io.replay.rounded import Rounded
 from navrl.io.replay.workers import Workers
 
 __all__ = ["FrameStore", "Rounded"]
@@ -87,8 +81,8 @@ class FrameStore:
         if threads is not None:
             threads = whole_number("threads", threads, 1, 1024)
         for codec in (codecs or {}).values():
-            if not isinstance(codec, Rounded) and codec not in CODEC_NAMES:
-                find_codec(codec, Kind("uint8", ()), chunk)  # names the nearest
+            if not isinstance(codec, Rounded):
+                find_codec(codec, FrameCodec)
         self.capacity, self.chunk = capacity, chunk
         self.codecs = dict(codecs or {})
         self._streams, self._workers = streams, Workers(threads or usable_cores())
@@ -248,9 +242,9 @@ class FrameStore:
         if self.kinds or some:
             check_kinds(kinds, known)
         else:
-            self.rounded = rounded_keys(self.codecs, kinds, self.chunk)
+            self.rounded = rounded_keys(self.codecs, kinds)
         for key in self.rounded.keys() & words.keys():
-            words[key] = self.rounded[key].to_whole(key, words[key].view(kinds[key].element))
+            words[key] = self.rounded[key].to_steps(key, words[key].view(kinds[key].element))
         if count and not self.kinds:
             self.kinds = kinds
         return words, count
@@ -319,19 +313,18 @@ class FrameStore:
             self._append(part, length_of(part))
 
     def _column(self, key: str, words: Array) -> RawColumn | ChunkColumn:
-        kind, ring, given = self._stored_kind(key), self.ring, given_codec(self.codecs, key)
-        if isinstance(given, Rounded):
-            codec = find_codec("delta", kind, ring.size)
-        elif given is not None:
-            codec = find_codec(given, kind, ring.size)
+        kind, ring, asked = self._stored_kind(key), self.ring, codec_for_key(self.codecs, key)
+        if asked is not None:
+            codec = frame_codec("delta" if isinstance(asked, Rounded) else asked, kind)
         else:
             _, starts, counts = ring.chunks_of(
                 0, min(ring.blocks, max(1, len(words) // ring.block_frames))
             )
             counts = np.minimum(counts, (len(words) - starts + ring.streams - 1) // ring.streams)
             tried = np.flatnonzero(counts > 0)[:8]
-            codec = choose_codec(kind, ring.size, words, starts[tried], counts[tried], ring.streams)
-        return RawColumn(kind, ring) if codec is None else ChunkColumn(kind, ring, codec)
+            layout = ChunkLayout(kind, ring.size)
+            codec = choose_codec(layout, words, starts[tried], counts[tried], ring.streams)
+        return make_column(kind, ring, codec)
 
     def _append(self, words: dict[str, Array], count: int) -> None:
         """Write frames piece by piece: whole blocks, or what fits into the open one."""
@@ -456,7 +449,7 @@ class FrameStore:
     def _tensor(self, key: str, words: Array) -> Tensor:
         kind = self.kinds[key]
         if key in self.rounded:
-            return torch.from_numpy(self.rounded[key].from_whole(words, kind.element)).view(
+            return torch.from_numpy(self.rounded[key].from_steps(words, kind.element)).view(
                 len(words), *kind.shape
             )
         return as_tensor(kind, words)

@@ -20,8 +20,7 @@ import torch
 
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ContainerError, NavrlError, ReplayError, missing_extra, shown
-from navrl.io.container.codecs import CODECS, MAX_EXPANSION, MAX_LEVEL
-from navrl.io.container.codecs import find_codec as find_file_codec
+from navrl.io.container.codecs import MAX_EXPANSION, MAX_LEVEL, find_codec
 from navrl.io.container.element_types import ITEM_BYTES, NAME_OF_NUMPY_DTYPE, NUMPY_DTYPES
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 
@@ -32,7 +31,9 @@ ARRAY, TENSOR, PICTURE = range(3)
 MAX_AXES = 32
 LARGEST = 1 << 32  # bytes of what is decompressed, unless the caller allows more
 _HEAD = struct.Struct("<4sBBBB")
-_ELEMENTS, _CODEC_NAMES = list(ITEM_BYTES), list(CODECS)
+_ELEMENTS = list(ITEM_BYTES)
+# by the numbers that stand for them in the bytes; new ones go to the end
+_CODEC_NAMES = ["raw", "lz4", "zstd", "planes-zstd", "rows-zstd", "time-delta-zstd"]
 PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16")
 
 
@@ -51,7 +52,12 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
         )
     if level is not None:
         level = whole_number("level", level, 0, MAX_LEVEL)
-    coder = find_file_codec(codec)
+    coder = find_codec(codec)
+    if codec not in _CODEC_NAMES:
+        raise ConfigError(
+            f"codec {codec!r} has no number in compressed images; expected one of "
+            f"{', '.join(_CODEC_NAMES)}"
+        )
     what, element, shape, mode, raw = _taken_apart(image)
     head = _HEAD.pack(MAGIC, what, _ELEMENTS.index(element), _CODEC_NAMES.index(codec), len(shape))
     head += struct.pack(f"<{len(shape)}Q", *shape) + (
@@ -101,7 +107,7 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         )
     raw = np.empty(size, np.uint8)
     if size:
-        CODECS[_CODEC_NAMES[codec_number]].decode(stored[position:], raw, element)
+        find_codec(_CODEC_NAMES[codec_number]).decode(stored[position:], raw, element)
     mode = (
         bytes(stored[position - 8 : position]).rstrip(b"\0").decode("ascii", "replace")
         if what == PICTURE

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from navrl.io.replay.columns import Ring
-from navrl.io.replay.frame_codecs import Array, Kind
+from navrl.io.replay.frame_codec import Array, Kind
 from navrl.io.replay.frame_kernels import unequal_rows
 
 __all__ = ["Link", "alike"]

@@ -14,7 +14,7 @@ import torch
 
 from navrl.arguments import whole_number
 from navrl.errors import ReplayIndexError
-from navrl.io.replay.frame_codecs import Array
+from navrl.io.replay.frame_codec import Array
 from navrl.io.replay.segment_tree_kernels import find, reduce, write
 
 __all__ = ["MinTree", "SumTree"]

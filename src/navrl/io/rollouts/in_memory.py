@@ -17,7 +17,8 @@ from navrl.errors import ConfigError, RolloutError
 from navrl.io.checkpoint.snapshot import live_sources
 from navrl.io.container.atomic_files import AtomicFile, MemoryFile, descriptor_of
 from navrl.io.container.codecs import DEFAULT_CODEC
-from navrl.io.container.container_file import ArraySource, Container, write_container
+from navrl.io.container.container_reader import Container
+from navrl.io.container.container_writer import ArraySource, write_container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.index import MAGIC
 from navrl.io.container.state_tree import pack_state

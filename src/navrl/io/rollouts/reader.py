@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from navrl.errors import ContainerError, RolloutError
 from navrl.io.container.codecs import Bytes
-from navrl.io.container.container_file import Container
+from navrl.io.container.container_reader import Container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import ArrayEntry

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 
 from navrl.errors import ConfigError, ContainerError, RolloutError, nearest_name
-from navrl.io.container.codecs import CODECS, MAX_EXPANSION, Bytes
-from navrl.io.container.container_file import ArraySource
+from navrl.io.container.codecs import MAX_EXPANSION, ROW_BYTES, TIME_DELTA, Bytes, plan_rows
+from navrl.io.container.container_writer import ArraySource
 from navrl.io.container.element_types import NAME_OF_NUMPY_DTYPE
 from navrl.io.container.index import Index
-from navrl.io.container.row_codec import plan_rows
 from navrl.io.container.sequence import sequence_of
 from navrl.io.container.state_tree import check_json
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE
@@ -40,7 +39,6 @@ __all__ = [
 
 KIND = "rollout"
 Key = str | tuple[str, ...]
-_ROW_CODECS = ("time-delta-zstd", "rows-zstd")  # tried on a sample of every array
 _SAMPLE_BYTES = 1 << 16
 MAX_ROWS = 1 << 28  # environments times steps
 _FREE_ROWS = 1 << 20  # of which so many need no bytes in the file: arrays may be empty
@@ -304,9 +302,9 @@ def _best_codec(source: ArraySource) -> str | None:
     where = slice(start, min(start + groups * group_bytes, source.data.size))
     sample, rows = source.part(where), plan.rows.at(start)
     sizes = {}
-    for name in _ROW_CODECS:
-        buffers = CODECS[name].encode(sample, source.element, None, np.empty(0, np.uint8), rows)
-        sizes[name] = sum(memoryview(buffer).nbytes for buffer in buffers)
+    for codec in (TIME_DELTA, ROW_BYTES):
+        buffers = codec.encode(sample, source.element, None, np.empty(0, np.uint8), rows)
+        sizes[codec.name] = sum(memoryview(buffer).nbytes for buffer in buffers)
     return min(sizes, key=sizes.__getitem__)
 
 

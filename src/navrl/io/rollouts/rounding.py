@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from navrl.io.container.coders import Bytes
+from navrl.io.container.codecs import Bytes
 from navrl.io.container.tensor_types import TORCH_DTYPES
 
 __all__ = ["FLOATS", "round_within"]

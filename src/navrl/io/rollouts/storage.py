@@ -23,7 +23,7 @@ from navrl.io.checkpoint.job import Job
 from navrl.io.checkpoint.saver import AsyncCheckpointSaver
 from navrl.io.container.atomic_files import irregular_kind, sync_folder
 from navrl.io.container.codecs import MAX_LEVEL
-from navrl.io.container.container_file import ArraySource, Written
+from navrl.io.container.container_writer import ArraySource, Written
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
 from navrl.io.retention import Item, Retention

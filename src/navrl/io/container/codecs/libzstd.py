@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from navrl.io.container.coders import Bytes
+from navrl.io.container.codecs.codec import Bytes
 
 __all__ = ["Context", "codes_entropy", "entropy_code", "functions"]
 

@@ -1,56 +1,39 @@
-"""What replay kernels need beside numba's own: bytes at an address, counted bits, and the C
-functions of lz4.
+"""numba intrinsics that numba lacks: memory at an address, bit counts, calls of C functions.
 
-Blobs of compressed frames lie at addresses, not in arrays: one table of numbers then reaches all of
-them from compiled code. Readers take eight bytes where fewer belong to them, so every blob is
+Compressed frames lie at addresses, not in arrays: compiled code then reaches all of them through
+one table of integers. Readers load eight bytes where fewer belong to them, so every blob is
 followed by `PADDING` readable bytes.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-from functools import cache
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 __all__ = [
-    "COMPRESS",
-    "COMPRESS_WITH",
-    "DECOMPRESS",
-    "DECOMPRESS_WITH",
-    "LOAD_DICTIONARY",
-    "LZ4_STATE",
     "PADDING",
     "WORD",
     "c_call",
-    "call_compress",
-    "call_compress_with",
-    "call_decompress",
-    "call_decompress_with",
-    "call_load_dictionary",
     "clear_bytes",
     "copy_bytes",
     "inner",
     "leading_zeros",
-    "lz4_functions",
-    "ones",
-    "read",
+    "popcount",
     "read_byte",
+    "read_u64",
     "read_word",
     "trailing_zeros",
-    "write",
     "write_byte",
+    "write_u64",
     "write_word",
 ]
 
 PADDING = 16
 
-# Functions that only other compiled functions call; exact arithmetic, unlike that of `navrl.simd`.
+# For functions that only compiled functions call; exact arithmetic, unlike that of `navrl.simd`.
 inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 WORD = ir.IntType(64)
@@ -58,38 +41,10 @@ _INT = ir.IntType(32)
 _SHORT = ir.IntType(16)
 _BYTE = ir.IntType(8)
 
-# The functions of liblz4 that the wheel of lz4 carries within it, in the order of
-# `lz4_functions()`.
-LZ4_NAMES = (
-    "LZ4_decompress_safe",
-    "LZ4_decompress_safe_usingDict",
-    "LZ4_compress_default",
-    "LZ4_loadDict",
-    "LZ4_compress_fast_continue",
-)
-DECOMPRESS, DECOMPRESS_WITH, COMPRESS, LOAD_DICTIONARY, COMPRESS_WITH = range(5)
-LZ4_STATE = 1 << 15  # bytes for what LZ4_loadDict sets up
-
-
-@cache
-def lz4_functions() -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Return the addresses of the lz4 functions, or None where the wheel does not export them."""
-    module = importlib.import_module("lz4.block._block")
-    try:
-        library = ctypes.CDLL(module.__file__)
-        if library.LZ4_sizeofState() > LZ4_STATE:
-            return None
-        addresses = [
-            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in LZ4_NAMES
-        ]
-    except (OSError, AttributeError, TypeError):
-        return None
-    return np.array(addresses, np.int64)
-
 
 @intrinsic
-def read(typing_context, address):
-    """Return the eight bytes at any address as a whole number, the first the lowest."""
+def read_u64(typing_context, address):
+    """Return the 64-bit little-endian integer at any address."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         value = builder.load(builder.inttoptr(arguments[0], WORD.as_pointer()))
@@ -100,8 +55,8 @@ def read(typing_context, address):
 
 
 @intrinsic
-def write(typing_context, address, value):
-    """Write a whole number as eight bytes to any address."""
+def write_u64(typing_context, address, value):
+    """Write a 64-bit little-endian integer to any address."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         stored = builder.store(arguments[1], builder.inttoptr(arguments[0], WORD.as_pointer()))
@@ -112,7 +67,7 @@ def write(typing_context, address, value):
 
 
 def _reader(kind: Any) -> Any:
-    """Return an intrinsic that reads a whole number of some bytes at any address."""
+    """Return an intrinsic that reads an unsigned integer of an LLVM type at any address."""
 
     @intrinsic
     def function(typing_context, address):
@@ -127,7 +82,7 @@ def _reader(kind: Any) -> Any:
 
 
 def _writer(kind: Any) -> Any:
-    """Return an intrinsic that writes the low bytes of a whole number to any address."""
+    """Return an intrinsic that writes the low bytes of an integer to any address."""
 
     @intrinsic
     def function(typing_context, address, value):
@@ -149,19 +104,19 @@ write_byte, _write_two, _write_four = (_writer(kind) for kind in (_BYTE, _SHORT,
 
 @inner
 def read_word(address: int, word: int) -> Any:
-    """Return the number of 1, 2, 4 or 8 bytes at an address, and touch no other byte."""
+    """Return the integer of 1, 2, 4 or 8 bytes at an address; no other byte is read."""
     if word == 4:
         return _read_four(address)
     if word == 1:
         return read_byte(address)
     if word == 2:
         return _read_two(address)
-    return read(address)
+    return read_u64(address)
 
 
 @inner
 def write_word(address: int, word: int, value: Any) -> None:
-    """Write a number of 1, 2, 4 or 8 bytes."""
+    """Write an integer of 1, 2, 4 or 8 bytes to an address."""
     if word == 4:
         _write_four(address, value)
     elif word == 1:
@@ -169,7 +124,7 @@ def write_word(address: int, word: int, value: Any) -> None:
     elif word == 2:
         _write_two(address, value)
     else:
-        write(address, value)
+        write_u64(address, value)
 
 
 @intrinsic
@@ -201,7 +156,7 @@ def _copy(builder: Any, target: Any, source: Any, size: Any) -> None:
 
 @intrinsic
 def copy_bytes(typing_context, target, source, size):
-    """Copy bytes from one address to another; the two do not overlap."""
+    """Copy bytes from one address to another; the ranges must not overlap."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         _copy(builder, *arguments)
@@ -211,8 +166,8 @@ def copy_bytes(typing_context, target, source, size):
 
 
 @intrinsic
-def ones(typing_context, word):
-    """Return how many bits of a word are set."""
+def popcount(typing_context, word):
+    """Return how many bits of an integer are set."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -222,7 +177,7 @@ def ones(typing_context, word):
 
 @intrinsic
 def leading_zeros(typing_context, word):
-    """Return how many bits above the highest that is set are not; 64 for zero."""
+    """Return the number of zero bits above the highest set bit; 64 for zero."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -232,7 +187,7 @@ def leading_zeros(typing_context, word):
 
 @intrinsic
 def trailing_zeros(typing_context, word):
-    """Return how many bits below the lowest that is set are not; 64 for zero."""
+    """Return the number of zero bits below the lowest set bit; 64 for zero."""
 
     def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -241,8 +196,9 @@ def trailing_zeros(typing_context, word):
 
 
 def c_call(signature: str, result: Any = _INT) -> Any:
-    """Return an intrinsic that calls the C function at an address; `signature` has an `i` for every
-    int, else 64 bits.
+    """Return an intrinsic that calls the C function at an address.
+
+    `signature` has one letter an argument: `i` for a C int, any other for 64 bits.
     """
     number = len(signature)
     returned = types.int32 if result is _INT else types.int64
@@ -250,10 +206,10 @@ def c_call(signature: str, result: Any = _INT) -> Any:
     @intrinsic
     def function(typing_context, address, arguments):
         def generate(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-            given = [builder.extract_value(values[1], index) for index in range(number)]
+            wide = [builder.extract_value(values[1], index) for index in range(number)]
             passed = [
-                builder.trunc(v, _INT) if kind == "i" else v
-                for v, kind in zip(given, signature, strict=True)
+                builder.trunc(value, _INT) if kind == "i" else value
+                for value, kind in zip(wide, signature, strict=True)
             ]
             shape = ir.FunctionType(result, [value.type for value in passed])
             return builder.call(builder.inttoptr(values[0], shape.as_pointer()), passed)
@@ -261,9 +217,3 @@ def c_call(signature: str, result: Any = _INT) -> Any:
         return returned(types.int64, types.UniTuple(types.int64, number)), generate
 
     return function
-
-
-call_compress = call_decompress = c_call("ppii")
-call_decompress_with = c_call("ppiipi")
-call_load_dictionary = c_call("ppi")
-call_compress_with = c_call("pppiii")

@@ -1,4 +1,4 @@
-"""Coders: zstd and lz4 as functions on flat bytes, with one (de)compressor a thread."""
+"""zstd and lz4 as functions on flat bytes; every thread has its own zstd contexts."""
 
 from __future__ import annotations
 
@@ -12,51 +12,27 @@ import numpy as np
 import zstandard
 
 from navrl.errors import ContainerError
+from navrl.io.container.codecs.codec import Bytes
 
-__all__ = [
-    "CODED",
-    "LZ4",
-    "MAX_CHUNK_BYTES",
-    "MAX_EXPANSION",
-    "ZSTD",
-    "Bytes",
-    "Coder",
-    "compress_all",
-    "decompress_all",
-    "padding_for",
-]
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]  # flat, contiguous
-
-CODED = 1 << 31  # the flag beside a part's length: coded, rather than stored as it is
-
-MAX_CHUNK_BYTES = 1 << 24
-
-# A chunk is stored in at least this fraction of its bytes, so that a small file can never ask for
-# much memory.
-MAX_EXPANSION = 1024
-
-
-def padding_for(size: int, stored: int) -> list[bytes]:
-    """Return the zero bytes that a chunk of `size`, coded as `stored` bytes, needs behind it."""
-    missing = -(-size // MAX_EXPANSION) - stored
-    return [bytes(missing)] if missing > 0 else []
+__all__ = ["LZ4", "ZSTD", "Compressor", "compress_all", "decompress_all"]
 
 
 @dataclass(frozen=True)
-class Coder:
-    """A pair of functions: `compress(part, level)`, and `decompress(part, size)`, which refuses any
-    other size.
-    """
+class Compressor:
+    """A pair of functions; `decompress` returns exactly the size asked for, or refuses."""
 
     compress: Callable[[Bytes, int | None], bytes]
     decompress: Callable[[Bytes, int], Bytes]
 
+    def decompress_each(self, parts: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
+        """Return parts decompressed to these sizes, one after the other."""
+        return [self.decompress(part, size) for part, size in zip(parts, sizes, strict=True)]
 
-# One (de)compressor a thread: they keep their tables between chunks, and must not be shared.
-_of_this_thread = threading.local()
 
-# Planes have no long repetitions to search for. Tiny tables find those there are, at twice the
+# zstd's contexts keep their tables between chunks, and must not be shared by threads.
+_thread_local = threading.local()
+
+# Byte planes of weights have few long matches. Tiny tables find those there are, at twice the
 # speed.
 _SMALL_SEARCH = zstandard.ZstdCompressionParameters(
     window_log=18,
@@ -68,8 +44,8 @@ _SMALL_SEARCH = zstandard.ZstdCompressionParameters(
 )
 
 
-def _compressor(level: int | None) -> Any:  # its stubs know no NumPy
-    compressors = _of_this_thread.__dict__.setdefault("compressors", {})
+def _compressor(level: int | None) -> Any:  # zstandard's stubs do not accept NumPy arrays
+    compressors = _thread_local.__dict__.setdefault("compressors", {})
     if level not in compressors:
         compressors[level] = (
             zstandard.ZstdCompressor(compression_params=_SMALL_SEARCH)
@@ -80,39 +56,35 @@ def _compressor(level: int | None) -> Any:  # its stubs know no NumPy
 
 
 def _decompressor() -> Any:
-    if not hasattr(_of_this_thread, "decompressor"):
-        _of_this_thread.decompressor = zstandard.ZstdDecompressor()
-    return _of_this_thread.decompressor
+    if not hasattr(_thread_local, "decompressor"):
+        _thread_local.decompressor = zstandard.ZstdDecompressor()
+    return _thread_local.decompressor
 
 
 def _compress_zstd(part: Bytes, level: int | None) -> bytes:
     return _compressor(level).compress(part)
 
 
-# Many small parts in one call: every call of its own takes the interpreter from the other threads,
-# and waits to get it back.
-_AT_ONCE = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
+# Many small parts in one call: each call of its own would take and release the GIL once more.
+_BATCHED = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
 
 
 def compress_all(parts: Sequence[Bytes], level: int | None) -> Sequence[Any]:
-    """Return Zstandard frames of all parts, none of which may be empty."""
-    if not _AT_ONCE or len(parts) < 2:
+    """Return a zstd frame for each part; no part may be empty."""
+    if not _BATCHED or len(parts) < 2:
         return [_compress_zstd(part, level) for part in parts]
     return list(_compressor(level).multi_compress_to_buffer(list(parts)))
 
 
 def decompress_all(parts: Sequence[Bytes], sizes: Sequence[int]) -> Sequence[Bytes]:
-    """Return what Zstandard frames hold, which must be of these sizes."""
-    if not _AT_ONCE or len(parts) < 2:
+    """Return the contents of zstd frames, which must have these sizes."""
+    if not _BATCHED or len(parts) < 2:
         return [_decompress_zstd(part, size) for part, size in zip(parts, sizes, strict=True)]
-    if min(sizes) < 1:
-        raise ContainerError(
-            "a zstd frame where no bytes were expected"
-        )  # a size of 0 would be taken for an unknown one
+    if min(sizes) < 1:  # which zstandard would take for an unknown size
+        raise ContainerError("a zstd frame where no bytes were expected")
     try:
-        given = list(parts)
         found = _decompressor().multi_decompress_to_buffer(
-            given, decompressed_sizes=np.array(sizes, np.uint64)
+            list(parts), decompressed_sizes=np.array(sizes, np.uint64)
         )
     except (zstandard.ZstdError, ValueError) as error:
         raise ContainerError(f"zstd cannot decompress a part: {error}") from error
@@ -146,5 +118,5 @@ def _decompress_lz4(part: Bytes, size: int) -> Bytes:
     return whole
 
 
-ZSTD = Coder(_compress_zstd, _decompress_zstd)
-LZ4 = Coder(_compress_lz4, _decompress_lz4)
+ZSTD = Compressor(_compress_zstd, _decompress_zstd)
+LZ4 = Compressor(_compress_lz4, _decompress_lz4)

@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from navrl.io.container import libzstd
-from navrl.io.container.coders import CODED, Bytes
-from navrl.io.container.words import (
+from navrl.io.container.codecs import libzstd
+from navrl.io.container.codecs.codec import Bytes
+from navrl.io.container.codecs.parts import COMPRESSED
+from navrl.io.container.numba_memory import (
     WORD,
     c_call,
     copy_bytes,
     inner,
-    ones,
+    popcount,
     read_byte,
     read_word,
     write_byte,
@@ -38,7 +39,7 @@ _NAMES = (
     "ZSTD_getFrameContentSize",
 )
 _COMPRESS, _BOUND, _DECOMPRESS, _CONTENT_SIZE = range(4)
-_FLAG, _LENGTH = np.uint64(CODED), np.uint64(CODED - 1)
+_FLAG, _LENGTH = np.uint64(COMPRESSED), np.uint64(COMPRESSED - 1)
 _SLACK = 64  # bytes that kernels may write behind what they are asked for
 
 _compress, _bound, _decompress, _content_size = (
@@ -306,9 +307,9 @@ def _count(bits: int, total: int) -> Any:
     """Return how many of the first bits of a map are set."""
     found = np.int64(0)
     for i in range(total >> 3):
-        found += ones(read_byte(bits + i))
+        found += popcount(read_byte(bits + i))
     if total & 7:
-        found += ones(read_byte(bits + (total >> 3)) >> np.uint64(8 - (total & 7)))
+        found += popcount(read_byte(bits + (total >> 3)) >> np.uint64(8 - (total & 7)))
     return found
 
 
