@@ -100,6 +100,18 @@ def test_bounds_that_hold_no_number_are_refused(bounds):
         Part("p", (3,), "vector", *bounds)
 
 
+def test_the_leading_parts_of_a_row_are_a_layout_of_their_own():
+    layout = navigation_layout(padding=3)
+    leading = layout.leading("lidar", "dynamic_obstacle")
+    assert leading.width == 194
+    assert leading.slices == {name: layout.slices[name] for name in leading.shapes}
+
+
+def test_parts_that_a_row_does_not_begin_with_are_refused():
+    with pytest.raises(ConfigError, match="begins with lidar; expected state"):
+        navigation_layout().leading("state")
+
+
 def test_two_parts_of_one_name_are_refused():
     with pytest.raises(ConfigError, match="distinct names"):
         ObservationLayout((Part("p", (3,)), Part("p", (2,))))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from navrl.rl.networks.navigation import NavigationNetwork, RowLayout
+from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.sim.settings import NavigationSettings
 
 
@@ -59,7 +59,7 @@ class Task:
 
 def make_network() -> NavigationNetwork:
     """Return the network of all contestants."""
-    return NavigationNetwork(RowLayout())
+    return NavigationNetwork()
 
 
 def beta_parameters(heads: Tensor) -> tuple[Tensor, Tensor]:

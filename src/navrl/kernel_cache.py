@@ -57,6 +57,7 @@ PACKAGE = Path(__file__).parent
 # All that ends up in machine code: the kernels, and the modules whose constants they use.
 SOURCES = (
     "kernel_cache.py",
+    "navigation_observation.py",
     "simd.py",
     "sim/*.py",
     "sim/*/*.py",

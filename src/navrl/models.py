@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from navrl.errors import ConfigError, StateError, nearest_name, shown
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.io.container.devices import usable_device
+from navrl.navigation_observation import OBSTACLE, STATE, navigation_layout
+from navrl.observation import ObservationLayout
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.finite import check_finite
 from navrl.rl.networks.navigation import (
-    FEATURES,
-    STATE,
     NavigationNetwork,
     NetworkSettings,
-    RowLayout,
     build_network,
     from_upstream,
 )
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import observation_layout
 
 __all__ = [
     "KIND",
@@ -96,11 +96,7 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
     with _about(path):
         settings, trained = _network_settings(network), NavigationSettings.from_mapping(task)
         trained.check()
-        sensor = trained.sensor
-        layout = RowLayout(
-            round(360 / sensor.lidar_hres), sensor.lidar_vbeams, trained.env.num_observed
-        )
-        built = build_network(settings, layout)
+        built = build_network(settings, observation_layout(trained))
     check_weights(built.state_dict(), parameters, f"{path}")
     built.load_state_dict(parameters)
     return accelerate(built.requires_grad_(False)), trained, card
@@ -287,9 +283,7 @@ def create_navrl_model(
             setting is unknown.
     """
     settings, task = _settings_of(cfg)
-    layout = RowLayout(
-        round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed
-    )
+    layout = observation_layout(task)
     if obs_spec is not None:
         layout = _layout_of(obs_spec)
     acted = (3,) if act_spec is None else tuple(getattr(act_spec, "shape", ()))
@@ -319,16 +313,17 @@ def _settings_of(cfg: Any) -> tuple[NetworkSettings, NavigationSettings]:
     return network, task if isinstance(task, NavigationSettings) else NavigationSettings()
 
 
-def _layout_of(spec: Any) -> RowLayout:
+def _layout_of(spec: Any) -> ObservationLayout:
     shapes = dict(_leaves(spec)) if hasattr(spec, "items") else {}
-    for name, last in (("lidar", None), ("dynamic_obstacle", FEATURES), ("state", STATE)):
+    for name, last in (("lidar", 0), ("dynamic_obstacle", len(OBSTACLE)), ("state", len(STATE))):
         if name not in shapes:
             raise ConfigError(f"obs_spec has no {name!r}; there are {', '.join(shapes) or 'none'}")
-        if last is not None and shapes[name][-1] != last:
+        if last and shapes[name][-1] != last:
             raise ConfigError(
                 f"obs_spec: {name} has the shape {shapes[name]}; expected {last} numbers last"
             )
-    return RowLayout(shapes["lidar"][-2], shapes["lidar"][-1], shapes["dynamic_obstacle"][-2])
+    azimuths, beams = shapes["lidar"][-2:]
+    return navigation_layout(azimuths, beams, shapes["dynamic_obstacle"][-2])
 
 
 def _leaves(spec: Any) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -12,7 +12,7 @@ import math
 
 from navrl.observation import ObservationLayout, Part
 
-__all__ = ["GOAL_DISTANCE", "OBSTACLE", "STATE", "navigation_layout"]
+__all__ = ["GOAL_DISTANCE", "GOAL_HEIGHT", "OBSTACLE", "STATE", "navigation_layout"]
 
 STATE = (
     "goal_direction_x",
@@ -26,6 +26,7 @@ STATE = (
 )
 STATE_UNITS = ("", "", "", "m", "m", "m/s", "m/s", "m/s")
 GOAL_DISTANCE = STATE.index("goal_distance_horizontal")
+GOAL_HEIGHT = STATE.index("goal_height_difference")
 
 OBSTACLE = (
     "direction_x",

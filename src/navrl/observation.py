@@ -122,6 +122,23 @@ class ObservationLayout:
             start += part.size
         return slices
 
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each part."""
+        return {part.name: part.shape for part in self.parts}
+
+    def leading(self, *names: str) -> ObservationLayout:
+        """Return the layout of the named parts alone, which must be the first ones of a row.
+
+        Its slices hold for the whole rows too: what follows the parts is not looked at.
+        """
+        found = tuple(part.name for part in self.parts[: len(names)])
+        if found != names:
+            raise ConfigError(
+                f"an observation begins with {', '.join(found)}; expected {', '.join(names)}"
+            )
+        return ObservationLayout(self.parts[: len(names)])
+
     def split(self, rows: Tensor) -> dict[str, Tensor]:
         """Return views into packed rows, (..., width), by name; nothing is copied."""
         return {

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from navrl.errors import StateError
+from navrl.navigation_observation import navigation_layout
 from navrl.rl.fused.fused_network import FusedNetwork, supports
-from navrl.rl.networks.navigation import NavigationNetwork, RowLayout
+from navrl.rl.networks.navigation import NavigationNetwork
 
 
 def make_network(circular=False, seed=0):
@@ -204,7 +205,7 @@ def test_what_it_does_not_support_it_says():
     assert not supports(network, rows[:, :201])
     assert not supports(network, rows.T)
     assert not supports(copy.deepcopy(network).double(), rows)
-    assert not supports(NavigationNetwork(RowLayout(azimuths=40)), torch.zeros(4, 300))
+    assert not supports(NavigationNetwork(navigation_layout(azimuths=40)), torch.zeros(4, 300))
     assert not supports(torch.nn.Linear(208, 7), rows)
     with pytest.raises(StateError, match="at least 202"):
         FusedNetwork(network).forward(rows[:, :100])

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from navrl.errors import StateError
+from navrl.navigation_observation import navigation_layout
 from navrl.rl.networks.navigation import (
     NavigationNetwork,
     NetworkSettings,
-    RowLayout,
     build_network,
     from_upstream,
     to_upstream,
@@ -125,9 +125,9 @@ def test_a_joined_image_has_no_edge():
     ("azimuths", "beams", "observed"), [(36, 4, 5), (20, 1, 3), (7, 3, 1), (90, 8, 5)]
 )
 def test_every_extractor_takes_every_layout_and_learns(extractor, azimuths, beams, observed):
-    layout = RowLayout(azimuths, beams, observed)
+    layout = navigation_layout(azimuths, beams, observed)
     network = build_network(NetworkSettings(extractor=extractor), layout)
-    heads = network(torch.randn(4, layout.used + 5))
+    heads = network(torch.randn(4, layout.width + 5))
     assert heads.shape == (4, 7)
     heads.sum().backward()
     assert all(p.grad is not None for p in network.parameters())

@@ -349,12 +349,12 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
 
 
 def test_the_fastest_form_of_the_original_network_is_the_kernel_and_of_others_pytorch():
+    from navrl.navigation_observation import navigation_layout
     from navrl.rl.fused.fused_network import FusedNetwork
-    from navrl.rl.networks.navigation import RowLayout
     from navrl.rl.networks.transformer import TransformerNetwork
 
     assert isinstance(accelerate(NavigationNetwork()), FusedNetwork)
-    assert isinstance(accelerate(NavigationNetwork(RowLayout(20, 2))), PlainNetwork)
+    assert isinstance(accelerate(NavigationNetwork(navigation_layout(20, 2))), PlainNetwork)
     assert isinstance(accelerate(TransformerNetwork()), PlainNetwork)
 
 

@@ -74,7 +74,7 @@ def test_its_memory_gives_back_what_the_drones_saw():
     batch = trainer.collect()
     trainer.learn(batch)
     held = trainer.replay.get(torch.arange(256))
-    used = trainer.layout.used
+    used = trainer.layout.width
     assert torch.equal(trainer._observe(held, ""), batch.rows[..., :used].reshape(256, used))
     assert torch.equal(
         trainer._observe(held, "next/"), batch.next_rows[..., :used].reshape(256, used)
@@ -104,7 +104,7 @@ def test_what_it_learns_from_is_what_the_same_drone_met_next():
         held = history[-20:]  # 640 frames are 20 steps of 32 drones
         found = trainer._sample()
         seen = {
-            step[0][drone, : trainer.layout.used].numpy().tobytes(): (number, drone)
+            step[0][drone, : trainer.layout.width].numpy().tobytes(): (number, drone)
             for number, step in enumerate(held)
             for drone in range(32)
         }
@@ -118,7 +118,7 @@ def test_what_it_learns_from_is_what_the_same_drone_met_next():
             assert found["reward"][row].item() == pytest.approx(total, rel=1e-4, abs=1e-5)
             assert found["discount"][row].item() == pytest.approx(0.0 if later[3][drone] else power)
             assert torch.equal(
-                trainer._observe(found, "next/")[row], later[1][drone, : trainer.layout.used]
+                trainer._observe(found, "next/")[row], later[1][drone, : trainer.layout.width]
             )
 
 
@@ -126,7 +126,7 @@ def test_its_memory_takes_a_fraction_of_its_frames():
     trainer = trainer_of("max_frame_num=100000")
     for _ in range(12):
         trainer.replay.extend(trainer._frames(trainer.collect()))
-    assert trainer.replay.nbytes() / len(trainer.replay) < 0.3 * 4 * (2 * trainer.layout.used + 5)
+    assert trainer.replay.nbytes() / len(trainer.replay) < 0.3 * 4 * (2 * trainer.layout.width + 5)
 
 
 def test_the_end_of_an_episode_is_followed_by_its_own_last_observation():

@@ -22,11 +22,11 @@ from navrl.registry.registry import Registry
 from navrl.rl.networks.navigation import (
     NavigationNetwork,
     NetworkSettings,
-    RowLayout,
     build_network,
     to_upstream,
 )
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import observation_layout
 from navrl.train.distributed.team import Team
 from navrl.train.loop import Order, restore
 from navrl.train.resume.open_run import open_run
@@ -55,9 +55,7 @@ def model_file(
     path: Path, settings: NetworkSettings | None = None, task: NavigationSettings | None = None
 ) -> Path:
     settings, task = settings or NetworkSettings(), task or NavigationSettings()
-    layout = RowLayout(
-        round(360 / task.sensor.lidar_hres), task.sensor.lidar_vbeams, task.env.num_observed
-    )
+    layout = observation_layout(task)
     save_model(path, model_state(build_network(settings, layout), settings, task, {}))
     return path
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from navrl.adapters.gymnasium_registry import ENVIRONMENT_ID as ENVIRONMENT_ID
 from navrl.adapters.gymnasium_registry import register_in
 from navrl.errors import ActionError, ConfigError, missing_extra, nearest_name
+from navrl.navigation_observation import navigation_layout
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -31,9 +32,8 @@ except ImportError as error:
 
 STATISTICS_KEY = "flight"  # not `episode`, which Gymnasium's RecordEpisodeStatistics writes
 # of the parts in a flat observation
-PACKED_ORDER = ("lidar", "dynamic_obstacle", "state", "direction")
+PACKED_ORDER = tuple(navigation_layout().shapes)  # of the parts of a flat observation
 SHORT_NAMES = {"r": "return", "l": "length"}  # what other libraries call two of the statistics
-ROUNDING = 1e-5  # share by which 32-bit arithmetic may leave a bound
 
 Observation = NDArray[np.float32] | dict[str, NDArray[np.float32]]
 TaskSettings = NavigationSettings | Mapping[str, Any] | None
@@ -250,39 +250,12 @@ def action_space_of(simulator: NavigationEnv) -> Box:
 
 def observation_space_of(simulator: NavigationEnv, *, flat: bool) -> Box | Dict:
     """Return the space of one drone's observation: a Dict of boxes, or one Box that joins them."""
-    boxes = _observation_boxes(simulator)
+    boxes = {part.name: Box(*part.bounds(), dtype=np.float32) for part in simulator.layout.parts}
     if not flat:
         return Dict(boxes)
-    low = np.concatenate([boxes[name].low.ravel() for name in PACKED_ORDER])
-    high = np.concatenate([boxes[name].high.ravel() for name in PACKED_ORDER])
+    low = np.concatenate([box.low.ravel() for box in boxes.values()])
+    high = np.concatenate([box.high.ravel() for box in boxes.values()])
     return Box(low, high, dtype=np.float32)
-
-
-def _observation_boxes(simulator: NavigationEnv) -> dict[str, Box]:
-    """Return the box of each part of an observation; what has no bound in the task has none
-    here.
-    """
-    layout, settings = simulator.layout, simulator.settings
-    reach, infinity, unit = settings.sensor.lidar_range, np.inf, 1 + ROUNDING
-    fastest = max(settings.env_dyn.vel_range) * (1 + ROUNDING)
-    obstacle_low = [-unit] * 3 + [0, -infinity] + [-fastest] * 3 + [0, 0]
-    obstacle_high = [unit] * 3 + [reach * (1 + ROUNDING), infinity] + [fastest] * 3 + [3, 1]
-    return {
-        "state": _box([-unit] * 3 + [0] + [-infinity] * 4, [unit] * 3 + [infinity] * 5, (8,)),
-        "lidar": _box([0], [reach], (1, layout.azimuths, layout.beams)),
-        "direction": _box(
-            [-infinity, -infinity, -1], [infinity, infinity, 1], (1, 3)
-        ),  # z is 0, but equal bounds warn
-        "dynamic_obstacle": _box(
-            obstacle_low, obstacle_high, (1, layout.observed, len(obstacle_low))
-        ),
-    }
-
-
-def _box(low: list[float], high: list[float], shape: tuple[int, ...]) -> Box:
-    """Return a box whose bounds repeat along all axes but the last."""
-    bounds = [np.broadcast_to(np.array(values, np.float32), shape) for values in (low, high)]
-    return Box(bounds[0], bounds[1], dtype=np.float32)
 
 
 # ---------------------------------------------------------------------- from and to the simulator

@@ -13,11 +13,10 @@ import torch
 
 from navrl.errors import ActionError
 from navrl.models import load_model
+from navrl.rl.networks.navigation import INPUTS
 from navrl.rl.policy import NetworkPilot
 
 __all__ = ["NavigationModel"]
-
-PARTS = ("lidar", "dynamic_obstacle", "state")
 
 
 class NavigationModel:
@@ -37,15 +36,15 @@ class NavigationModel:
             ActionError: a part is missing, or its shape is not the one that the policy was trained
                 on.
         """
-        missing = [name for name in PARTS if name not in model_input]
+        missing = [name for name in INPUTS if name not in model_input]
         if missing:
             raise ActionError(
-                f"the input has no {missing[0]!r}; expected {', '.join(PARTS)}, each with a row "
+                f"the input has no {missing[0]!r}; expected {', '.join(INPUTS)}, each with a row "
                 "for a drone"
             )
-        arrays = (np.asarray(list(model_input[name]), dtype=np.float32) for name in PARTS)
+        arrays = (np.asarray(list(model_input[name]), dtype=np.float32) for name in INPUTS)
         observation = {
-            name: torch.from_numpy(array) for name, array in zip(PARTS, arrays, strict=True)
+            name: torch.from_numpy(array) for name, array in zip(INPUTS, arrays, strict=True)
         }
         with torch.no_grad():
             return self._pilot(observation).numpy()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from navrl.navigation_observation import navigation_layout
-from navrl.observation import ObservationLayout
 from navrl.rl.action_space import Box
 from navrl.rl.environment import Environment
 from navrl.sim.env import NavigationEnv
@@ -30,7 +27,7 @@ class NavigationEnvironment(Environment):
     def __init__(self, simulator: NavigationEnv) -> None:
         self.simulator = simulator
         self.num_envs = simulator.num_envs
-        self.observation = _layout_of(simulator)
+        self.observation = simulator.layout
         limit = simulator.settings.env.action_limit
         self.action = Box.of(3, -limit, limit)
 
@@ -58,15 +55,3 @@ class NavigationEnvironment(Environment):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self.simulator.load_state_dict(state)
-
-
-def _layout_of(simulator: NavigationEnv) -> ObservationLayout:
-    rows, settings = simulator.layout, simulator.settings
-    layout = navigation_layout(
-        rows.azimuths,
-        rows.beams,
-        rows.observed,
-        lidar_range=settings.sensor.lidar_range,
-        obstacle_speed=max(settings.env_dyn.vel_range),
-    )
-    return replace(layout, padding=rows.width - layout.width)

@@ -4,6 +4,7 @@ collectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from navrl.errors import ActionError, ConfigError, missing_extra
 from navrl.io.container.devices import usable_device
+from navrl.observation import Part
 from navrl.sim.env import NavigationEnv, checked_seed
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
@@ -60,13 +62,8 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
         number = self.simulator.num_envs
         layout = self.simulator.layout
         settings = self.simulator.settings
-        limit, reach = settings.env.action_limit, settings.sensor.lidar_range
-        shapes = {
-            name: part.shape
-            for name, part in layout.split(torch.zeros(number, layout.width)).items()
-        }
-        parts = {name: Unbounded(shape, device=self.device) for name, shape in shapes.items()}
-        parts["lidar"] = Bounded(0.0, reach, shapes["lidar"], device=self.device)
+        limit = settings.env.action_limit
+        parts = {part.name: _spec_of(part, number, self.device) for part in layout.parts}
         # One tensor for all statistics: 23 named ones would make TorchRL's collector a third
         # slower.
         parts["stats"] = Unbounded((number, len(STATISTICS)), device=self.device)
@@ -138,6 +135,17 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
                 "only drones whose episode has ended to be left out: all drones share one "
                 "simulator and step together"
             )
+
+
+def _spec_of(part: Part, number: int, device: torch.device) -> Any:
+    """Return the spec of one part of an observation, for `number` drones.
+
+    Bounded if one finite pair of bounds holds for all numbers: TorchRL draws from bounded specs.
+    """
+    shape, low, high = (number, *part.shape), part.low, part.high
+    if isinstance(low, float) and isinstance(high, float) and math.isfinite(high - low):
+        return Bounded(low, high, shape, device=device)
+    return Unbounded(shape, device=device)
 
 
 def episodes(data: TensorDictBase) -> dict[str, Tensor]:

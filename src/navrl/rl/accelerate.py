@@ -52,6 +52,6 @@ def accelerate(network: nn.Module) -> AppliedNetwork:
     if type(network) is NavigationNetwork and not network.scale.is_cuda:
         from navrl.rl.fused.fused_network import FusedNetwork, supports
 
-        if supports(network, torch.zeros(1, network.layout.used)):
+        if supports(network, torch.zeros(1, network.layout.width)):
             return FusedNetwork(network)
     return PlainNetwork(network)

@@ -8,6 +8,7 @@ from torch import Tensor
 from navrl.errors import ActionError
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.distributions import beta, gaussian
+from navrl.rl.networks.navigation import INPUTS
 
 
 def to_velocity(unit: Tensor, limit: float) -> Tensor:
@@ -31,11 +32,11 @@ class NetworkPilot:
             if getattr(network.network, "distribution", "beta") == "gaussian"
             else beta.mean
         )
-        self.width = int(network.network.layout.used)  # type: ignore[union-attr,arg-type]
+        self.width = int(network.network.layout.width)  # type: ignore[union-attr,arg-type]
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), for observations by name."""
-        parts = [observation[name].flatten(1) for name in ("lidar", "dynamic_obstacle", "state")]
+        parts = [observation[name].flatten(1) for name in INPUTS]
         rows = torch.cat(parts, 1)
         if rows.shape[1] != self.width:
             raise ActionError(

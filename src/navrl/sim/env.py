@@ -87,7 +87,7 @@ class NavigationEnv:
         self._seed = checked_seed(seed)
         self.pool: WorldPool = build_pool(self.settings, self._seed)
         tables = make_tables(self.settings.sensor)
-        self.layout = observation_layout(self.settings, tables.count)
+        self.layout = observation_layout(self.settings)
         started = 1 if self.settings.sim.num_threads == 1 else start_threads()
         threads = self.settings.sim.num_threads or started
         self._threads = max(1, min(threads, -(-self.num_envs // WIDTH)))

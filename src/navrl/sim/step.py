@@ -5,46 +5,18 @@ piece of memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from navrl.navigation_observation import navigation_layout
+from navrl.observation import ObservationLayout
 from navrl.sim.episode_statistics import STATISTICS
-from navrl.sim.kernels.sensing import FEATURES
 from navrl.sim.settings import NavigationSettings
 from navrl.simd import WIDTH, aligned_zeros
-
-STATE = 8  # numbers of the drone's own state in an observation
-
-
-@dataclass(frozen=True)
-class ObservationLayout:
-    """How an observation lies in its packed row: LiDAR, moving obstacles, state, direction,
-    padding.
-    """
-
-    azimuths: int
-    beams: int
-    observed: int
-    width: int
-
-    def split(self, packed: Tensor) -> dict[str, Tensor]:
-        """Return views into packed rows (..., width), by name; nothing is copied."""
-        rays, features = self.azimuths * self.beams, self.observed * FEATURES
-        lead = packed.shape[:-1]
-        return {
-            "state": packed[..., rays + features : rays + features + STATE],
-            "lidar": packed[..., :rays].unflatten(-1, (1, self.azimuths, self.beams)),
-            "direction": packed[..., rays + features + STATE : rays + features + STATE + 3].view(
-                *lead, 1, 3
-            ),
-            "dynamic_obstacle": packed[..., rays : rays + features].unflatten(
-                -1, (1, self.observed, FEATURES)
-            ),
-        }
 
 
 class Step:
@@ -127,9 +99,17 @@ class Step:
         return {name: rows[:, column] for column, name in enumerate(STATISTICS)}
 
 
-def observation_layout(settings: NavigationSettings, azimuths: int) -> ObservationLayout:
+def observation_layout(settings: NavigationSettings) -> ObservationLayout:
     """Return how the observations of a task lie in their rows."""
-    beams, observed = settings.sensor.lidar_vbeams, settings.env.num_observed
-    used = azimuths * beams + observed * FEATURES + STATE + 3
+    azimuths, beams = round(360 / settings.sensor.lidar_hres), settings.sensor.lidar_vbeams
+    observed = settings.env.num_observed
+    layout = navigation_layout(
+        azimuths,
+        beams,
+        observed,
+        lidar_range=float(settings.sensor.lidar_range),
+        obstacle_speed=float(max(settings.env_dyn.vel_range)),
+    )
     spilled = -(-azimuths // WIDTH) * WIDTH * beams  # a scan is written in whole groups
-    return ObservationLayout(azimuths, beams, observed, -(-max(used, spilled) // WIDTH) * WIDTH)
+    width = -(-max(layout.width, spilled) // WIDTH) * WIDTH
+    return replace(layout, padding=width - layout.width)

@@ -17,7 +17,7 @@ import torch
 from navrl.config import Config, as_yaml, from_dict
 from navrl.kernel_cache import KernelMissingError, compile_alone, loading_only, storage
 from navrl.rl.accelerate import accelerate
-from navrl.rl.networks.navigation import RowLayout, build_network
+from navrl.rl.networks.navigation import build_network
 from navrl.sim.env import NavigationEnv
 
 
@@ -52,9 +52,8 @@ def run_kernels(config: Config) -> None:
     env = NavigationEnv(task)
     rows = env.observe_packed()
     env.step(torch.zeros(1, 3))
-    layout = RowLayout(env.layout.azimuths, env.layout.beams, env.layout.observed)
     with torch.random.fork_rng(devices=[]):
-        network = accelerate(build_network(config.network, layout))
+        network = accelerate(build_network(config.network, env.layout))
     network.forward(rows)
     network(rows).sum().backward()
 

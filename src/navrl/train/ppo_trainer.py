@@ -17,7 +17,7 @@ from navrl.evaluate import Flights
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.navigation import RowLayout, build_network
+from navrl.rl.networks.navigation import build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.ppo import PPO
 from navrl.sim.env import NavigationEnv
@@ -46,12 +46,9 @@ class Trainer:
         self.task = share_of(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
         device = torch.device(config.device)
-        layout = RowLayout(
-            self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed
-        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # equal first weights everywhere
-            self.network = build_network(config.network, layout).to(device)
+            self.network = build_network(config.network, self.env.layout).to(device)
         self.applied = accelerate(self.network)
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
         order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))

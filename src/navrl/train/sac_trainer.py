@@ -17,7 +17,7 @@ from navrl.io.replay.frame_store import FrameStore
 from navrl.rl.accelerate import accelerate
 from navrl.rl.experience import TransitionCollector, Transitions, look_ahead
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.navigation import DISTANCE, RowLayout, build_network
+from navrl.rl.networks.navigation import build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.sim.env import NavigationEnv
@@ -35,6 +35,8 @@ from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
 OUTCOME = ("reward", "terminated", "ended")
+# Columns of the replay, by the names that checkpoints have for them: parts of an observation.
+COLUMNS = {"lidar": "lidar", "dynamic": "dynamic_obstacle", "state": "state"}
 PARTS = ("iteration", WEIGHTS, "sac", "best")
 LEARNT = (
     "policy_loss",
@@ -60,15 +62,13 @@ class SACTrainer:
         self.task = share_of(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024)
         device = torch.device(config.device)
-        self.layout = RowLayout(
-            self.env.layout.azimuths, self.env.layout.beams, self.env.layout.observed
-        )
-        scale = torch.ones(self.layout.used)
-        scale[self.layout.lidar + self.layout.dynamic + DISTANCE] = config.network.distance_scale
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.network = build_network(config.network, self.layout).to(device)
-            critic = TwinCritic(self.layout.used, self.settings.critic_width, scale).to(device)
+            self.network = build_network(config.network, self.env.layout).to(device)
+            self.layout = self.network.layout
+            scale = torch.ones(self.layout.width)
+            scale[self.layout.slices["state"]] = self.network.scale.cpu()
+            critic = TwinCritic(self.layout.width, self.settings.critic_width, scale).to(device)
         self.applied = accelerate(self.network)
         streams = {
             name: torch.Generator(torch.device("cpu") if name == "batches" else device).manual_seed(
@@ -164,13 +164,7 @@ class SACTrainer:
 
     def _parts(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of observations by name: each has its own way to be compressed."""
-        lidar, dynamic = self.layout.lidar, self.layout.dynamic
-        ends = {
-            "lidar": (0, lidar),
-            "dynamic": (lidar, lidar + dynamic),
-            "state": (lidar + dynamic, self.layout.used),
-        }
-        return {name: rows[..., first:last] for name, (first, last) in ends.items()}
+        return {column: rows[..., self.layout.slices[name]] for column, name in COLUMNS.items()}
 
     def _sample(self) -> dict[str, Tensor]:
         """Return decisions at random, what they and the next few brought, and what was seen after
@@ -191,9 +185,9 @@ class SACTrainer:
         reward, discount, last = look_ahead(
             outcome["reward"], outcome["terminated"], outcome["ended"], known, settings.gamma
         )
-        batch = replay.get(places[:, 0], ("lidar", "dynamic", "state", "action"))
+        batch = replay.get(places[:, 0], (*COLUMNS, "action"))
         batch |= replay.get(
-            places.gather(1, last[:, None])[:, 0], ("next/lidar", "next/dynamic", "next/state")
+            places.gather(1, last[:, None])[:, 0], [f"next/{name}" for name in COLUMNS]
         )
         return {
             name: values.to(self.config.device)
@@ -202,7 +196,7 @@ class SACTrainer:
 
     @staticmethod
     def _observe(batch: Mapping[str, Tensor], prefix: str) -> Tensor:
-        return torch.cat([batch[f"{prefix}{name}"] for name in ("lidar", "dynamic", "state")], 1)
+        return torch.cat([batch[f"{prefix}{name}"] for name in COLUMNS], 1)
 
     # ------------------------------------------------------------------ saving
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from navrl.errors import RolloutError
 from navrl.io.rollouts.storage import RolloutStorage
+from navrl.navigation_observation import GOAL_DISTANCE, GOAL_HEIGHT
 from navrl.view.topdown import make_figure
 
 PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = (
@@ -21,9 +22,7 @@ PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = (
     "#7b3294",
     "#f46d43",
 )
-# where the state holds the horizontal distance to the goal; the LiDAR's reach unless the file says
-# it
-LENGTH, RANGE = (3, 4.0)
+RANGE = 4.0  # m, of the LiDAR where the file does not name one
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,11 @@ def _from_goal(state: Any) -> Any:
     """
     towards = state[:, :2] / np.maximum(np.linalg.norm(state[:, :2], axis=1, keepdims=True), 1e-6)
     return -np.concatenate(
-        [towards * state[:, LENGTH : LENGTH + 1], state[:, LENGTH + 1 : LENGTH + 2]], 1
+        [
+            towards * state[:, GOAL_DISTANCE : GOAL_DISTANCE + 1],
+            state[:, GOAL_HEIGHT : GOAL_HEIGHT + 1],
+        ],
+        1,
     )
 
 

@@ -20,24 +20,25 @@ import torch
 from torch import Tensor
 
 from navrl.errors import StateError
+from navrl.navigation_observation import navigation_layout
 from navrl.rl.fused import buffer_layout as at
 from navrl.rl.fused.backward_pass import backward
 from navrl.rl.fused.finite_check import all_finite, spoil_bad_rows
 from navrl.rl.fused.forward_pass import forward
 from navrl.rl.fused.weight_packing import maps, pack, unpack
-from navrl.rl.networks.navigation import NavigationNetwork, RowLayout
+from navrl.rl.networks.navigation import INPUTS, NavigationNetwork
 from navrl.simd import aligned_zeros
 
-_LAYOUT = RowLayout(at.AZIMUTHS, at.BEAMS, at.OBSERVED)
+_LAYOUT = navigation_layout(at.AZIMUTHS, at.BEAMS, at.OBSERVED).leading(*INPUTS)
 
 
 def supports(network: Any, rows: Tensor) -> bool:
     """Return whether the kernel can compute this network on such rows."""
     return (
         isinstance(network, NavigationNetwork)
-        and network.layout == _LAYOUT
+        and network.layout.shapes == _LAYOUT.shapes
         and rows.ndim == 2
-        and rows.shape[1] >= _LAYOUT.used
+        and rows.shape[1] >= _LAYOUT.width
         and rows.stride(1) == 1
         and all(
             t.dtype == torch.float32 and t.device.type == "cpu"
@@ -106,9 +107,9 @@ class FusedNetwork:
         if not supports(self.network, rows):
             raise StateError(
                 "the fused network takes float32 rows on the CPU, (N, at least "
-                f"{_LAYOUT.used}), and a network of layout "
-                f"{_LAYOUT}; got rows {tuple(rows.shape)} {rows.dtype} on {rows.device}, layout "
-                f"{self.network.layout}"
+                f"{_LAYOUT.width}), and a network of layout "
+                f"{_LAYOUT.shapes}; got rows {tuple(rows.shape)} {rows.dtype} on {rows.device}, "
+                f"layout {self.network.layout.shapes}"
             )
         if index is None or len(index) == 0:
             return
@@ -169,7 +170,7 @@ class FusedNetwork:
             rows.data_ptr(),
             rows.stride(0),
             listed,
-            _LAYOUT.used,
+            _LAYOUT.width,
             samples,
             heads.data_ptr(),
             at.HEADS,

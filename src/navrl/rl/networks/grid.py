@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from navrl.errors import ConfigError
-from navrl.rl.networks.navigation import DISTANCE, HEADS, STATE
+from navrl.navigation_observation import GOAL_DISTANCE, STATE
+from navrl.rl.networks.navigation import HEADS
 from navrl.rl.sac import TwinCritic
 
 FEATURES = 128  # that a picture comes to
@@ -40,8 +41,8 @@ class GridEncoder(nn.Module):
             nn.Linear(32 * side * side, FEATURES),
             nn.LayerNorm(FEATURES),
         )
-        scale = torch.ones(STATE)
-        scale[DISTANCE] = 0.1
+        scale = torch.ones(len(STATE))
+        scale[GOAL_DISTANCE] = 0.1
         self.register_buffer("scale", scale, persistent=False)
 
     def forward(self, observation: tuple[Tensor, Tensor]) -> Tensor:
@@ -57,7 +58,7 @@ class GridActor(nn.Module):
         super().__init__()
         self.encoder = GridEncoder(cells)
         self.trunk = nn.Sequential(
-            nn.Linear(FEATURES + STATE, width),
+            nn.Linear(FEATURES + len(STATE), width),
             nn.LayerNorm(width),
             nn.ELU(),
             nn.Linear(width, HEADS),
@@ -75,7 +76,7 @@ class GridCritic(nn.Module):
     def __init__(self, cells: int, width: int = 256) -> None:
         super().__init__()
         self.encoder = GridEncoder(cells)
-        self.values = TwinCritic(FEATURES + STATE, width)
+        self.values = TwinCritic(FEATURES + len(STATE), width)
 
     def forward(self, observation: tuple[Tensor, Tensor], action: Tensor) -> Tensor:
         """Return both values, (2, N)."""

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from navrl.errors import ConfigError, StateError
+from navrl.navigation_observation import GOAL_DISTANCE, STATE, navigation_layout
+from navrl.observation import ObservationLayout
 
-FEATURES = 10  # of an observed moving obstacle
-STATE = 8  # numbers of the drone's own state
-DISTANCE = 3  # where the state holds the horizontal distance to the goal
+INPUTS = ("lidar", "dynamic_obstacle", "state")  # parts of an observation that are read
 HEADS = 7  # alpha (3), beta (3), value
 EXTRACTORS = ("cnn", "vit")
 DISTRIBUTIONS = ("beta", "gaussian")
@@ -51,32 +51,6 @@ class NetworkSettings:
             )
 
 
-@dataclass(frozen=True)
-class RowLayout:
-    """Where the parts of an observation stand in a row: LiDAR, moving obstacles, state; what
-    follows is not read.
-    """
-
-    azimuths: int = 36
-    beams: int = 4
-    observed: int = 5
-
-    @property
-    def lidar(self) -> int:
-        """Numbers of the LiDAR image."""
-        return self.azimuths * self.beams
-
-    @property
-    def dynamic(self) -> int:
-        """Numbers of the moving obstacles."""
-        return self.observed * FEATURES
-
-    @property
-    def used(self) -> int:
-        """Numbers of a row that the network reads."""
-        return self.lidar + self.dynamic + STATE
-
-
 def _blocks(inputs: int, *widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width in widths:
@@ -89,9 +63,9 @@ class NavigationNetwork(nn.Module):
     """The original's network: three convolutions over the LiDAR image, a small one for moving
     obstacles, a trunk.
 
-    `forward(rows)` takes packed observations, (N, at least layout.used), and returns the raw heads,
-    (N, 7): three numbers for alpha, three for beta, the normalised value. With `circular` the image
-    is joined at its edge, which lies straight ahead of the drone, instead of padded with zeros.
+    `forward(rows)` takes packed observations, (N, at least layout.width), and returns the raw
+    heads, (N, 7): three numbers for alpha, three for beta, the normalised value. With `circular`
+    the image is joined at its edge, straight ahead of the drone, instead of padded with zeros.
     `distance_scale` multiplies the horizontal distance to the goal, the one input that is not of
     the order of one. With (False, 1.0) this is exactly the original.
     """
@@ -101,15 +75,15 @@ class NavigationNetwork(nn.Module):
 
     def __init__(
         self,
-        layout: RowLayout | None = None,
+        layout: ObservationLayout | None = None,
         *,
         circular: bool = False,
         distance_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        self.layout = layout or RowLayout()
+        self.layout = (layout or navigation_layout()).leading(*INPUTS)
         self.circular, self.distance_scale = circular, distance_scale
-        azimuths, beams = self.layout.azimuths, self.layout.beams
+        azimuths, beams = self.layout.shapes["lidar"][-2:]
         if azimuths < 3:
             raise ConfigError(
                 f"the network's LiDAR image has {azimuths} azimuths; expected at least 3 "
@@ -127,23 +101,22 @@ class NavigationNetwork(nn.Module):
             nn.Linear(flat, 128),
             nn.LayerNorm(128),
         )
-        self.dynamic = _blocks(self.layout.dynamic, 128, 64)
-        self.trunk = _blocks(128 + 64 + STATE, 256, 256)
+        self.dynamic = _blocks(self.layout["dynamic_obstacle"].size, 128, 64)
+        self.trunk = _blocks(128 + 64 + len(STATE), 256, 256)
         self.alpha, self.beta, self.critic = nn.Linear(256, 3), nn.Linear(256, 3), nn.Linear(256, 1)
         for head in (self.alpha, self.beta, self.critic):
             nn.init.orthogonal_(head.weight, 0.01)
             nn.init.zeros_(head.bias)
-        scale = torch.ones(STATE)
-        scale[DISTANCE] = distance_scale
+        scale = torch.ones(len(STATE))
+        scale[GOAL_DISTANCE] = distance_scale
         self.register_buffer("scale", scale, persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the raw heads, (N, 7)."""
-        layout = self.layout
-        image = rows[:, : layout.lidar].reshape(-1, 1, layout.azimuths, layout.beams)
-        dynamic = rows[:, layout.lidar : layout.lidar + layout.dynamic]
-        state = rows[:, layout.lidar + layout.dynamic : layout.used] * self.scale
-        features = self.trunk(torch.cat([self._look(image), self.dynamic(dynamic), state], 1))
+        parts = self.layout.split(rows)
+        dynamic = self.dynamic(parts["dynamic_obstacle"].flatten(1))
+        state = parts["state"] * self.scale
+        features = self.trunk(torch.cat([self._look(parts["lidar"]), dynamic, state], 1))
         return torch.cat([self.alpha(features), self.beta(features), self.critic(features)], 1)
 
     def _look(self, image: Tensor) -> Tensor:
@@ -158,7 +131,7 @@ class NavigationNetwork(nn.Module):
         return image
 
 
-def build_network(settings: NetworkSettings, layout: RowLayout) -> NavigationNetwork:
+def build_network(settings: NetworkSettings, layout: ObservationLayout) -> NavigationNetwork:
     """Return the network that the settings ask for, with random weights."""
     network: NavigationNetwork
     if settings.extractor == "vit":

@@ -7,7 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from navrl.rl.networks.navigation import NavigationNetwork, RowLayout
+from navrl.observation import ObservationLayout
+from navrl.rl.networks.navigation import NavigationNetwork
 
 PATCH = 3  # azimuths of a token; all beams belong to it
 WIDTH, LAYERS, ATTENDING = 64, 2, 4
@@ -21,9 +22,11 @@ class TransformerNetwork(NavigationNetwork):
     the trunk sees.
     """
 
-    def __init__(self, layout: RowLayout | None = None, *, distance_scale: float = 1.0) -> None:
+    def __init__(
+        self, layout: ObservationLayout | None = None, *, distance_scale: float = 1.0
+    ) -> None:
         super().__init__(layout, distance_scale=distance_scale)
-        azimuths, beams = self.layout.azimuths, self.layout.beams
+        azimuths, beams = self.layout.shapes["lidar"][-2:]
         self.patch = PATCH if azimuths % PATCH == 0 else 1
         self.lidar = nn.Sequential()  # the convolutions are not needed
         self.tokens = nn.Linear(self.patch * beams, WIDTH)

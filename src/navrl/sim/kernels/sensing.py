@@ -6,6 +6,7 @@ import math
 
 from numba import float32, int64
 
+from navrl.navigation_observation import OBSTACLE
 from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, normal, uniform
 from navrl.sim.kernels.layout import (
     ATTITUDE,
@@ -40,7 +41,7 @@ from navrl.sim.worlds.terrain import ARENA
 from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit
 
 TALL, SHORT = 5.0, 1.0  # m, heights of the moving cylinders and boxes
-FEATURES = 10  # of an observed moving obstacle
+FEATURES = len(OBSTACLE)  # numbers of an observed moving obstacle
 NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then numbers
 
 

@@ -15,8 +15,9 @@ from navrl.config import ALGORITHMS, Config
 from navrl.errors import ConfigError
 from navrl.evaluate import INTERFACE
 from navrl.models import KIND, load_model
-from navrl.rl.networks.navigation import NetworkSettings, RowLayout, build_network, from_upstream
+from navrl.rl.networks.navigation import NetworkSettings, build_network, from_upstream
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import observation_layout
 
 __all__ = ["Weights", "check_weights", "fitted_config", "read_weights"]
 
@@ -101,10 +102,8 @@ def fitted_config(
 
 def check_weights(config: Config, weights: Weights, subject: str) -> None:
     """Raise a ConfigError that names the first weight that does not fit the settings."""
-    sensor = config.sensor
-    layout = RowLayout(round(360 / sensor.lidar_hres), sensor.lidar_vbeams, config.env.num_observed)
     with torch.random.fork_rng(devices=[]):
-        own = build_network(config.network, layout).state_dict()
+        own = build_network(config.network, observation_layout(config.task)).state_dict()
     advice = f"check network.* and {', '.join(SHAPES)}"
     for kind, names in (
         ("lacks", own.keys() - weights.parameters),
