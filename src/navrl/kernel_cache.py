@@ -65,6 +65,7 @@ SOURCES = (
     "io/container/codecs/*.py",
     "io/container/numba_memory.py",
     "io/replay/*.py",
+    "deploy/shield_kernel.py",
 )
 # numba's settings that change the code it generates; those of the processor are part of the target.
 SETTINGS = (

@@ -18,6 +18,7 @@ from navrl.errors import ActionError, ConfigError, StateError, shown
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.kernels import step_kernel
 from navrl.sim.kernels.layout import (
+    ACTIVE,
     ARRAYS,
     ATTITUDE,
     COUNTERS,
@@ -256,6 +257,11 @@ class NavigationEnv:
     def world(self) -> Tensor:
         """The world of each drone, a copy, (N,)."""
         return torch.from_numpy(self._arrays["counters"][:, WORLD].astype(np.int64))
+
+    @property
+    def flying(self) -> Tensor:
+        """Which drones are in an episode, (N,); without `auto_reset` an ended one is not."""
+        return torch.from_numpy(self._blocks(ACTIVE, 1)[:, 0] > 0)
 
     def obstacles(self, world: int) -> dict[str, Tensor]:
         """Return where the moving obstacles of a world are now: position and velocity (D, 3), width

@@ -1,0 +1,254 @@
+"""A shield between a policy and the motors: the nearest velocity that meets nothing it can see.
+
+    shield = Shield()
+    result = shield(desired, position=position, velocity=velocity, lidar=ranges, bearing=bearing,
+                    obstacles=tracks)
+    send(result.velocity)           # result.intervened, result.reason
+
+The same code runs in simulation, in training and on a robot. It assumes that obstacles keep their
+velocity and that the robot answers after a fixed lag; both are approximations, so it prevents most
+collisions, not all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from navrl.deploy import shield_kernel
+from navrl.deploy.shield_kernel import Limits
+from navrl.errors import ActionError, ConfigError
+
+# By the numbers in `ShieldResult.reason`.
+REASONS = (
+    "clean",
+    "static obstacle",
+    "moving obstacle",
+    "height limit",
+    "no clean velocity",
+    "invalid input",
+)
+NO_CLEAN_VELOCITY, INVALID = shield_kernel.NO_CLEAN_VELOCITY, shield_kernel.INVALID
+DIRECTIONS = 24  # of the sampled commands, in the horizontal plane
+SPEEDS = (0.25, 0.5, 0.75, 1.0)  # of the limit
+CLIMBS = (0.0, -0.2, 0.2, -0.5, 0.5)  # of the limit, added to the desired climb
+TALL = 1.0  # m: a higher obstacle is passed beside, never above or below
+CHANGED = 1e-6  # m/s: less is rounding
+
+
+@dataclass(frozen=True)
+class ShieldSettings:
+    """What the shield keeps away from, and how far it looks ahead."""
+
+    speed_limit: float = 2.0  # m/s on each axis
+    acceleration_limit: float = math.inf  # m/s^2, as an average over the lag
+    lag: float = 0.45  # s from a command until the robot flies it
+    static_radius: float = 0.34  # m kept free around the robot at rest ...
+    static_growth: float = 0.055  # ... and more by this many m for each m/s of the command
+    static_horizon: float = 1.6  # s
+    moving_margin: float = 0.5  # m around moving obstacles
+    moving_horizon: float = 2.0  # s
+    lowest: float = 0.35  # m above the ground
+    highest: float = 3.8  # m above the ground
+    height_horizon: float = 0.4  # s
+    lidar_range: float = 4.0  # m; a ray of this length has hit nothing
+    elevations: tuple[float, ...] = (-10.0, 0.0, 10.0, 20.0)  # degrees, of the LiDAR's beams
+    ground: float = 0.08  # m above the ground: hits below are the ground itself
+    slowing: float = 2.0  # how much more a loss of speed costs than a detour of the same size
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if part.name == "elevations":
+                if not value or any(not -90 < angle < 90 for angle in value):
+                    raise ConfigError(
+                        f"elevations are {value!r}; expected degrees between -90 and 90"
+                    )
+            elif not value >= 0 or (value == math.inf and part.name != "acceleration_limit"):
+                raise ConfigError(f"{part.name} is {value!r}; expected a number of at least 0")
+        if self.speed_limit <= 0 or self.lowest >= self.highest:
+            raise ConfigError(
+                f"speed_limit is {self.speed_limit}, heights are {self.lowest} to {self.highest}; "
+                "expected a speed above 0 and lowest below highest"
+            )
+
+    def limits(self) -> Limits:
+        """Return the settings as the kernel reads them."""
+        change = self.acceleration_limit * self.lag if self.lag > 0 else math.inf
+        return Limits(
+            float(self.speed_limit),
+            float(change),
+            float(self.lag),
+            float(self.static_radius),
+            float(self.static_growth),
+            float(self.static_horizon),
+            float(self.moving_margin),
+            float(self.moving_horizon),
+            float(self.lowest),
+            float(self.highest),
+            float(self.height_horizon),
+            float(self.lidar_range),
+            float(self.ground),
+            float(self.slowing),
+        )
+
+
+@dataclass(frozen=True)
+class ShieldResult:
+    """What the shield made of a batch of commands."""
+
+    velocity: NDArray[np.float64]  # (N, 3) m/s, within the limits
+    intervened: NDArray[np.bool_]  # (N,) whether the command was changed
+    reason: NDArray[np.int64]  # (N,) a number of `REASONS`
+
+    def reasons(self) -> list[str]:
+        """Return why each command was changed, in words."""
+        return [REASONS[number] for number in self.reason]
+
+
+@dataclass
+class ShieldCounts:
+    """How often the shield was asked, and how often it changed a command, by reason."""
+
+    decisions: int = 0
+    interventions: int = 0
+    reasons: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS[1:], 0))
+
+    def add(self, result: ShieldResult, where: NDArray[np.bool_] | None = None) -> None:
+        """Count a batch, or the robots of it that `where` marks."""
+        chosen = np.ones(len(result.reason), bool) if where is None else where
+        self.decisions += int(chosen.sum())
+        self.interventions += int((result.intervened & chosen).sum())
+        for number, name in enumerate(REASONS[1:], 1):
+            self.reasons[name] += int(((result.reason == number) & chosen).sum())
+
+
+class Shield:
+    """Replaces velocity commands that would hit something by the nearest ones that would not.
+
+    Of 485 sampled commands and the desired one, it takes the nearest to the desired one that has
+    no contact within the horizons. Where there is none, it takes the one whose first contact is
+    latest, and says so. Input that is not finite, or older than `max_age`, stops the robot.
+    """
+
+    def __init__(self, settings: ShieldSettings | None = None, *, max_age: float = 0.5) -> None:
+        self.settings = settings or ShieldSettings()
+        self.settings.check()
+        self.max_age = max_age  # s
+        self.counts = ShieldCounts()
+        self._limits = self.settings.limits()
+        angles = np.radians(np.asarray(self.settings.elevations, float))
+        self._sines, self._cosines = np.sin(angles), np.cos(angles)
+        self._candidates = _candidates(self.settings.speed_limit)
+
+    def __call__(
+        self,
+        desired: ArrayLike | Tensor,
+        *,
+        position: ArrayLike | Tensor,
+        velocity: ArrayLike | Tensor,
+        lidar: ArrayLike | Tensor,
+        bearing: ArrayLike | Tensor = 0.0,
+        obstacles: ArrayLike | Tensor | None = None,
+        goal: ArrayLike | Tensor | None = None,
+        age: float = 0.0,
+    ) -> ShieldResult:
+        """Return the commands to send.
+
+        Args:
+            desired: (N, 3) or (3,) velocity commands in m/s, world frame like everything here.
+            position: of the robots; z is the height above the ground.
+            velocity: of the robots.
+            lidar: (N, azimuths, beams) ranges in metres, azimuths counter-clockwise from `bearing`.
+            bearing: (N,) or one angle in radians, of the first azimuth in the world.
+            obstacles: (N, K, 8) x, y, z, vx, vy, vz, width, height of moving obstacles; a width of
+                0 or less is an empty slot.
+            goal: what lies beyond it is not flown to, so it does not count.
+            age: s since the inputs were measured.
+
+        Raises:
+            ActionError: a shape does not fit.
+        """
+        wanted = _rows("desired", desired, 3)
+        number = len(wanted)
+        place, own = _rows("position", position, 3, number), _rows("velocity", velocity, 3, number)
+        ranges = self._ranges(lidar, number)
+        tracks = _tracks(obstacles, number)
+        angles = np.broadcast_to(np.asarray(bearing, float), (number,))
+        distance = np.full(number, np.inf)
+        if goal is not None:
+            distance = np.linalg.norm(_rows("goal", goal, 3, number) - place, axis=1)
+            distance = np.where(np.isfinite(distance), distance, np.inf)
+        velocities, reason = np.zeros((number, 3)), np.zeros(number, np.int64)
+        if not 0 <= age <= self.max_age:
+            reason[:] = INVALID
+        else:
+            shield_kernel.filter_velocities(
+                self._limits,
+                wanted,
+                place,
+                own,
+                np.ascontiguousarray(angles),
+                ranges,
+                tracks,
+                distance,
+                self._sines,
+                self._cosines,
+                self._candidates,
+                TALL,
+                velocities,
+                reason,
+            )
+        differs = np.abs(velocities - wanted) > CHANGED
+        return ShieldResult(velocities, differs.any(1) | (reason == INVALID), reason)
+
+    def _ranges(self, lidar: ArrayLike | Tensor, number: int) -> NDArray[np.float64]:
+        beams = len(self.settings.elevations)
+        ranges = np.ascontiguousarray(np.asarray(lidar, float))
+        if ranges.ndim == 2 and number == 1:
+            ranges = ranges[None]
+        if ranges.ndim != 3 or ranges.shape[0] != number or ranges.shape[2] != beams:
+            raise ActionError(
+                f"lidar has the shape {ranges.shape}; expected ({number}, azimuths, {beams}): a "
+                "range in metres for each azimuth and each of the shield's elevations"
+            )
+        return ranges
+
+
+def _candidates(limit: float) -> NDArray[np.float64]:
+    """Return the sampled commands, (C, 3): horizontal velocities, and a change of the climb."""
+    horizontal = [(0.0, 0.0)] + [
+        (speed * limit * math.cos(angle), speed * limit * math.sin(angle))
+        for speed in SPEEDS
+        for angle in np.arange(DIRECTIONS) * 2 * math.pi / DIRECTIONS
+    ]
+    return np.array([(x, y, climb * limit) for climb in CLIMBS for x, y in horizontal])
+
+
+def _rows(
+    name: str, value: ArrayLike | Tensor, columns: int, number: int | None = None
+) -> NDArray[np.float64]:
+    rows = np.atleast_2d(np.asarray(value, float))
+    if number is not None and rows.shape == (1, columns):
+        rows = np.broadcast_to(rows, (number, columns))
+    if rows.ndim != 2 or rows.shape[1] != columns or len(rows) != (number or len(rows)):
+        wanted = f"({number or 'N'}, {columns})"
+        raise ActionError(f"{name} has the shape {np.shape(value)}; expected {wanted}")
+    return np.ascontiguousarray(rows)
+
+
+def _tracks(obstacles: ArrayLike | Tensor | None, number: int) -> NDArray[np.float64]:
+    tracks = np.zeros((number, 0, 8)) if obstacles is None else np.asarray(obstacles, float)
+    if tracks.ndim == 2 and number == 1:
+        tracks = tracks[None]
+    if tracks.ndim != 3 or tracks.shape[0] != number or tracks.shape[2] != 8:
+        raise ActionError(
+            f"obstacles have the shape {tracks.shape}; expected ({number}, K, 8): x, y, z, vx, vy, "
+            "vz, width and height of each"
+        )
+    return np.ascontiguousarray(tracks)

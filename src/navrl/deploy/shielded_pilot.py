@@ -1,0 +1,88 @@
+"""A policy behind a shield, flown in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from navrl.deploy.shield import Shield, ShieldSettings
+from navrl.sim.env import NavigationEnv
+
+Act = Callable[[dict[str, Tensor]], Tensor]
+FLOATING_HEIGHT, TALL_HEIGHT = 1.0, 5.0  # m
+
+
+class ShieldedPilot:
+    """Flies an environment by a policy whose commands pass a shield first.
+
+    The shield is given what a robot has: the scan, the observed tracks, its own velocity and
+    height, all with the noise and delay of the environment's sensors. `shield.counts` has how often
+    it intervened in the flights that were still under way.
+    """
+
+    def __init__(self, act: Act, env: NavigationEnv, shield: Shield | None = None) -> None:
+        self.act, self.env = act, env
+        self.shield = shield or Shield(settings_for(env))
+
+    def __call__(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the commands that the shield lets pass, in the goal frame, (N, 3) in m/s."""
+        forward = self.env.forward
+        bearing = self.env.yaw - torch.atan2(forward[:, 1], forward[:, 0])
+        state = observation["state"].double().numpy()
+        height = self.env.position[:, 2].double().numpy()
+        place = np.zeros((len(state), 3))
+        place[:, 2] = height
+        result = self.shield(
+            self.act(observation),
+            position=place,
+            velocity=state[:, 5:8],
+            lidar=self.shield.settings.lidar_range - observation["lidar"][:, 0].double().numpy(),
+            bearing=bearing.double().numpy(),
+            obstacles=tracks_of(observation["dynamic_obstacle"][:, 0].double().numpy(), height),
+            goal=_goals(state, place),
+        )
+        self.shield.counts.add(result, self.env.flying.numpy())
+        return torch.from_numpy(result.velocity.astype(np.float32))
+
+
+def settings_for(env: NavigationEnv) -> ShieldSettings:
+    """Return the shield's settings that fit an environment's LiDAR and limits."""
+    sensor = env.settings.sensor
+    elevations = np.linspace(*sensor.lidar_vfov, sensor.lidar_vbeams)
+    return ShieldSettings(
+        speed_limit=env.settings.env.action_limit,
+        lidar_range=sensor.lidar_range,
+        elevations=tuple(float(angle) for angle in elevations),
+    )
+
+
+def tracks_of(rows: NDArray[np.float64], height: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return tracks, (N, K, 8), in the goal frame around the drones, from observed rows (N, K, 10).
+
+    Rows: direction (3), horizontal distance, vertical offset, velocity (3), width and height code.
+    """
+    tracks = np.zeros((*rows.shape[:2], 8))
+    horizontal = rows[..., 3]
+    flat = np.maximum(np.hypot(rows[..., 0], rows[..., 1]), 1e-9)
+    tracks[..., 0] = rows[..., 0] / flat * horizontal
+    tracks[..., 1] = rows[..., 1] / flat * horizontal
+    tracks[..., 2] = rows[..., 4] + height[:, None]
+    tracks[..., 3:6] = rows[..., 5:8]
+    seen = np.abs(rows).sum(-1) > 0
+    tracks[..., 6] = np.where(seen, (rows[..., 8] + 1) / 4, 0.0)
+    tracks[..., 7] = np.where(rows[..., 9] > 0.5, FLOATING_HEIGHT, TALL_HEIGHT)
+    return tracks
+
+
+def _goals(state: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the goals in the goal frame around the drones."""
+    flat = np.maximum(np.hypot(state[:, 0], state[:, 1]), 1e-9)
+    goals = place.copy()
+    goals[:, 0] += state[:, 0] / flat * state[:, 3]
+    goals[:, 1] += state[:, 1] / flat * state[:, 3]
+    goals[:, 2] += state[:, 4]
+    return goals
