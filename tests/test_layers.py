@@ -26,7 +26,7 @@ BOTTOM = {
 }
 ISLANDS = {"io", "sim", "rl"}
 MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "models", "tracking"}
-UPPER = {"benchmark", "environments", "train", "evaluate", "testing", "view"}
+UPPER = {"benchmark", "deploy", "environments", "train", "evaluate", "testing", "view"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
