@@ -52,7 +52,8 @@ class ShieldedPilot:
 def settings_for(env: NavigationEnv) -> ShieldSettings:
     """Return the shield's settings that fit an environment's LiDAR and limits."""
     sensor = env.settings.sensor
-    elevations = np.linspace(*sensor.lidar_vfov, sensor.lidar_vbeams)
+    low, high = sensor.lidar_vfov
+    elevations = np.linspace(low, high, sensor.lidar_vbeams)
     return ShieldSettings(
         speed_limit=env.settings.env.action_limit,
         lidar_range=sensor.lidar_range,
