@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.evaluate.recording import Recording
+from navrl.view.words import obstacles_in_words
 
 __all__ = ["decode", "encode", "payload_of"]
 
@@ -73,6 +74,7 @@ def payload_of(recording: Recording) -> dict[str, Any]:
         "scenario": recording.scenario,
         "policy": recording.policy,
         "world": recording.world,
+        "obstacles": obstacles_in_words(recording),
         "unit": unit,
         "secondsPerFrame": recording.seconds_per_frame,
         "lidar": _lidar(recording),

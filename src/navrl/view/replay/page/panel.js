@@ -32,12 +32,11 @@ function listOrder(scene) {
 
 function showAbout(scene) {
   const reached = scene.flights.filter((flight) => flight.outcome === "success_100").length;
-  const count = scene.flights.length, moving = scene.size.length;
+  const count = scene.flights.length;
   byId("title").textContent = `${count} ${count === 1 ? "flight" : "flights"} of ${scene.policy}`;
-  const among = moving ? ` and ${moving} moving ones` : "";
   const share = count ? ` (${((100 * reached) / count).toFixed(0)} %)` : "";
   byId("summary").textContent =
-    `Scenario ${scene.scenario}: every drone flies to its own goal among fixed obstacles${among}. ` +
+    `Scenario ${scene.scenario}: every drone flies to its own goal among ${scene.obstacles}. ` +
     `${reached} of ${count} reached it${share}. Pick a flight on the right to follow it.`;
 }
 
