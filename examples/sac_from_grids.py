@@ -75,7 +75,7 @@ def main() -> None:
     ) < 60 * arguments.minutes and frames < arguments.transitions:
         noise = torch.randn(arguments.drones, 3, generator=random)
         with torch.no_grad():
-            action, _ = gaussian.sample(applied.forward((grid, state)), noise)
+            action, _ = gaussian.sample(applied.infer((grid, state)), noise)
         step = env.step(to_velocity(action, task.env.action_limit))
         next_state, next_grid, done = step.observation["state"].clone(), grids.observe(), step.done
         memory.extend(

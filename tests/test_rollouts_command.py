@@ -26,7 +26,7 @@ from navrl.tracking.tracker import Tracking
 from navrl.train.display import PlainDisplay
 from navrl.train.distributed.team import Team
 from navrl.train.loop import Ending, Order, lead
-from navrl.train.ppo_trainer import Trainer
+from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.resume.continued_run import continued_config
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving import batches as train_rollouts
@@ -116,7 +116,7 @@ def test_a_training_leaves_its_last_rollouts(storage):
 
 def test_what_is_kept_is_what_was_flown(storage):
     config = load_config([*SMALL])
-    trainer = Trainer(config, Team())
+    trainer = PPOTrainer(config, Team())
     for _ in range(2):
         batch = trainer.collect()
         kept = train_rollouts.rollout_data(batch, trainer.env.layout)
@@ -198,7 +198,7 @@ def test_the_time_of_keeping_is_watched(run):
 
 def test_a_rollout_that_cannot_be_kept_warns_and_training_goes_on(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    trainer = Trainer(load_config([*SMALL]), Team())
+    trainer = PPOTrainer(load_config([*SMALL]), Team())
     storage = RolloutStorage(tmp_path / "file", time_first=True, on_error="warn")
     train_rollouts.keep_rollout(storage, trainer, trainer.collect(), 1)
     with pytest.warns(RuntimeWarning, match="not saved"):
@@ -260,7 +260,7 @@ def test_the_flight_is_where_the_simulator_says_it_was():
     """The place seen from the goal, rebuilt from the observed state, has the true distance to the
     goal.
     """
-    trainer = Trainer(load_config([*SMALL]), Team())
+    trainer = PPOTrainer(load_config([*SMALL]), Team())
     from navrl.view.rollouts import _from_goal
 
     state = trainer.env.observe()["state"].numpy()

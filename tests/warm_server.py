@@ -38,14 +38,14 @@ def warm_up(overrides: list[str]) -> None:
     from navrl.train import display, loop, resume  # noqa: F401
     from navrl.train.compile_kernels import compile_kernels
     from navrl.train.distributed.team import Team
-    from navrl.train.ppo_trainer import Trainer
+    from navrl.train.ppo_trainer import PPOTrainer
 
     torch.set_flush_denormal(True)
     compile_kernels(load_config(overrides))
-    trainer = Trainer(load_config(overrides), Team())
+    trainer = PPOTrainer(load_config(overrides), Team())
     trainer.learn(trainer.collect())
     trainer.evaluate()
-    *_, env = trainer._interim._environments.values()
+    *_, env = trainer._evaluation._environments.values()
     recording = fly(env, lambda observation: torch.zeros(env.num_envs, 3), recorded=1).recording
     with tempfile.TemporaryDirectory() as folder:
         draw_flights(Path(folder), recording, animation=False)

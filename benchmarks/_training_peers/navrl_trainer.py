@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from _training_peers.task import Task
 from navrl.config import Config, load_config
 from navrl.train.distributed.team import Team, assemble
-from navrl.train.ppo_trainer import Trainer
+from navrl.train.ppo_trainer import PPOTrainer
 
 
 def configuration(task: Task) -> Config:
@@ -51,7 +51,7 @@ def configuration(task: Task) -> Config:
 
 def follow(team: Team, task: Task) -> None:
     """Iterate whenever the leader does; what waits in between sleeps in a receive."""
-    trainer = Trainer(configuration(task), team)
+    trainer = PPOTrainer(configuration(task), team)
     while team.share(None):
         trainer.learn(trainer.collect())
 
@@ -62,7 +62,7 @@ class Leader:
     def __init__(self, task: Task) -> None:
         self.held = ExitStack()  # the team lasts as long as this does
         self.team = self.held.enter_context(assemble(task.threads, follow, task))
-        self.trainer = Trainer(configuration(task), self.team)
+        self.trainer = PPOTrainer(configuration(task), self.team)
 
     def iterate(self) -> tuple[float, float]:
         self.team.share(True)

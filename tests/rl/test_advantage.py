@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from navrl.rl.advantage import advantages
+from navrl.rl.advantage import gae
 
 
-def plain_advantages(reward, value, ended, cut_value, gamma, decay):
+def plain_advantages(reward, value, done, truncated_value, gamma, gae_lambda):
     """Sum the discounted errors of every later step of the same episode, one by one."""
     steps, drones = reward.shape
     result = torch.zeros(steps, drones, dtype=torch.float64)
@@ -17,11 +17,11 @@ def plain_advantages(reward, value, ended, cut_value, gamma, decay):
         for start in range(steps):
             weight = 1.0
             for t in range(start, steps):
-                over = bool(ended[t, drone])
-                following = cut_value[t, drone] if over else value[t + 1, drone]
+                over = bool(done[t, drone])
+                following = truncated_value[t, drone] if over else value[t + 1, drone]
                 error = reward[t, drone] + gamma * following - value[t, drone]
                 result[start, drone] += weight * float(error)
-                weight *= gamma * decay
+                weight *= gamma * gae_lambda
                 if over:
                     break
     return result
@@ -31,30 +31,38 @@ def plain_advantages(reward, value, ended, cut_value, gamma, decay):
     seed=st.integers(0, 2**31),
     steps=st.integers(1, 12),
     gamma=st.floats(0, 1),
-    decay=st.floats(0, 1),
+    gae_lambda=st.floats(0, 1),
 )
-def test_advantages_are_the_discounted_errors_of_the_rest_of_the_episode(seed, steps, gamma, decay):
+def test_advantages_are_the_discounted_errors_of_the_rest_of_the_episode(
+    seed, steps, gamma, gae_lambda
+):
     generator = torch.Generator().manual_seed(seed)
     reward = torch.randn(steps, 3, generator=generator, dtype=torch.float64)
     value = torch.randn(steps + 1, 3, generator=generator, dtype=torch.float64)
-    ended = (torch.rand(steps, 3, generator=generator) < 0.3).double()
-    cut = (torch.rand(steps, 3, generator=generator) < 0.5).double() * ended
-    cut_value = cut * torch.randn(steps, 3, generator=generator, dtype=torch.float64)
-    expected = plain_advantages(reward, value, ended, cut_value, gamma, decay)
-    torch.testing.assert_close(advantages(reward, value, ended, cut_value, gamma, decay), expected)
+    done = (torch.rand(steps, 3, generator=generator) < 0.3).double()
+    cut = (torch.rand(steps, 3, generator=generator) < 0.5).double() * done
+    truncated_value = cut * torch.randn(steps, 3, generator=generator, dtype=torch.float64)
+    expected = plain_advantages(reward, value, done, truncated_value, gamma, gae_lambda)
+    torch.testing.assert_close(
+        gae(reward, value, done, truncated_value, gamma, gae_lambda), expected
+    )
 
 
 def test_nothing_of_the_next_episode_leaks_into_the_last_one():
     reward, value = torch.zeros(4, 1), torch.zeros(5, 1)
-    ended = torch.tensor([[0.0], [1.0], [0.0], [0.0]])
-    quiet = advantages(reward, value, ended, torch.zeros(4, 1), 0.99, 0.95)
+    done = torch.tensor([[0.0], [1.0], [0.0], [0.0]])
+    quiet = gae(reward, value, done, torch.zeros(4, 1), 0.99, 0.95)
     reward[2:], value[2:] = 100.0, -50.0
-    loud = advantages(reward, value, ended, torch.zeros(4, 1), 0.99, 0.95)
+    loud = gae(reward, value, done, torch.zeros(4, 1), 0.99, 0.95)
     assert torch.equal(quiet[:2], loud[:2])
     assert not torch.equal(quiet[2:], loud[2:])
 
 
 def test_a_time_out_is_worth_what_the_last_observation_promised():
-    reward, value, cut_value = torch.ones(1, 1), torch.tensor([[2.0], [7.0]]), torch.tensor([[5.0]])
-    result = advantages(reward, value, torch.ones(1, 1), cut_value, 0.5, 0.9)
+    reward, value, truncated_value = (
+        torch.ones(1, 1),
+        torch.tensor([[2.0], [7.0]]),
+        torch.tensor([[5.0]]),
+    )
+    result = gae(reward, value, torch.ones(1, 1), truncated_value, 0.5, 0.9)
     assert result.item() == 1 + 0.5 * 5 - 2

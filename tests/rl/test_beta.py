@@ -22,7 +22,7 @@ def test_density_and_entropy_are_those_of_a_beta(heads):
     action = torch.rand(
         500, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     ).clamp(1e-3, 1 - 1e-3)
-    density, entropy = beta.log_density_and_entropy(heads, action)
+    density, entropy = beta.log_prob_and_entropy(heads, action)
     torch.testing.assert_close(density, peer(heads).log_prob(action))
     torch.testing.assert_close(entropy, peer(heads).entropy())
 

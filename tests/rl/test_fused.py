@@ -86,7 +86,7 @@ def test_forward_and_gradients_are_those_of_the_module(network, number, indexed)
     heads = fused(rows if indexed else chosen, index)
     expected = exact(chosen.double())
     assert float((heads - expected).detach().abs().max() / expected.detach().abs().max()) < 5e-6
-    assert torch.equal(fused.forward(rows if indexed else chosen, index), heads)
+    assert torch.equal(fused.infer(rows if indexed else chosen, index), heads)
 
     weights[near_a_kink(exact, chosen.double())] = 0
     found = gradients_of(network, heads, weights)
@@ -116,7 +116,7 @@ def test_zero_and_large_inputs(network, make):
     exact = copy.deepcopy(network).double()
     expected = exact(rows.double())
     assert (
-        float((fused.forward(rows) - expected.detach()).abs().max() / expected.detach().abs().max())
+        float((fused.infer(rows) - expected.detach()).abs().max() / expected.detach().abs().max())
         < 1e-5
     )
     found = gradients_of(network, fused(rows), weights)
@@ -127,15 +127,15 @@ def test_zero_and_large_inputs(network, make):
 def test_rows_need_not_be_contiguous(network):
     wide = torch.cat([make_rows(40), torch.full((40, 33), torch.nan)], 1)
     fused = FusedNetwork(network, threads=1)
-    assert torch.equal(fused.forward(wide[::2, :208]), fused.forward(wide[::2, :208].contiguous()))
-    assert torch.equal(fused.forward(wide[:, :202]), fused.forward(wide[:, :202].contiguous()))
+    assert torch.equal(fused.infer(wide[::2, :208]), fused.infer(wide[::2, :208].contiguous()))
+    assert torch.equal(fused.infer(wide[:, :202]), fused.infer(wide[:, :202].contiguous()))
 
 
 def test_a_sample_does_not_depend_on_its_neighbours(network):
     rows, fused = make_rows(300), FusedNetwork(network, threads=1)
-    whole = fused.forward(rows)
-    assert torch.equal(whole[17:18], fused.forward(rows[17:18]))
-    assert torch.equal(whole[100:], fused.forward(rows[100:]))
+    whole = fused.infer(rows)
+    assert torch.equal(whole[17:18], fused.infer(rows[17:18]))
+    assert torch.equal(whole[100:], fused.infer(rows[100:]))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -152,10 +152,10 @@ def test_the_same_input_gives_the_same_bits(network, threads):
 def test_threads_change_nothing_but_rounding(network):
     rows, weights = make_rows(250), torch.randn(250, 7)
     one, three = FusedNetwork(network, threads=1), FusedNetwork(network, threads=3)
-    assert torch.equal(one.forward(rows), three.forward(rows))
+    assert torch.equal(one.infer(rows), three.infer(rows))
     expected = gradients_of(network, one(rows), weights)
     assert distance(network, gradients_of(network, three(rows), weights), expected)[0] < 1e-5
-    assert three.forward(rows[:5]).shape == (5, 7)
+    assert three.infer(rows[:5]).shape == (5, 7)
 
 
 def test_two_passes_may_be_open_at_once(network):
@@ -163,7 +163,7 @@ def test_two_passes_may_be_open_at_once(network):
     expected = gradients_of(network, fused(rows), weights)
     first = fused(rows)
     second = fused(make_rows(60, seed=5))
-    fused.forward(make_rows(60, seed=6))
+    fused.infer(make_rows(60, seed=6))
     gradients_of(network, second, weights)
     assert all(
         torch.equal(a, b)
@@ -181,9 +181,9 @@ def test_going_back_twice_is_refused(network):
 def test_parameters_are_read_anew_and_gradients_are_accumulated():
     network, rows = make_network(), make_rows(30)
     fused = FusedNetwork(network, threads=1)
-    before = fused.forward(rows)
+    before = fused.infer(rows)
     network.critic.bias.data.add_(1.0)
-    assert torch.allclose(fused.forward(rows)[:, 6], before[:, 6] + 1)
+    assert torch.allclose(fused.infer(rows)[:, 6], before[:, 6] + 1)
     fused(rows).sum().backward()
     once = network.trunk[0].weight.grad.clone()
     fused(rows).sum().backward()
@@ -192,7 +192,7 @@ def test_parameters_are_read_anew_and_gradients_are_accumulated():
 
 def test_no_rows_give_no_heads_and_no_gradient(network):
     fused = FusedNetwork(network, threads=1)
-    assert fused.forward(make_rows(0)).shape == (0, 7)
+    assert fused.infer(make_rows(0)).shape == (0, 7)
     network.zero_grad()
     fused(make_rows(4), torch.zeros(0, dtype=torch.int64)).sum().backward()
     assert all(not parameter.grad.any() for parameter in network.parameters())
@@ -208,12 +208,12 @@ def test_what_it_does_not_support_it_says():
     assert not supports(NavigationNetwork(navigation_layout(azimuths=40)), torch.zeros(4, 300))
     assert not supports(torch.nn.Linear(208, 7), rows)
     with pytest.raises(StateError, match="at least 202"):
-        FusedNetwork(network).forward(rows[:, :100])
+        FusedNetwork(network).infer(rows[:, :100])
 
 
 def test_an_index_outside_the_rows_is_refused(network):
     fused, rows = FusedNetwork(network, threads=1), make_rows(4)
     with pytest.raises(StateError, match="index goes from 0 to 4"):
-        fused.forward(rows, torch.tensor([0, 4]))
+        fused.infer(rows, torch.tensor([0, 4]))
     with pytest.raises(StateError, match="expected int64"):
-        fused.forward(rows, torch.tensor([0, 1], dtype=torch.int32))
+        fused.infer(rows, torch.tensor([0, 1], dtype=torch.int32))

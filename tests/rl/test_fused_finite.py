@@ -43,15 +43,15 @@ def spoil(network, name, value):
 def test_a_bad_weight_makes_every_head_and_gradient_nan_until_it_is_healed(name, bad):
     network, rows = make_network(), make_rows(20)
     network_fused = FusedNetwork(network, threads=1)
-    good = network_fused.forward(rows)
+    good = network_fused.infer(rows)
     heal = spoil(network, name, bad)
-    assert network_fused.forward(rows).isnan().all()
+    assert network_fused.infer(rows).isnan().all()
     heads = network_fused(rows)
     assert heads.isnan().all()
     heads.nan_to_num().sum().backward()
     assert all(parameter.grad.isnan().all() for parameter in network.parameters())
     heal()
-    assert torch.equal(network_fused.forward(rows), good)
+    assert torch.equal(network_fused.infer(rows), good)
     assert torch.equal(network_fused(rows), good)
 
 
@@ -63,7 +63,7 @@ def test_the_kernels_alone_pass_nan_on_as_the_module_does(name, circular, monkey
     spoil(network, name, float("nan"))
     with torch.no_grad():
         expected = network(rows).isnan()
-    assert torch.equal(FusedNetwork(network, threads=1).forward(rows).isnan(), expected)
+    assert torch.equal(FusedNetwork(network, threads=1).infer(rows).isnan(), expected)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_weights_so_large_that_sums_overflow_give_nan_where_the_module_does(laye
         dict(network.named_parameters())[layer].mul_(3e38)
         dict(network.named_parameters())[layer].clamp_(-3e38, 3e38)
         expected = network(rows)
-    heads = FusedNetwork(network, threads=1).forward(rows)
+    heads = FusedNetwork(network, threads=1).infer(rows)
     assert heads[expected.isnan()].isnan().all()
 
 
@@ -86,16 +86,16 @@ def test_weights_so_large_that_sums_overflow_give_nan_where_the_module_does(laye
 def test_a_bad_observation_has_heads_of_nan_and_the_others_keep_theirs(column, bad, indexed):
     network_fused, rows = FusedNetwork(make_network(), threads=1), make_rows(30)
     index = torch.arange(29, -1, -1) if indexed else None
-    good = network_fused.forward(rows, index)
+    good = network_fused.infer(rows, index)
     spoiled = rows.clone()
     spoiled[7, column] = bad
-    heads = network_fused.forward(spoiled, index)
+    heads = network_fused.infer(spoiled, index)
     place = 22 if indexed else 7
     others = torch.arange(30) != place
     assert heads[place].isnan().all()
     assert torch.equal(heads[others], good[others])
     assert torch.equal(network_fused(spoiled, index)[others], good[others])
-    assert torch.equal(network_fused.forward(rows, index), good)  # nothing is left in the buffers
+    assert torch.equal(network_fused.infer(rows, index), good)  # nothing is left in the buffers
 
 
 def test_after_a_bad_observation_gradients_are_nan_once_and_then_as_before():

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from navrl.rl.accelerate import PlainNetwork, accelerate
-from navrl.rl.advantage import advantages
+from navrl.rl.advantage import gae
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.distributions import beta
 from navrl.rl.networks.navigation import NavigationNetwork
@@ -41,15 +41,15 @@ def make_rollout(seed=0, steps=6, drones=20, width=WIDTH):
     def normal(*shape):
         return torch.randn(*shape, generator=generator)
 
-    ended = (torch.rand(steps, drones, generator=generator) < 0.1).float()
+    done = (torch.rand(steps, drones, generator=generator) < 0.1).float()
     return Rollout(
         rows=normal(steps + 1, drones, width),
         action=torch.rand(steps, drones, 3, generator=generator).clamp(0.01, 0.99),
-        log_density=normal(steps, drones) * 0.1,
+        log_prob=normal(steps, drones) * 0.1,
         value=normal(steps + 1, drones),
         reward=normal(steps, drones),
-        ended=ended,
-        cut_value=ended * normal(steps, drones),
+        done=done,
+        truncated_value=done * normal(steps, drones),
     )
 
 
@@ -71,8 +71,13 @@ def plain_update(network, batch, settings, progress, seed):
     optimizer = torch.optim.Adam(
         network.parameters(), lr=settings.actor.learning_rate * ratio, eps=settings.adam_epsilon
     )
-    gain = advantages(
-        batch.reward, batch.value, batch.ended, batch.cut_value, settings.gamma, settings.gae_lambda
+    gain = gae(
+        batch.reward,
+        batch.value,
+        batch.done,
+        batch.truncated_value,
+        settings.gamma,
+        settings.gae_lambda,
     )
     returns = (gain + batch.value[:-1]).flatten()
     old_mean, old_spread = 0.0, 1.0
@@ -83,7 +88,7 @@ def plain_update(network, batch, settings, progress, seed):
     gain = ((gain - gain.mean()) / gain.std(correction=0)).flatten()
     rows = batch.rows[:-1].flatten(0, 1)
     action = batch.action.flatten(0, 1)
-    old = batch.log_density.flatten()
+    old = batch.log_prob.flatten()
     generator, size = torch.Generator().manual_seed(seed), len(rows) // settings.num_minibatches
     entropy_weight = settings.entropy_loss_coefficient * (
         1 + (settings.final_entropy - 1) * progress
@@ -343,8 +348,8 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
     batch = collector.collect(2.0, 5.0)
     for t in range(3):
         expected = network(batch.rows[t] * 0.5)[:, -1] * 5 + 2
-        torch.testing.assert_close(batch.cut_value[t], expected)
-    assert batch.ended.all()
+        torch.testing.assert_close(batch.truncated_value[t], expected)
+    assert batch.done.all()
     assert len(batch.episodes) == 48
 
 

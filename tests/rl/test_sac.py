@@ -15,9 +15,9 @@ from torch.distributions.transforms import TanhTransform
 from navrl.errors import ConfigError
 from navrl.rl.accelerate import PlainNetwork
 from navrl.rl.distributions import gaussian
-from navrl.rl.experience import look_ahead
 from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError
 from navrl.rl.sac import SAC, SACSettings, TwinCritic
+from navrl.rl.transitions import n_step_return
 
 INPUTS = 5
 
@@ -63,20 +63,20 @@ def reference(heads: torch.Tensor) -> TransformedDistribution:
 def test_the_density_of_a_squashed_action_is_that_of_torch():
     heads = torch.randn(200, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 2
     noise = torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    action, log_density = gaussian.sample(heads, noise)
+    action, log_prob = gaussian.sample(heads, noise)
     expected = reference(heads).log_prob(2 * action - 1)
     # nearer to the edge torch's own inverse loses digits
     inside = ((2 * action - 1).abs() < 0.999).all(1)
     assert inside.sum() > 100
-    torch.testing.assert_close(log_density[inside], expected[inside], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(log_prob[inside], expected[inside], rtol=1e-6, atol=1e-6)
 
 
 def test_the_density_is_finite_at_the_edge_of_the_cube():
     heads = torch.zeros(1, 7)
     heads[:, :3] = 30.0
-    action, log_density = gaussian.sample(heads, torch.zeros(1, 3))
+    action, log_prob = gaussian.sample(heads, torch.zeros(1, 3))
     assert torch.equal(action, torch.ones(1, 3))
-    assert torch.isfinite(log_density).all()
+    assert torch.isfinite(log_prob).all()
 
 
 def test_without_noise_the_action_is_the_mean_one():
@@ -121,11 +121,11 @@ def test_the_target_is_the_reward_and_the_discounted_lesser_value_unless_the_epi
     sac.generator.set_state(noise_state)
     noise = torch.randn(64, 3, generator=sac.generator)
     heads = sac.actor(batch["next/observation"])
-    action, log_density = gaussian.sample(heads, noise)
+    action, log_prob = gaussian.sample(heads, noise)
     both = torch.stack(
         [plain_value(sac.critic, which, batch["next/observation"], action) for which in (0, 1)]
     )
-    following = torch.minimum(*both) - 0.2 * log_density
+    following = torch.minimum(*both) - 0.2 * log_prob
     expected = batch["reward"] + batch["discount"] * following
     assert torch.equal(targets[batch["discount"] == 0], batch["reward"][batch["discount"] == 0])
     torch.testing.assert_close(targets, expected, rtol=1e-5, atol=1e-5)
@@ -234,17 +234,17 @@ def test_a_reward_of_one_for_ever_is_worth_the_sum_of_its_discounts():
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 20])
 def test_looking_ahead_stops_at_the_end_of_an_episode_and_of_what_is_known(steps):
     generator = torch.Generator().manual_seed(steps)
-    ended = torch.rand(60, steps, generator=generator) < 0.2
-    terminated = ended & (torch.rand(60, steps, generator=generator) < 0.5)
+    done = torch.rand(60, steps, generator=generator) < 0.2
+    terminated = done & (torch.rand(60, steps, generator=generator) < 0.5)
     known = torch.arange(steps) < torch.randint(1, steps + 1, (60, 1), generator=generator)
     reward = torch.randn(60, steps, generator=generator)
-    found = look_ahead(reward, terminated, ended, known, 0.9)
+    found = n_step_return(reward, terminated, done, known, 0.9)
     for row in range(60):
         total, last = 0.0, -1
         while True:
             last += 1
             total += 0.9**last * reward[row, last].item()
-            if ended[row, last] or last + 1 == steps or not known[row, last + 1]:
+            if done[row, last] or last + 1 == steps or not known[row, last + 1]:
                 break
         expected = (total, 0.0 if terminated[row, last] else 0.9 ** (last + 1), last)
         assert [values[row].item() for values in found] == pytest.approx(

@@ -18,12 +18,12 @@ from navrl.config import load_config
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
+from navrl.train import evaluation
 from navrl.train import run_log as record
 from navrl.train.display import PlainDisplay, Status
 from navrl.train.distributed.team import TeamError, assemble
-from navrl.train.evaluation import periodic as interim
 from navrl.train.loop import Order, follow, lead
-from navrl.train.ppo_trainer import Trainer
+from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving.publisher import Publisher
 from navrl.train.signals import StopRequest
@@ -88,7 +88,7 @@ def fail_in(part: str, monkeypatch) -> type[PlainDisplay]:
 
     if part == "display":
         return Broken
-    module, name = {"flight": (interim, "evaluate"), "summary": (record, "summary")}[part]
+    module, name = {"flight": (evaluation, "evaluate"), "summary": (record, "summary")}[part]
     monkeypatch.setattr(module, name, fail)
     return PlainDisplay
 
@@ -137,14 +137,14 @@ def signal_in(place: str, monkeypatch) -> None:
     after it.
     """
     owner, name = {
-        "last iteration": (Trainer, "learn"),
-        "last interim evaluation": (Trainer, "evaluate"),
+        "last iteration": (PPOTrainer, "learn"),
+        "last evaluation in training": (PPOTrainer, "evaluate"),
         "final evaluation": (navrl.commands.evaluate, "fly_and_report"),
     }[place]
     original = getattr(owner, name)
 
     def sending(*arguments, **options):
-        if not isinstance(arguments[0], Trainer) or arguments[0].iteration >= 3:
+        if not isinstance(arguments[0], PPOTrainer) or arguments[0].iteration >= 3:
             signal.raise_signal(signal.SIGTERM)
         return original(*arguments, **options)
 
@@ -158,7 +158,9 @@ def undisturbed(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("place", ["last iteration", "last interim evaluation", "final evaluation"])
+@pytest.mark.parametrize(
+    "place", ["last iteration", "last evaluation in training", "final evaluation"]
+)
 def test_a_signal_at_the_end_ends_the_command_and_resuming_makes_the_evaluation(
     tmp_path, monkeypatch, capsys, undisturbed, place
 ):

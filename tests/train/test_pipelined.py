@@ -14,7 +14,7 @@ from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.rl.distributions import beta
 from navrl.train.distributed.team import Team
-from navrl.train.ppo_trainer import Trainer
+from navrl.train.ppo_trainer import PPOTrainer
 
 SMALL = (
     "preset=smoke",
@@ -32,7 +32,7 @@ SMALL = (
 
 
 def trainer_of(*overrides):
-    return Trainer(load_config([*SMALL, *overrides]), Team())
+    return PPOTrainer(load_config([*SMALL, *overrides]), Team())
 
 
 def acted(trainer, batch, weights):
@@ -41,8 +41,8 @@ def acted(trainer, batch, weights):
     judge.load_state_dict(weights)
     with torch.no_grad():
         heads = judge(batch.rows[:-1].flatten(0, 1))
-        density, _ = beta.log_density_and_entropy(heads, batch.action.flatten(0, 1))
-    return torch.allclose(density, batch.log_density.flatten(), atol=1e-3)
+        density, _ = beta.log_prob_and_entropy(heads, batch.action.flatten(0, 1))
+    return torch.allclose(density, batch.log_prob.flatten(), atol=1e-3)
 
 
 def state_of(trainer):

@@ -1,4 +1,4 @@
-"""Trainer: shares without overlap, evaluations that disturb nothing, the best model kept, models
+"""PPOTrainer: shares without overlap, evaluations that disturb nothing, the best model kept, models
 that fly as before.
 """
 
@@ -26,11 +26,11 @@ from navrl.sim.episode_statistics import STATISTICS
 from navrl.tracking.tracker import Tracking
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import PlainDisplay
-from navrl.train.distributed.split import share_of
+from navrl.train.distributed.split import split_task
 from navrl.train.distributed.team import Team
-from navrl.train.ppo_trainer import Trainer
+from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.run_folder import RunFolder
-from navrl.train.run_log import Record
+from navrl.train.run_log import RunLog
 from navrl.train.saving.publisher import Publisher
 
 SMALL = (
@@ -54,7 +54,7 @@ def configured(*overrides):
 
 
 def trainer_of(*overrides):
-    return Trainer(configured(*overrides), Team())
+    return PPOTrainer(configured(*overrides), Team())
 
 
 def shapes(env):
@@ -75,7 +75,7 @@ def shared():
         "env.map_seed=7",
     )
     teams = [Team(), Team(0, 2), Team(1, 2)]
-    return config.task, [NavigationEnv(share_of(config.task, team)) for team in teams]
+    return config.task, [NavigationEnv(split_task(config.task, team)) for team in teams]
 
 
 def test_two_processes_share_the_drones(shared):
@@ -102,24 +102,24 @@ def test_every_world_keeps_its_number_of_obstacles(shared):
 def test_a_share_leaves_the_task_as_it_was(shared):
     task, _ = shared
     before = copy.deepcopy(task)
-    share_of(task, Team(1, 2))
+    split_task(task, Team(1, 2))
     assert task == before
 
 
 def test_one_map_for_all_stays_the_map_of_all():
     task = configured("env.same_map=true").task
-    assert share_of(task, Team(1, 2)).env.map_seed == task.env.map_seed
-    assert share_of(task, Team(1, 2)).env.num_worlds == task.env.num_worlds
+    assert split_task(task, Team(1, 2)).env.map_seed == task.env.map_seed
+    assert split_task(task, Team(1, 2)).env.num_worlds == task.env.num_worlds
 
 
 def test_a_process_of_several_simulates_in_one_thread():
-    assert share_of(configured("sim.num_threads=4").task, Team(1, 2)).sim.num_threads == 1
-    assert share_of(configured("sim.num_threads=4").task, Team()).sim.num_threads == 4
+    assert split_task(configured("sim.num_threads=4").task, Team(1, 2)).sim.num_threads == 1
+    assert split_task(configured("sim.num_threads=4").task, Team()).sim.num_threads == 4
 
 
 def test_drones_that_cannot_be_shared_evenly_are_an_error_that_names_the_setting():
     with pytest.raises(ConfigError, match=r"env\.num_envs is 33.*multiple of the 2 processes"):
-        share_of(configured("env.num_envs=33").task, Team(0, 2))
+        split_task(configured("env.num_envs=33").task, Team(0, 2))
 
 
 # ------------------------------------------------------------------- evaluation
@@ -165,7 +165,7 @@ def test_the_same_policy_is_evaluated_alike_again_and_again():
 def test_the_worlds_of_training_of_choosing_and_of_judging_are_different_ones():
     trainer = trainer_of()
     trainer.evaluate()
-    chosen = {shape for env in trainer._interim._environments.values() for shape in shapes(env)}
+    chosen = {shape for env in trainer._evaluation._environments.values() for shape in shapes(env)}
     config = trainer.config
     judged = {
         shape
@@ -212,7 +212,7 @@ def recorded(tmp_path):
             Tracking(trainer.config.tracking, as_dict(trainer.config), folder.path) as tracker,
         ):
             publisher = Publisher(UploadPolicy(**{"name": ""} | policy), tracker)
-            record = Record(
+            record = RunLog(
                 trainer, folder, PlainDisplay(Console(file=told), ""), metrics, publisher
             )
             for trainer.iteration, score in enumerate(scores, 1):

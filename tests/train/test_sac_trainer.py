@@ -97,7 +97,7 @@ def test_what_it_learns_from_is_what_the_same_drone_met_next():
                 batch.next_rows[t].clone(),
                 batch.reward[t].clone(),
                 batch.terminated[t].clone(),
-                batch.ended[t].clone(),
+                batch.done[t].clone(),
             )
             for t in range(8)
         ]
@@ -135,8 +135,8 @@ def test_the_end_of_an_episode_is_followed_by_its_own_last_observation():
     for _ in range(6):
         batch = trainer.collect()
         follows = (batch.next_rows[:-1] == batch.rows[1:]).all(2)
-        assert torch.equal(follows, ~batch.ended[:-1])
-        assert len(batch.episodes) == batch.ended.sum()
+        assert torch.equal(follows, ~batch.done[:-1])
+        assert len(batch.episodes) == batch.done.sum()
         ended += len(batch.episodes)
     assert ended > 0
 

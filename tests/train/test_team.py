@@ -33,15 +33,15 @@ def own_values(rank: int) -> torch.Tensor:
 def talk(team: Team, greeting: str) -> list[dict[str, Any]]:
     """Sum, share and gather once; return at the leader what each process saw."""
     summed, precise = own_values(team.rank), own_values(team.rank).double()
-    team.sum(summed)
-    team.sum(precise)
+    team.all_reduce(summed)
+    team.all_reduce(precise)
     seen = {
         "rank": team.rank,
         "process": os.getpid(),
         "leads": team.leads,
         "summed": summed,
         "precise": precise,
-        "shared": team.share({"plan": [1, 2], "from": os.getpid()} if team.leads else None),
+        "shared": team.broadcast({"plan": [1, 2], "from": os.getpid()} if team.leads else None),
         "greeting": greeting,
         "threads": torch.get_num_threads(),
         "leaves ctrl+c to others": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
@@ -54,7 +54,7 @@ def follow(team: Team, greeting: str) -> None:
 
 
 def fail(team: Team, how: str) -> None:
-    team.share(None)
+    team.broadcast(None)
     if how == "error":
         raise ValueError("this worker cannot go on")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -64,7 +64,7 @@ def tell_and_sleep(team: Team, how: str) -> None:
     team.gather(os.getpid())
     if how == "busy":
         time.sleep(600)
-    team.share(None)
+    team.broadcast(None)
 
 
 def lead_for_ever(how: str) -> None:
@@ -134,10 +134,10 @@ def test_the_others_are_gone_afterwards(conversation):
 def test_a_team_of_one_needs_nobody():
     threads, values = torch.get_num_threads(), own_values(0)
     with assemble(1, follow, "nobody hears this") as team:
-        team.sum(values)
+        team.all_reduce(values)
         assert torch.equal(values, own_values(0))
         assert team.gather("mine") == ["mine"]
-        assert team.share("mine") == "mine"
+        assert team.broadcast("mine") == "mine"
         assert team.leads
         assert torch.get_num_threads() == threads
         assert not torch.distributed.is_initialized()
@@ -147,9 +147,9 @@ def test_a_team_of_one_needs_nobody():
 def test_a_worker_that_fails_is_an_error_of_the_leader(how):
     threads = torch.get_num_threads()
     with assemble(2, fail, how) as team:
-        team.share("begin")
+        team.broadcast("begin")
         with pytest.raises(TeamError, match=r"a training process is gone.*resume=auto"):
-            team.sum(torch.zeros(8))
+            team.all_reduce(torch.zeros(8))
     assert torch.get_num_threads() == threads
     assert not torch.distributed.is_initialized()
 
@@ -207,7 +207,7 @@ def test_a_team_listens_on_loopback_alone_and_leaves_no_rendezvous_behind(monkey
             address for process in team.gather(os.getpid()) for address in listening(process)
         ]
         assert [*tmp_path.glob("navrl-team-*")] == []
-        team.share(None)
+        team.broadcast(None)
     assert addresses
     assert set(addresses) <= {"0100007F", "00000000000000000000000001000000"}
 
@@ -229,7 +229,7 @@ class Poison:
 
 def lead_a_worker_that_never_joins() -> None:
     with assemble(2, print, Poison()) as team:
-        team.share(None)
+        team.broadcast(None)
 
 
 def test_a_worker_that_dies_before_it_joins_is_an_error_of_the_leader():

@@ -1,4 +1,4 @@
-"""The fastest way to apply a network that this machine has; all ways give the same results."""
+"""The fastest implementation of a network on this machine; all compute the same function."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ class AppliedNetwork(Protocol):
 
     @property
     def network(self) -> nn.Module:
-        """Whose parameters these are."""
+        """The module that owns the parameters."""
 
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the heads of all rows, or of those that `index` names; differentiable."""
+        """Return the heads of all rows, or of rows[index]; differentiable."""
 
-    def forward(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the same without keeping anything for gradients."""
+    def infer(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the same heads without recording gradients."""
 
 
 class PlainNetwork:
-    """A network applied by PyTorch itself."""
+    """A network that PyTorch itself runs."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
 
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the heads of all rows, or of those that `index` names; differentiable."""
+        """Return the heads of all rows, or of rows[index]; differentiable."""
         heads: Tensor = self.network(rows if index is None else rows.index_select(0, index))
         return heads
 
-    def forward(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the same without keeping anything for gradients."""
+    def infer(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the same heads without recording gradients."""
         with torch.no_grad():
             return self(rows, index)
 
@@ -50,7 +50,7 @@ def accelerate(network: nn.Module) -> AppliedNetwork:
     """
     check_finite(dict(network.named_parameters()), "network")
     if type(network) is NavigationNetwork and not network.scale.is_cuda:
-        from navrl.rl.fused.fused_network import FusedNetwork, supports
+        from navrl.rl.fused import FusedNetwork, supports
 
         if supports(network, torch.zeros(1, network.layout.width)):
             return FusedNetwork(network)

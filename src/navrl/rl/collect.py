@@ -1,6 +1,4 @@
-"""Collection: many environments flown side by side for a few steps, into buffers that are made
-once.
-"""
+"""On-policy collection: steps a batch of environments with the current policy."""
 
 from __future__ import annotations
 
@@ -16,12 +14,10 @@ from navrl.rl.distributions import beta
 
 
 class StepResult(Protocol):
-    """What a step gives; rows of `final_packed` and `statistics` are valid where an episode
-    ended.
-    """
+    """A step of all environments; `final_packed` and `statistics` count where an episode ended."""
 
     packed: Tensor  # (N, width) observations
-    final_packed: Tensor  # (N, width) last observations of ended episodes
+    final_packed: Tensor  # (N, width) final observations of ended episodes
     reward: Tensor  # (N,)
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
@@ -29,7 +25,7 @@ class StepResult(Protocol):
 
 
 class Environment(Protocol):
-    """A batch of environments that begin a new episode by themselves where one ends."""
+    """A batch of environments that reset themselves where an episode ends."""
 
     num_envs: int
 
@@ -37,34 +33,35 @@ class Environment(Protocol):
         """Return buffers for `step`."""
 
     def step(self, action: Tensor, *, out: Any) -> Any:
-        """Take one step everywhere and write what comes of it into `out`."""
+        """Step all environments and write the result into `out`."""
 
 
 @dataclass
 class Rollout:
-    """A batch of experience, (T, N) steps; the collector reuses its buffers for the next one."""
+    """A batch of (T, N) steps; the collector reuses its buffers for the next batch."""
 
-    rows: Tensor  # (T + 1, N, width) observations, the last one not yet acted upon
+    rows: Tensor  # (T + 1, N, width) observations; the last one has no action yet
     action: Tensor  # (T, N, 3) in the unit cube
-    log_density: Tensor  # (T, N) of the actions when they were drawn
+    log_prob: Tensor  # (T, N) of the actions under the policy that drew them
     value: Tensor  # (T + 1, N) in units of the reward
     reward: Tensor  # (T, N)
-    ended: Tensor  # (T, N) 1 where an episode ended
-    # (T, N) value of the last observation where a time limit cut the episode, else 0
-    cut_value: Tensor
-    # (E, K) statistics of those that ended
+    done: Tensor  # (T, N) 1 where an episode ended, terminated or truncated
+    # (T, N) value of the final observation where the episode was truncated, else 0
+    truncated_value: Tensor
+    # (E, K) statistics of the episodes that ended in the batch
     episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
 
 
 class Collector:
-    """Flies an environment with the present policy, `steps` steps a batch.
+    """Steps an environment with the current policy, `steps` steps per batch.
 
     Args:
-        env: see `Environment`; `rows` are its present observations.
-        network: gives heads for packed observations.
+        env: see `Environment`.
+        rows: its current observations, (N, width).
+        network: returns heads for packed observations.
         steps: T.
-        scale: makes an action of the environment from one in the unit cube.
-        generator: of the random actions; its device is where the buffers are.
+        scale: maps an action from the unit cube to the environment's units.
+        generator: draws the actions; the buffers are on its device.
     """
 
     def __init__(
@@ -86,46 +83,47 @@ class Collector:
         self._rollout = Rollout(
             rows=torch.zeros(steps + 1, count, width, device=device),
             action=torch.zeros(steps, count, beta.AXES, device=device),
-            log_density=torch.zeros(steps, count, device=device),
+            log_prob=torch.zeros(steps, count, device=device),
             value=torch.zeros(steps + 1, count, device=device),
             reward=torch.zeros(steps, count, device=device),
-            ended=torch.zeros(steps, count, device=device),
-            cut_value=torch.zeros(steps, count, device=device),
+            done=torch.zeros(steps, count, device=device),
+            truncated_value=torch.zeros(steps, count, device=device),
         )
         self._rollout.rows[steps] = rows
 
     def go_on_from(self, batch: Rollout) -> None:
-        """Begin the next batch where another collector's batch, of the same environment, ended."""
+        """Start the next batch where another collector's batch of the same environment ended."""
         self._rollout.rows[self.steps] = batch.rows[-1]
 
     @torch.no_grad()
-    def collect(self, value_mean: float, value_spread: float) -> Rollout:
-        """Return the next batch; `value_mean` and `value_spread` turn the critic's output into
-        units of the reward.
+    def collect(self, value_mean: float, value_std: float) -> Rollout:
+        """Return the next batch.
+
+        The critic's output times `value_std` plus `value_mean` is in units of the reward.
         """
         batch, step = self._rollout, self._step
         batch.rows[0] = batch.rows[self.steps]
-        batch.cut_value.zero_()
-        cut_rows, cut_places, episodes = [], [], []
+        batch.truncated_value.zero_()
+        final_rows, final_places, episodes = [], [], []
         for t in range(self.steps):
-            heads = self.network.forward(batch.rows[t])
-            batch.action[t], batch.log_density[t] = beta.sample(heads, self.generator)
+            heads = self.network.infer(batch.rows[t])
+            batch.action[t], batch.log_prob[t] = beta.sample(heads, self.generator)
             batch.value[t] = heads[:, -1]
             self.env.step(self.scale(batch.action[t]), out=step)
             batch.rows[t + 1] = step.packed
             batch.reward[t] = step.reward
-            ended = step.terminated | step.truncated
-            batch.ended[t] = ended
-            if ended.any():
-                episodes.append(step.statistics[ended])
-                cut = torch.nonzero(step.truncated & ~step.terminated)[:, 0]
-                cut_rows.append(step.final_packed[cut])
-                cut_places.append(t * len(ended) + cut)
-        batch.value[self.steps] = self.network.forward(batch.rows[self.steps])[:, -1]
-        batch.value.mul_(value_spread).add_(value_mean)
-        if cut_rows and len(last := torch.cat(cut_rows).to(batch.rows.device)):
-            batch.cut_value.view(-1)[torch.cat(cut_places)] = (
-                self.network.forward(last)[:, -1] * value_spread + value_mean
+            done = step.terminated | step.truncated
+            batch.done[t] = done
+            if done.any():
+                episodes.append(step.statistics[done])
+                truncated = torch.nonzero(step.truncated & ~step.terminated)[:, 0]
+                final_rows.append(step.final_packed[truncated])
+                final_places.append(t * len(done) + truncated)
+        batch.value[self.steps] = self.network.infer(batch.rows[self.steps])[:, -1]
+        batch.value.mul_(value_std).add_(value_mean)
+        if final_rows and len(final := torch.cat(final_rows).to(batch.rows.device)):
+            batch.truncated_value.view(-1)[torch.cat(final_places)] = (
+                self.network.infer(final)[:, -1] * value_std + value_mean
             )
         batch.episodes = (
             torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])

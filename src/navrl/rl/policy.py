@@ -45,4 +45,4 @@ class NetworkPilot:
                 "sensor.lidar_* and env.num_observed of its training"
             )
         device = next(self.network.network.parameters()).device
-        return to_velocity(self._mean(self.network.forward(rows.to(device))), self.limit)
+        return to_velocity(self._mean(self.network.infer(rows.to(device))), self.limit)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from navrl.errors import ConfigError, NavrlError
 from navrl.rl.accelerate import AppliedNetwork
-from navrl.rl.advantage import advantages
+from navrl.rl.advantage import gae
 from navrl.rl.collect import Rollout
 from navrl.rl.distributions import beta
 from navrl.rl.finite import describe_bad
@@ -240,14 +240,14 @@ class PPO:
         """Return what a minibatch needs beside its rows, and what the batch says about the critic;
         None if it is not finite.
 
-        The columns are action (3), log-density, advantage, normalised return, normalised old value.
+        Columns: action (3), log_prob, advantage, normalised return, normalised old value.
         """
         settings = self.settings
-        advantage = advantages(
+        advantage = gae(
             batch.reward,
             batch.value,
-            batch.ended,
-            batch.cut_value,
+            batch.done,
+            batch.truncated_value,
             settings.gamma,
             settings.gae_lambda,
         )
@@ -278,7 +278,7 @@ class PPO:
         spread = max((level_square - level * level).item(), 1e-12) ** 0.5
         columns = [
             batch.action,
-            batch.log_density[..., None],
+            batch.log_prob[..., None],
             ((advantage - level.item()) / spread)[..., None],
             ((returns - value_mean) / value_spread)[..., None],
             ((batch.value[:-1] - known[0]) / known[1])[..., None],
@@ -296,8 +296,8 @@ class PPO:
         """Return the loss of a minibatch, and what is measured on the way."""
         settings, clip = self.settings, self.settings.actor.clip_ratio
         action, (old, advantage, returns, old_value) = target[:, :3], target[:, 3:].unbind(1)
-        log_density, entropy = beta.log_density_and_entropy(heads, action)
-        change = log_density - old
+        log_prob, entropy = beta.log_prob_and_entropy(heads, action)
+        change = log_prob - old
         ratio = change.exp()
         policy_loss = -torch.minimum(
             advantage * ratio, advantage * ratio.clamp(1 - clip, 1 + clip)

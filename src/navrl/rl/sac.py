@@ -221,9 +221,9 @@ class SAC:
         comes next.
         """
         following = self.observe(batch, "next/")
-        heads = self.applied.forward(following)
-        action, log_density = gaussian.sample(heads, self._noise(len(heads)))
-        value = self.target(following, action).amin(0) - self.log_temperature.exp() * log_density
+        heads = self.applied.infer(following)
+        action, log_prob = gaussian.sample(heads, self._noise(len(heads)))
+        value = self.target(following, action).amin(0) - self.log_temperature.exp() * log_prob
         return batch["reward"] + batch["discount"] * value
 
     def _learn_values(
@@ -237,17 +237,17 @@ class SAC:
 
     def _learn_actions(self, observation: Any) -> dict[str, float]:
         heads = self.applied(observation)
-        action, log_density = gaussian.sample(heads, self._noise(len(heads)))
+        action, log_prob = gaussian.sample(heads, self._noise(len(heads)))
         for parameter in self.critic.parameters():
             parameter.requires_grad_(False)  # only the action's gradient is wanted of the critics
         try:
             value = self.critic(observation, action).amin(0)
-            loss = (self.log_temperature.detach().exp() * log_density - value).mean()
+            loss = (self.log_temperature.detach().exp() * log_prob - value).mean()
             self._step(self.actor_optimizer, loss)
         finally:
             for parameter in self.critic.parameters():
                 parameter.requires_grad_(True)
-        entropy = -log_density.detach().mean()
+        entropy = -log_prob.detach().mean()
         temperature_loss = self.log_temperature * (entropy - self.settings.target_entropy)
         self._step(self.temperature_optimizer, temperature_loss)
         return {"policy_loss": float(loss.detach()), "entropy": float(entropy)}

@@ -54,7 +54,7 @@ def run_kernels(config: Config) -> None:
     env.step(torch.zeros(1, 3))
     with torch.random.fork_rng(devices=[]):
         network = accelerate(build_network(config.network, env.layout))
-    network.forward(rows)
+    network.infer(rows)
     network(rows).sum().backward()
 
 

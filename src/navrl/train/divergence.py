@@ -11,7 +11,7 @@ from torch import Tensor
 from navrl.rl.ppo import DivergedError
 
 
-class Guard:
+class DivergenceGuard:
     """Names the iteration in which learning diverged, and then refuses to have the state saved."""
 
     def __init__(self) -> None:

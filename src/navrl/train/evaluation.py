@@ -10,13 +10,13 @@ from navrl.config import INTERIM, Config
 from navrl.evaluate import Act, Flights, conditions, evaluate
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
-from navrl.train.distributed.split import share_of
+from navrl.train.distributed.split import split_task
 from navrl.train.distributed.team import Team
 
 INTERIM_SEED = 1 << 41  # random streams of evaluations are nobody else's
 
 
-class InterimEvaluation:
+class PeriodicEvaluation:
     """Flies unseen worlds, each process its share of them; made once, flown many times, the same
     flights each time.
     """
@@ -51,7 +51,7 @@ class InterimEvaluation:
         """Fly this process's share of a condition."""
         if label not in self._environments:
             self._environments[label] = NavigationEnv(
-                share_of(task, self.team), seed=self.seed, auto_reset=False
+                split_task(task, self.team), seed=self.seed, auto_reset=False
             )
         env = self._environments[label]
         env.reset(seed=self.seed)

@@ -17,12 +17,12 @@ from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display
 from navrl.train.distributed.team import Team, TeamError
 from navrl.train.run_folder import RunFolder
-from navrl.train.run_log import SUMMARY_INTERVAL, Record
+from navrl.train.run_log import SUMMARY_INTERVAL, RunLog
 from navrl.train.saving.batches import keep_rollout
-from navrl.train.saving.checkpoints import PATIENCE, Saving
+from navrl.train.saving.checkpoints import PATIENCE, CheckpointSaving
 from navrl.train.saving.publisher import Publisher
 from navrl.train.signals import StopRequest
-from navrl.train.trainers import AnyTrainer, make_trainer
+from navrl.train.trainers import Trainer, make_trainer
 
 # the steps that a team takes together
 LEARN, EVALUATE, SAVE, STOP = ("learn", "evaluate", "save", "stop")
@@ -54,7 +54,7 @@ def follow(team: Team, order: Order) -> None:
     """
     trainer = make_trainer(order.config, team)
     restore(trainer, order)
-    while (step := team.share(None)) != STOP:
+    while (step := team.broadcast(None)) != STOP:
         if step == LEARN:
             trainer.learn(trainer.collect())
         elif step == EVALUATE:
@@ -83,17 +83,17 @@ def lead(
     with (
         stop.deferring(),
         MetricsLog(folder.metrics, on_error="hold") as metrics,
-        Saving(folder.checkpoints, config, trainer.optimizers) as saving,
+        CheckpointSaving(folder.checkpoints, config, trainer.optimizers) as saving,
         _storage(folder.path / "rollouts", config.rollout_keep_last_n or None) as rollouts,
         _storage(folder.checkpoints, config.keep_last_n) as beside,
     ):
         metrics.rewind(trainer.iteration)
-        record = Record(trainer, folder, display, metrics, publisher)
+        record = RunLog(trainer, folder, display, metrics, publisher)
         leader = _Leader(team, trainer, folder, stop, record, saving, rollouts, beside)
         if begins:
             leader.save()  # a run killed early can go on too
         ending = leader.train()
-        team.share(STOP)
+        team.broadcast(STOP)
     # From here on a signal raises Stopped. One that came later than the last iteration's plan was
     # only noted.
     return replace(ending, finished=ending.finished and stop.signal is None)
@@ -103,7 +103,7 @@ def _storage(folder: Path, keep_last_n: int | None) -> RolloutStorage:
     return RolloutStorage(folder, keep_last_n=keep_last_n, time_first=True, on_error="warn")
 
 
-def restore(trainer: AnyTrainer, order: Order) -> None:
+def restore(trainer: Trainer, order: Order) -> None:
     """Give a trainer the state or the weights that it starts from, in every process the same."""
     if order.state is not None:
         trainer.load(order.state)
@@ -117,11 +117,11 @@ class _Leader:
     """The leader's part of the loop."""
 
     team: Team
-    trainer: AnyTrainer
+    trainer: Trainer
     folder: RunFolder
     stop: StopRequest
-    record: Record
-    saving: Saving
+    record: RunLog
+    saving: CheckpointSaving
     rollouts: RolloutStorage
     beside: RolloutStorage
     gave_up: bool = False  # too many checkpoints in a row have failed
@@ -157,7 +157,7 @@ class _Leader:
     def _learn(self) -> tuple[Any, dict[str, float]]:
         """Fly a batch and learn from it."""
         trainer, monitor, config = self.trainer, self.record.monitor, self.trainer.config
-        self.team.share(LEARN)
+        self.team.broadcast(LEARN)
         with monitor.timer("data_collection"):
             batch = trainer.collect()
         number = trainer.iteration + 1
@@ -188,7 +188,7 @@ class _Leader:
         record.learnt(report)
         if plan["evaluate"]:
             with record.monitor.timer("evaluation"):
-                self.team.share(EVALUATE)
+                self.team.broadcast(EVALUATE)
                 flights = trainer.evaluate()
             record.evaluated(flights)
         elif record.publisher.due(record.save_number):
@@ -212,7 +212,7 @@ class _Leader:
         trainer, config = self.trainer, self.trainer.config
         # may raise, so before the team is asked
         own, shared = (trainer.own_state(), trainer.shared_state())
-        self.team.share(SAVE)
+        self.team.broadcast(SAVE)
         state = shared | {"ranks": self.team.gather(own), "config": as_saved(config)}
         self.saving.save(trainer.iteration, state, score, config.compress_checkpoint)
         self.saved = trainer.iteration

@@ -13,10 +13,10 @@ from torch import nn
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.collect import Collector, Rollout
 
-__all__ = ["CollectingAhead"]
+__all__ = ["PipelinedCollector"]
 
 
-class CollectingAhead:
+class PipelinedCollector:
     """Collects batches in a thread, each with one version of the weights.
 
     A pending batch is not part of a saved state. What it began from is: the drones and the random

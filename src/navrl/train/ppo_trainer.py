@@ -25,25 +25,25 @@ from navrl.train.distributed.split import (
     collision_penalty,
     episode_means,
     frames_per_iteration,
-    share_of,
+    split_task,
     total_iterations,
 )
 from navrl.train.distributed.team import Team
-from navrl.train.divergence import Guard, checkpoint_name, named
-from navrl.train.evaluation import InterimEvaluation
-from navrl.train.pipelined import CollectingAhead
+from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
+from navrl.train.evaluation import PeriodicEvaluation
+from navrl.train.pipelined import PipelinedCollector
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 ORDER_SEED = 0x5EED0DE5  # so that the order of samples follows other numbers than the actions do
 SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
 
 
-class Trainer:
+class PPOTrainer:
     """Collects, learns and evaluates in step with the rest of the team."""
 
     def __init__(self, config: Config, team: Team) -> None:
         self.config, self.team = config, team
-        self.task = share_of(config.task, team)
+        self.task = split_task(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
@@ -53,20 +53,25 @@ class Trainer:
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
         order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
         self.ppo = PPO(
-            self.network, self.applied, config.algo, order, reduce=team.sum, processes=team.size
+            self.network,
+            self.applied,
+            config.algo,
+            order,
+            reduce=team.all_reduce,
+            processes=team.size,
         )
         self.env.reset()
         self.collector = self._collector(self.applied)
         self._ahead = (
-            CollectingAhead(self.network, self._collector)
+            PipelinedCollector(self.network, self._collector)
             if config.use_pipelined_collector
             else None
         )
         self._began: dict[str, Any] | None = None  # from what the batch that is ahead was begun
         self.iteration = 0
         self.best: dict[str, float] | None = None
-        self.guard = Guard()
-        self._interim = InterimEvaluation(config, team)
+        self.guard = DivergenceGuard()
+        self._evaluation = PeriodicEvaluation(config, team)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -111,7 +116,7 @@ class Trainer:
         self.iteration += 1
         return report | episode_means(batch.episodes, self.team)
 
-    def _begin_ahead(self, ahead: CollectingAhead, iteration: int) -> None:
+    def _begin_ahead(self, ahead: PipelinedCollector, iteration: int) -> None:
         """Begin to fly the batch of an iteration with the present policy, in the background."""
         self._set_penalty(iteration)
         self._began = self._flying()
@@ -122,7 +127,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, Flights]:
         """Fly unseen worlds with the mean action; the leader gets all flights by condition."""
-        return self._interim.fly(NetworkPilot(self.applied, self.task.env.action_limit))
+        return self._evaluation.fly(NetworkPilot(self.applied, self.task.env.action_limit))
 
     # ------------------------------------------------------------------ saving
 

@@ -19,9 +19,9 @@ from navrl.registry.metric_names import evaluation_metrics, metric_value
 from navrl.registry.upload_policy import is_better, told_best
 from navrl.train.display import Display, Status
 from navrl.train.run_folder import RunFolder
-from navrl.train.saving.checkpoints import FileWrites, SaveStatus, Saving, reason_of
+from navrl.train.saving.checkpoints import CheckpointSaving, FileWrites, SaveStatus, reason_of
 from navrl.train.saving.publisher import Publisher
-from navrl.train.trainers import AnyTrainer
+from navrl.train.trainers import Trainer
 
 SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
 SMOOTHED = 10  # iterations that the shown rates are taken over
@@ -29,7 +29,7 @@ SMOOTHED = 10  # iterations that the shown rates are taken over
 KEPT_METRICS = ("success_rate", "mean_reward", "episode_length", "min_clearance")
 
 
-class Record:
+class RunLog:
     """Logs what happens, keeps the best model so far, shows where training stands.
 
     A file that cannot be written is told once, and tried again after each checkpoint.
@@ -37,7 +37,7 @@ class Record:
 
     def __init__(
         self,
-        trainer: AnyTrainer,
+        trainer: Trainer,
         folder: RunFolder,
         display: Display,
         metrics: MetricsLog,
@@ -238,7 +238,7 @@ class Record:
                 f"{path} was not written: {failure}; it is tried again after each checkpoint"
             )
 
-    def checkpointed(self, saving: Saving, *, now: bool) -> None:
+    def checkpointed(self, saving: CheckpointSaving, *, now: bool) -> None:
         """Tell how checkpoints go; after one was taken (`now`), try again to write what failed
         before.
         """

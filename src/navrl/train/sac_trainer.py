@@ -15,22 +15,22 @@ from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
 from navrl.io.replay.frame_store import FrameStore
 from navrl.rl.accelerate import accelerate
-from navrl.rl.experience import TransitionCollector, Transitions, look_ahead
 from navrl.rl.finite import check_finite
 from navrl.rl.networks.navigation import build_network
 from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
+from navrl.rl.transitions import TransitionCollector, Transitions, n_step_return
 from navrl.sim.env import NavigationEnv
 from navrl.train.distributed.split import (
     collision_penalty,
     episode_means,
     frames_per_iteration,
-    share_of,
+    split_task,
     total_iterations,
 )
 from navrl.train.distributed.team import Team
-from navrl.train.divergence import Guard, checkpoint_name, named
-from navrl.train.evaluation import InterimEvaluation
+from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
+from navrl.train.evaluation import PeriodicEvaluation
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
@@ -51,7 +51,7 @@ UNKNOWN = ("kl", "explained_variance")  # that a display asks for, and SAC has n
 
 
 class SACTrainer:
-    """Collects, remembers, learns and evaluates; the same face as `Trainer`."""
+    """Collects, remembers, learns and evaluates; the same face as `PPOTrainer`."""
 
     def __init__(self, config: Config, team: Team) -> None:
         if team.size != 1:
@@ -59,7 +59,7 @@ class SACTrainer:
                 f"algo=sac trains in one process, this team has {team.size}; expected processes=1"
             )
         self.config, self.team, self.settings = config, team, config.sac
-        self.task = share_of(config.task, team)
+        self.task = split_task(config.task, team)
         self.env = NavigationEnv(self.task, seed=config.seed * 1024)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
@@ -86,8 +86,8 @@ class SACTrainer:
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self._owed = 0.0  # updates
-        self.guard = Guard()
-        self._interim = InterimEvaluation(config, team)
+        self.guard = DivergenceGuard()
+        self._evaluation = PeriodicEvaluation(config, team)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -149,7 +149,7 @@ class SACTrainer:
 
     def evaluate(self) -> dict[str, Flights]:
         """Fly unseen worlds with the squashed mean action; return all flights by condition."""
-        return self._interim.fly(NetworkPilot(self.applied, self.task.env.action_limit))
+        return self._evaluation.fly(NetworkPilot(self.applied, self.task.env.action_limit))
 
     # ------------------------------------------------------------------ memory
 
@@ -160,7 +160,13 @@ class SACTrainer:
             for prefix, rows in (("", batch.rows), ("next/", batch.next_rows))
             for name, part in self._parts(rows).items()
         }
-        return frames | {name: getattr(batch, name).flatten(0, 1) for name in ("action", *OUTCOME)}
+        others = {
+            "action": batch.action,
+            "reward": batch.reward,
+            "terminated": batch.terminated,
+            "ended": batch.done,
+        }
+        return frames | {name: values.flatten(0, 1) for name, values in others.items()}
 
     def _parts(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of observations by name: each has its own way to be compressed."""
@@ -182,7 +188,7 @@ class SACTrainer:
             key: values.view_as(places)
             for key, values in replay.get(places.flatten(), OUTCOME).items()
         }
-        reward, discount, last = look_ahead(
+        reward, discount, last = n_step_return(
             outcome["reward"], outcome["terminated"], outcome["ended"], known, settings.gamma
         )
         batch = replay.get(places[:, 0], (*COLUMNS, "action"))

@@ -13,7 +13,7 @@ from navrl.sim.env import NavigationEnv
 from navrl.train.distributed.team import Team
 
 
-class AnyTrainer(Protocol):
+class Trainer(Protocol):
     """What the loop asks of a trainer: one process's part of a training."""
 
     config: Config
@@ -57,7 +57,7 @@ class AnyTrainer(Protocol):
         """Go on from a saved state."""
 
 
-def make_trainer(config: Config, team: Team) -> AnyTrainer:
+def make_trainer(config: Config, team: Team) -> Trainer:
     """Return the trainer of the algorithm that the settings ask for."""
     if config.algorithm == "sac":
         from navrl.train.sac_trainer import (
@@ -65,6 +65,6 @@ def make_trainer(config: Config, team: Team) -> AnyTrainer:
         )  # here: only it needs the kernels of the memory
 
         return SACTrainer(config, team)
-    from navrl.train.ppo_trainer import Trainer
+    from navrl.train.ppo_trainer import PPOTrainer
 
-    return Trainer(config, team)
+    return PPOTrainer(config, team)

@@ -26,18 +26,18 @@ def mean(heads: Tensor) -> Tensor:
 
 
 def sample(heads: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Return a random action in the unit cube, (N, 3), and its log-density, (N,)."""
+    """Return a random action in the unit cube, (N, 3), and its log-probability, (N,)."""
     both = concentrations(heads)
     gammas = torch._standard_gamma(both, generator=generator)
     first, second = gammas.split(AXES, 1)
     action = (first / (first + second)).clamp_(EDGE, 1 - EDGE)
-    return action, _log_density(both, action)[0]
+    return action, _log_prob(both, action)[0]
 
 
-def log_density_and_entropy(heads: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-density of actions and the entropy, (N,) each, summed over the axes."""
+def log_prob_and_entropy(heads: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of actions and the entropy, (N,) each, summed over the axes."""
     both = concentrations(heads)
-    log_density, log_norm = _log_density(both, action)
+    log_prob, log_norm = _log_prob(both, action)
     alpha, beta = both.split(AXES, 1)
     digamma = torch.digamma(torch.cat([both, alpha + beta], 1))
     entropy = (
@@ -45,11 +45,11 @@ def log_density_and_entropy(heads: Tensor, action: Tensor) -> tuple[Tensor, Tens
         - ((both - 1) * digamma[:, : 2 * AXES]).sum(1)
         + ((alpha + beta - 2) * digamma[:, 2 * AXES :]).sum(1)
     )
-    return log_density, entropy
+    return log_prob, entropy
 
 
-def _log_density(both: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-density and the logarithm of the Beta function, (N,) each."""
+def _log_prob(both: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probability and the logarithm of the Beta function, (N,) each."""
     alpha, beta = both.split(AXES, 1)
     logarithms = torch.lgamma(torch.cat([both, alpha + beta], 1))
     log_norm = logarithms[:, : 2 * AXES].sum(1) - logarithms[:, 2 * AXES :].sum(1)

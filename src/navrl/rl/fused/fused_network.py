@@ -2,7 +2,7 @@
 times faster.
 
     fused = FusedNetwork(network)
-    heads = fused.forward(rows)          # no gradients: collection
+    heads = fused.infer(rows)          # no gradients: collection
     heads = fused(rows, index)           # of rows[index]; heads.backward(...) fills the gradients of network's parameters
 
 The parameters stay those of the network; they are read anew at every call. While one of them is not
@@ -84,7 +84,7 @@ class FusedNetwork:
         self._gradients = aligned_zeros((self.threads, at.GRADIENTS))
         self._spare: _Pass | None = None
 
-    def forward(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
+    def infer(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the heads, (N, 7), of all rows, or of those that `index` lists; without
         gradients.
         """
@@ -99,7 +99,7 @@ class FusedNetwork:
         reach the rows.
         """
         if not torch.is_grad_enabled():
-            return self.forward(rows, index)
+            return self.infer(rows, index)
         self._check(rows, index)
         return _Fused.apply(self, rows.detach(), index, *self._parameters)  # type: ignore[no-untyped-call]
 

@@ -15,7 +15,7 @@ from navrl.sim.settings import NavigationSettings
 from navrl.train.distributed.team import Team
 
 
-def share_of(task: NavigationSettings, team: Team) -> NavigationSettings:
+def split_task(task: NavigationSettings, team: Team) -> NavigationSettings:
     """Return the settings of this process's part of a task: its drones, its worlds."""
     own = copy.deepcopy(task)
     if own.env.num_envs % team.size:
@@ -75,7 +75,7 @@ def episode_means(episodes: Tensor, team: Team) -> dict[str, float]:
     """
     sums = torch.zeros(len(STATISTICS) + 1, dtype=torch.float64)
     sums[:-1], sums[-1] = episodes.double().sum(0), len(episodes)
-    team.sum(sums)
+    team.all_reduce(sums)
     count = sums[-1].item()
     means = {
         name: value / count if count else float("nan")

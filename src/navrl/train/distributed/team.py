@@ -45,7 +45,7 @@ class Team:
         """Whether this process prints, saves and decides."""
         return self.rank == 0
 
-    def sum(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         """Sum a tensor over the team, in place; every process gets the same bits."""
         if self.size > 1:
             with _explained():
@@ -62,7 +62,7 @@ class Team:
             return []
         return [value, *(decode(self._receive(rank)) for rank in range(1, self.size))]
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Return the leader's value everywhere; see `gather` for what it may hold."""
         if self.size == 1:
             return value

@@ -10,14 +10,14 @@ from typing import Any
 from navrl.errors import NavrlError
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.rl.collect import Rollout
-from navrl.rl.experience import Transitions
-from navrl.train.trainers import AnyTrainer
+from navrl.rl.transitions import Transitions
+from navrl.train.trainers import Trainer
 
 __all__ = ["keep_rollout", "rollout_data"]
 
 
 def keep_rollout(
-    storage: RolloutStorage, trainer: AnyTrainer, batch: Rollout | Transitions, iteration: int
+    storage: RolloutStorage, trainer: Trainer, batch: Rollout | Transitions, iteration: int
 ) -> None:
     """Store a batch in the background, under the number of the iteration that it belongs to; a
     failure only warns.
@@ -44,7 +44,10 @@ def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
     if isinstance(batch, Transitions):
         return {
             "observation": layout.split(batch.rows),
-            **{name: getattr(batch, name) for name in ("action", "reward", "ended", "terminated")},
+            "action": batch.action,
+            "reward": batch.reward,
+            "ended": batch.done,
+            "terminated": batch.terminated,
             "last_observation": {
                 name: rows[-1] for name, rows in layout.split(batch.next_rows).items()
             },
@@ -55,10 +58,10 @@ def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
         "observation": {name: rows[:-1] for name, rows in seen.items()},
         "action": batch.action,
         "reward": batch.reward,
-        "ended": batch.ended.bool(),
+        "ended": batch.done.bool(),
         "value": batch.value[:-1],
-        "cut_value": batch.cut_value,
-        "log_density": batch.log_density,
+        "cut_value": batch.truncated_value,
+        "log_density": batch.log_prob,
         "last_observation": {name: rows[-1] for name, rows in seen.items()},
         "last_value": batch.value[-1],
         "episodes": batch.episodes,

@@ -21,7 +21,7 @@ from navrl.errors import CheckpointError, ConfigError, NavrlError
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.checkpoint.step_names import format_checkpoint_name
 
-__all__ = ["FileWrites", "SaveStatus", "Saving", "reason_of"]
+__all__ = ["CheckpointSaving", "FileWrites", "SaveStatus", "reason_of"]
 
 PATIENCE = 3  # checkpoints in a row that may fail before training stops
 LONGEST_REASON = 160  # characters
@@ -51,7 +51,7 @@ def reason_of(error: BaseException) -> str:
     return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
 
 
-class Saving:
+class CheckpointSaving:
     """A run's CheckpointDirectory whose failures do not stop training; `status` tells how the last
     attempts went.
 
