@@ -52,7 +52,7 @@ def configuration(task: Task) -> Config:
 def follow(team: Team, task: Task) -> None:
     """Iterate whenever the leader does; what waits in between sleeps in a receive."""
     trainer = PPOTrainer(configuration(task), team)
-    while team.share(None):
+    while team.broadcast(None):
         trainer.learn(trainer.collect())
 
 
@@ -65,7 +65,7 @@ class Leader:
         self.trainer = PPOTrainer(configuration(task), self.team)
 
     def iterate(self) -> tuple[float, float]:
-        self.team.share(True)
+        self.team.broadcast(True)
         start = time.perf_counter()
         batch = self.trainer.collect()
         collected = time.perf_counter()
