@@ -1,121 +1,129 @@
-"""Imports point one way: commands at the top, three islands at the bottom, errors, vectors and lazy
-names below all.
-"""
+"""Imports point one way, as `layers.toml` says and docs/architecture.md shows."""
 
 from __future__ import annotations
 
-import ast
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import navrl
+from layers import PACKAGE, PAGE, generated, imports_of, part_of, read_layers, written
 
-ROOT = Path(navrl.__file__).parent
-
-# A module may import what is listed here for its part, and its own part; nothing else of navrl.
-BOTTOM = {
-    "arguments",
-    "errors",
-    "kernel_cache",
-    "lazy",
-    "machine",
-    "navigation_observation",
-    "observation",
-    "simd",
-}
-ISLANDS = {"io", "sim", "rl"}
-MIDDLE = {"config", "conf", "monitor", "registry", "adapters", "models", "tracking"}
-UPPER = {"benchmark", "deploy", "environments", "train", "evaluate", "testing", "view"}
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    "arguments": {"errors"},
-    "kernel_cache": set(),
-    "lazy": set(),
-    "machine": set(),
-    "navigation_observation": {"observation"},
-    "observation": {"errors"},
-    "simd": {"kernel_cache"},
-    **dict.fromkeys(ISLANDS, BOTTOM),
-    **dict.fromkeys(MIDDLE, BOTTOM | ISLANDS | MIDDLE),
-    **dict.fromkeys(UPPER, BOTTOM | ISLANDS | MIDDLE | UPPER),
-    "commands": BOTTOM | ISLANDS | MIDDLE | UPPER,
-    "cli": BOTTOM | {"commands"},
-    "__init__": BOTTOM | ISLANDS | MIDDLE | UPPER,
-}
+LAYERS = read_layers()
+PARTS = [*chain.from_iterable(LAYERS.layers.values())]
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def part_of(module: str) -> str:
-    """Return the part of navrl that a dotted module belongs to: `navrl.sim.env` -> `sim`."""
-    pieces = module.split(".")
-    return pieces[1] if len(pieces) > 1 else "__init__"
+def named(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
 
 
-def imports_of(path: Path) -> list[tuple[int, str]]:
-    """Return (line, module) of everything of navrl that a file imports, anywhere in it."""
-    package = ["navrl", *path.relative_to(ROOT).with_suffix("").parts][:-1]
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            found += [
-                (node.lineno, f"{module}.{alias.name}" if module == "navrl" else module)
-                for alias in node.names
-            ]
-    return [
-        (line, module) for line, module in found if module == "navrl" or module.startswith("navrl.")
-    ]
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-# Inside io, only `container` is shared; rollouts are written in the background by the saver of
-# checkpoints.
-ROOMS: dict[str, set[str]] = {
-    "container": set(),
-    "checkpoint": {"container", "retention"},
-    "rollouts": {"container", "checkpoint", "retention"},
-    "replay": {"container"},
-}
+def room(path: Path) -> str:
+    """Return the package or module of a part that a file belongs to; of io/replay/links.py, replay."""
+    pieces = path.relative_to(PACKAGE).parts
+    return pieces[1].removesuffix(".py") if len(pieces) > 1 else ""
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "io").glob("*/*.py")), ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_a_room_of_io_imports_only_what_it_may(path):
-    room = path.parent.name
+def test_the_layers_are_those_of_the_package_under_test():
+    assert Path(navrl.__file__).parent.samefile(PACKAGE)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_module_imports_only_from_the_layers_below(path):
+    own = part(path)
+    assert own in PARTS, f"{own} is in no layer: give it one in tests/layers.toml"
     for line, module in imports_of(path):
-        pieces = module.split(".")
-        if pieces[:2] == ["navrl", "io"]:
-            assert len(pieces) > 2, f"{path.name}:{line} imports {module}: name the module inside"
-            assert pieces[2] in {room, *ROOMS[room]}, (
-                f"{path.name}:{line} imports {module}: {room} may not know it"
+        other = part_of(module)
+        if other != own and module not in ("navrl", "navrl.__version__"):
+            assert LAYERS.may_import(own, other), (
+                f"{named(path)}:{line} imports {module}: {own} may not import {other} "
+                "(tests/layers.toml)"
             )
 
 
 @pytest.mark.parametrize(
-    "path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+    "path", [path for path in MODULES if room(path) in LAYERS.rooms.get(part(path), ())], ids=named
 )
-def test_a_module_imports_only_from_the_layers_below(path):
-    part = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    assert part in ALLOWED, (
-        f"{part} has no place in the layers: give it one in this test and in docs/architecture.md"
-    )
+def test_a_room_imports_only_what_it_may_of_its_part(path):
+    own, rooms = room(path), LAYERS.rooms[part(path)]
     for line, module in imports_of(path):
-        imported = part_of(module)
-        if module == "navrl.__version__" or imported == part:
-            continue
-        assert imported in ALLOWED[part], (
-            f"{path.name}:{line} imports {module}: {part} may not know {imported}"
-        )
+        pieces = module.split(".")
+        if pieces[1:2] == [part(path)]:
+            assert len(pieces) > 2, f"{named(path)}:{line} imports {module}: name the module inside"
+            assert pieces[2] in {own, *rooms[own]}, (
+                f"{named(path)}:{line} imports {module}: {own} may not import {pieces[2]} "
+                "(tests/layers.toml)"
+            )
 
 
-def test_the_layer_test_sees_relative_and_nested_imports(tmp_path, monkeypatch):
-    monkeypatch.setattr("test_layers.ROOT", tmp_path)
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_of_the_table_exists(name):
+    assert (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "name", [f"{own}/{name}" for own in LAYERS.rooms for name in LAYERS.rooms[own]]
+)
+def test_every_room_of_the_table_exists(name):
+    assert (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("own", "other"), [(own, other) for own in LAYERS.sideways for other in LAYERS.sideways[own]]
+)
+def test_every_import_within_a_layer_is_made(own, other):
+    assert LAYERS.layer_of(own) == LAYERS.layer_of(other)
+    made = {
+        part_of(module) for path in MODULES if part(path) == own for _, module in imports_of(path)
+    }
+    assert other in made, f"{own} does not import {other}: remove it from tests/layers.toml"
+
+
+@pytest.mark.parametrize("graph", [LAYERS.sideways, *LAYERS.rooms.values()])
+def test_imports_make_no_ring(graph):
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"{' imports '.join(error.args[1])}")
+
+
+def test_the_page_shows_the_table():
+    assert written(PAGE.read_text()) == generated(LAYERS), "run `python tests/layers.py`"
+
+
+def test_imports_are_found_wherever_they_are(tmp_path):
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "io").mkdir()
+    (tmp_path / "io" / "saver.py").touch()
+    (tmp_path / "sim").mkdir()
     module = tmp_path / "sim" / "bad.py"
-    module.parent.mkdir()
     module.write_text(
-        "def f():\n    from ..rl import ppo\n    from navrl import io\n    import navrl.config\n"
+        "def f():\n"
+        "    from ..rl import ppo\n"
+        "    from navrl import io\n"
+        "    import navrl.config\n"
+        "    from navrl.io import saver\n"
+        "    from navrl.io.saver import Saver\n"
+        "    import torch\n"
     )
-    assert imports_of(module) == [(2, "navrl.rl"), (3, "navrl.io"), (4, "navrl.config")]
+    assert imports_of(module, tmp_path) == [
+        (2, "navrl.rl"),
+        (3, "navrl.io"),
+        (4, "navrl.config"),
+        (5, "navrl.io.saver"),
+        (6, "navrl.io.saver"),
+    ]
+
+
+def test_an_import_upwards_sideways_or_of_an_unknown_part_is_not_allowed():
+    assert LAYERS.may_import("train", "io")
+    assert LAYERS.may_import("train", "evaluate")
+    assert not LAYERS.may_import("io", "train")
+    assert not LAYERS.may_import("io", "sim")
+    assert not LAYERS.may_import("train", "unknown")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from navrl.conf.overrides import GROUPS, check_overrides
+from navrl.credentials import redact, redacted
 from navrl.errors import ConfigError, shown
 from navrl.io.container.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
@@ -16,7 +17,6 @@ from navrl.rl.networks.navigation import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
 from navrl.sim.settings import NavigationSettings
-from navrl.tracking.credentials import redact, redacted
 from navrl.tracking.tracker_settings import (
     MlflowSettings,
     TrackingSettings,

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from navrl.cli import main
 from navrl.config import load_config
+from navrl.credentials import PASSWORD, URI, USER, check_address, redact, redacted, sign_in
 from navrl.errors import ConfigError, TrackingError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.tracking.backends import open_backend
-from navrl.tracking.credentials import PASSWORD, URI, USER, check_address, redact, redacted, sign_in
 
 SECRET = "h0rse%40battery"  # "h0rse@battery", as addresses write it
 ADDRESS, HIDDEN = f"http://ada:{SECRET}@127.0.0.1:9", "http://ada:***@127.0.0.1:9"

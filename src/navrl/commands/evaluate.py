@@ -108,8 +108,9 @@ def fly_and_report(
     """
     from navrl.errors import ConfigError, MissingExtraError
     from navrl.evaluate import conditions
-    from navrl.evaluate.report import draw_flights, outcome_table
+    from navrl.evaluate.report import outcome_table
     from navrl.train.run_folder import as_json, write_text
+    from navrl.view.flight_pictures import draw_flights
 
     settings = conditions(config.task, config.flight, policy, typed)
     known = config.env.same_map or config.env.world_files

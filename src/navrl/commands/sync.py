@@ -83,8 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sync(queue: Any, tracker: str, arguments: argparse.Namespace) -> int:
     """Deliver to one tracker; return how many records still wait or were refused."""
+    from navrl.credentials import check_secret
     from navrl.errors import TrackingError
-    from navrl.tracking.credentials import check_secret
     from navrl.tracking.queue import DeliveryLog
 
     deliveries = DeliveryLog(queue, tracker).read()

@@ -12,8 +12,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from navrl.credentials import redact
 from navrl.errors import ConfigError, nearest_name, shown
-from navrl.tracking.credentials import redact
 
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
 LIST_ALL = "`navrl train --cfg job` lists all"

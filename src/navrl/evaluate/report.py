@@ -1,18 +1,16 @@
-"""What an evaluation leaves behind: a table for people, numbers for programs, pictures."""
+"""An evaluation as a table for people and numbers for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
 from navrl.evaluate import OUTCOMES, Flights
-from navrl.evaluate.recording import Recording
 from navrl.registry.metric_names import other_names
 
-__all__ = ["draw_flights", "outcome_table", "summary"]
+__all__ = ["outcome_table", "summary"]
 
 OF_SUCCESSES = {
     "mean_speed": ("speed", "m/s"),
@@ -71,25 +69,3 @@ def summary(flights: Flights) -> dict[str, Any]:
         },
         "of_successes": {name: flights.of_successes(name) for name in OF_SUCCESSES},
     }
-
-
-def draw_flights(folder: Path, recording: Recording, *, animation: bool = True) -> list[Path]:
-    """Write `flights.png` and, if asked, `flights.gif` of recorded flights; return their paths.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        OSError: a picture could not be written; no part of it is left.
-    """
-    # here: matplotlib is an extra, and slow to load
-    from navrl.view.topdown import save_animation, save_flights
-
-    drawings: dict[Path, Callable[[Recording, Path], None]] = {folder / "flights.png": save_flights}
-    if animation:
-        drawings[folder / "flights.gif"] = save_animation
-    for path, save in drawings.items():
-        try:
-            save(recording, path)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-    return [*drawings]

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from navrl.credentials import redacted
 from navrl.registry.blob_contents import Contents
-from navrl.tracking.credentials import redacted
 
 __all__ = ["gather_lineage"]
 

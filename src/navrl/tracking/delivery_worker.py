@@ -20,10 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from navrl.credentials import redact
 from navrl.io.container.priority import give_way
 from navrl.tracking.backends import Backend, RunInfo, open_backend
 from navrl.tracking.backends.interface import SLOWEST, named_file
-from navrl.tracking.credentials import redact
 from navrl.tracking.queue import DeliveryLog, Dropped, LineFile, RecordQueue, Undeliverable
 
 DELIVERED, LEFT, BUSY, OVERDUE = 0, 1, 3, 75  # exit codes

@@ -26,11 +26,11 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from navrl.credentials import URI, check_secret, has_secret, redact, redacted
 from navrl.errors import TrackingError, missing_extra
 from navrl.monitor import plain_value
 from navrl.registry.model_names import check_alias, check_name
 from navrl.tracking.backends.interface import legal_file_name
-from navrl.tracking.credentials import URI, check_secret, has_secret, redact, redacted
 from navrl.tracking.delivery_processes import end_workers, start_workers
 from navrl.tracking.queue import DeliveryLog, RecordQueue
 from navrl.tracking.tracker_settings import TrackingSettings

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from navrl.credentials import check_address
 from navrl.errors import ConfigError, nearest_name
-from navrl.tracking.credentials import check_address
 
 MODES = ("disabled", "offline", "online")
 TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")

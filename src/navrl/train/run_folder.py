@@ -19,11 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from navrl.credentials import redact
 from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.machine import machine
 from navrl.monitor import keep_aside, plain_value
-from navrl.tracking.credentials import redact
 
 __all__ = [
     "RunFolder",

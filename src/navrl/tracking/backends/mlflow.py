@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+from navrl.credentials import sign_in
 from navrl.registry.model_names import check_alias, check_name, parse_reference
 from navrl.tracking.backends.interface import (
     RunInfo,
@@ -30,7 +31,6 @@ from navrl.tracking.backends.interface import (
     verified,
     wanted_version,
 )
-from navrl.tracking.credentials import sign_in
 
 RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata"
 _PARAMETERS_AT_ONCE = 100  # what MLflow takes
