@@ -23,7 +23,7 @@ from navrl.config import (
     load_config,
 )
 from navrl.errors import ConfigError
-from navrl.sim.settings import NavigationSettings
+from navrl.sim.settings import REWARD_TERMS, NavigationSettings
 
 SOURCES = Path(navrl.__file__).parent
 
@@ -236,7 +236,11 @@ def defines_settings(node):
 
 @pytest.mark.parametrize("key", known_keys())
 def test_every_setting_is_read_by_something(key):
-    assert key.split(".")[-1] in attributes_read()
+    name = key.split(".")[-1]
+    is_weight = key in {
+        f"reward.{term.name}" for term in REWARD_TERMS
+    }  # kernels read weight_<name>
+    assert (f"weight_{name}" if is_weight else name) in attributes_read()
 
 
 def test_a_setting_that_nothing_reads_would_be_found():

@@ -13,13 +13,14 @@ from navrl.sim.env import NavigationEnv
 from navrl.sim.kernels.layout import (
     ATTITUDE,
     DIRECTION,
+    FIRST_REWARD,
     HEIGHT_LOW,
     OUTCOME,
     PREVIOUS_VELOCITY,
     RATE,
     THROTTLE,
 )
-from navrl.sim.settings import NavigationSettings
+from navrl.sim.settings import REWARD_TERMS, NavigationSettings
 
 DRONES = 96
 
@@ -241,9 +242,13 @@ def test_observations_rewards_and_endings_are_those_of_the_reference(moving):
     # The logarithm of a ray that starts inside an obstacle magnifies rounding, so those drones are
     # left out.
     clear = distances.amin((1, 2)) > 1e-3
-    assert torch.allclose(
-        step.reward.double()[clear], reference.total_reward(terms)[clear], atol=2e-3
-    )
+    weights = vars(env.settings.reward)
+    total = reference.total_reward(terms, weights)
+    assert torch.allclose(step.reward.double()[clear], total[clear], atol=2e-3)
+    assert list(terms) == [term.name for term in REWARD_TERMS if not term.once]
+    for number, (name, term) in enumerate(terms.items()):
+        sums = torch.from_numpy(env._arrays["running"][:, FIRST_REWARD + number]).double()
+        assert torch.allclose(sums[clear], weights[name] * term[clear], atol=2e-3), name
     ends = reference.terminations(drone, env.target.double(), distances, seen)
     near_limit = (distances.amin((1, 2)) - 0.3).abs() < 1e-4
     expected = ends["static_collision"] | ends["dynamic_collision"] | ends["out_of_bounds"]

@@ -711,7 +711,7 @@ def test_the_clearance_is_the_distance_in_space_less_half_the_width():
 
 def test_the_smoothness_term_is_the_change_of_velocity():
     drone = drone_at(0, 0, 2, velocity=(3.0, 4.0, 0.0))
-    assert terms(drone, previous=(0.0, 0.0, 0.0))["smoothness"].item() == pytest.approx(5.0)
+    assert terms(drone, previous=(0.0, 0.0, 0.0))["smoothness"].item() == pytest.approx(-5.0)
 
 
 @pytest.mark.parametrize(
@@ -719,14 +719,23 @@ def test_the_smoothness_term_is_the_change_of_velocity():
 )
 def test_the_height_term_is_the_squared_excess_beyond_the_widened_range(height, excess):
     assert terms(drone_at(0, 0, height), heights=(1.0, 2.0))["height"].item() == pytest.approx(
-        excess**2
+        -(excess**2)
     )
 
 
 def test_the_total_has_the_weights_of_the_original():
-    names = ("progress", "static", "dynamic", "smoothness", "height")
+    names = ("progress", "alive", "static", "dynamic", "smoothness", "height")
     separate = {name: tensor(10.0**power) for power, name in enumerate(names)}
-    assert total_reward(separate).item() == pytest.approx(1 + 1 + 10 + 100 - 0.1 * 1000 - 8 * 10000)
+    assert total_reward(separate).item() == pytest.approx(1 + 10 + 100 + 1000 + 1000 + 8 * 100000)
+
+
+def test_a_term_without_a_weight_does_not_count():
+    assert total_reward({"alive": tensor(1.0), "new": tensor(9.0)}).item() == 1
+
+
+def test_the_logarithms_are_zero_at_the_reference_distance():
+    free = terms(drone_at(0, 0, 2), log_reference=4.0)
+    assert (free["static"].item(), free["dynamic"].item()) == (0, 0)
 
 
 def test_free_cruise_earns_5_60_a_step():

@@ -207,7 +207,7 @@ class NavigationEnv:
         """
         if not 0 <= penalty <= 1e6:
             raise ConfigError(f"the collision penalty is {penalty!r}; expected 0 to 1e6")
-        self._record["reward_collision"] = penalty
+        self._record["weight_collision"] = penalty
 
     def set_all_worlds(self, world: int) -> None:
         """Move every drone to one world of the pool; it takes effect with the next `reset()`."""

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-# Statistics of an episode. While it runs, some columns hold sums; they are made final when it ends.
+from navrl.sim.settings import REWARD_TERMS
+
+__all__ = ["STATISTICS"]
+
+# Lengths and distances in m, times in s, `length` in simulated steps; outcomes are 0 or 1.
 STATISTICS = (
     "return",
     "length",
-    "success_050",
+    "success_050",  # came within 0.5 m of the target before any collision
     "success_100",
     "static_collision",
     "dynamic_collision",
     "out_of_bounds",
     "time_out",
-    "at_goal",
+    "at_goal",  # within `env.goal_radius` when the episode ended
     "path_length",
     "mean_speed",
     "min_clearance",
-    "time_to_goal",
-    "distance",
+    "time_to_goal",  # until within 1 m; 0 if it never was
+    "distance",  # from start to target
     "world",
-    "reward_progress",
-    "reward_alive",
-    "reward_static",
-    "reward_dynamic",
-    "reward_smoothness",
-    "reward_height",
-    "reward_goal",
-    "reward_collision",
+    *(f"reward_{term.name}" for term in REWARD_TERMS),  # sums over the episode, weighted
 )

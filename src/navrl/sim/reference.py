@@ -8,6 +8,7 @@ description leaves open.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -458,33 +459,43 @@ def reward_terms(
     clearance: Tensor,
     has_moving_obstacles: bool = True,
     maximum: float = LIDAR_RANGE,
+    log_reference: float = 1.0,
 ) -> dict[str, Tensor]:
-    """Return the separate terms (N,) of the reward, without weights: progress, static, dynamic,
-    smoothness, height.
+    """Return the terms (N,) of the reward of a step by name, without weights, penalties negative.
 
     `distances` (N, H, V) of the LiDAR, `height_range` (N, 2), `clearance` (N, count):
     `nearest_clearance` of `observe`.
     """
     low, high, height = height_range[:, 0] - 0.2, height_range[:, 1] + 0.2, drone.position[:, 2]
     excess = torch.maximum(height - high, low - height).clamp(min=0.0)
-    dynamic = clearance.clamp(TINY, maximum).log().mean(dim=-1)
+    progress = (drone.velocity * _unit(target - drone.position)).sum(dim=-1)
+    dynamic = (clearance.clamp(TINY, maximum) / log_reference).log().mean(dim=-1)
     return {
-        "progress": (drone.velocity * _unit(target - drone.position)).sum(dim=-1),
-        "static": distances.clamp(TINY, maximum).log().mean(dim=(1, 2)),
+        "progress": progress,
+        "alive": torch.ones_like(progress),
+        "static": (distances.clamp(TINY, maximum) / log_reference).log().mean(dim=(1, 2)),
         "dynamic": dynamic if has_moving_obstacles else torch.zeros_like(dynamic),
-        "smoothness": (drone.velocity - previous_velocity).norm(dim=-1),
-        "height": excess**2,
+        "smoothness": -(drone.velocity - previous_velocity).norm(dim=-1),
+        "height": -(excess**2),
     }
 
 
+# The smoothness term of the original is zero all the same: it compares a velocity with itself.
+ORIGINAL_WEIGHTS = {
+    "progress": 1.0,
+    "alive": 1.0,
+    "static": 1.0,
+    "dynamic": 1.0,
+    "smoothness": 0.1,
+    "height": 8.0,
+}
+
+
 def total_reward(
-    terms: dict[str, Tensor], smoothness_weight: float = 0.1, height_weight: float = 8.0
+    terms: Mapping[str, Tensor], weights: Mapping[str, float] = ORIGINAL_WEIGHTS
 ) -> Tensor:
-    """Return the reward (N,). The original behaves as with `smoothness_weight=0`: its penalty was
-    always zero.
-    """
-    penalty = smoothness_weight * terms["smoothness"] + height_weight * terms["height"]
-    return terms["progress"] + 1 + terms["static"] + terms["dynamic"] - penalty
+    """Return the reward (N,) of a step; a term without a weight does not count."""
+    return torch.stack([weights.get(name, 0.0) * term for name, term in terms.items()]).sum(dim=0)
 
 
 def terminations(

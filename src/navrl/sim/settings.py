@@ -96,20 +96,53 @@ class DroneSettings:
     delay: int = 0  # simulated steps, the longest delay of a command
 
 
+def _term(weight: float, formula: str, unit: str = "", *, once: bool = False) -> float:
+    """Return a field of RewardSettings: the weight of a reward term, and what the term is."""
+    details = {"formula": formula, "unit": unit, "once": once}
+    weighted: float = field(default=weight, metadata=details)
+    return weighted
+
+
 @dataclass
 class RewardSettings:
-    """Keys `reward.*`: the weight of each term."""
+    """Keys `reward.*`: the table of reward terms, each with its weight, formula and unit.
 
-    progress: float = 1.0
-    alive: float = 0.0
-    static: float = 0.3
-    dynamic: float = 0.3
-    smoothness: float = 0.0
-    height: float = 8.0
-    goal: float = 2.0  # once, when the goal ends the episode
-    collision: float = 4.0  # once, taken away at a collision or when leaving the height bounds
+    A term is listed here, computed in `kernels/reward.py` and, readably, in `reference.py`. Its
+    sum over an episode is the statistic `reward_<name>`.
+    """
+
+    progress: float = _term(1.0, "velocity component towards the target", "m/s")
+    alive: float = _term(0.0, "1")
+    static: float = _term(0.3, "mean over the LiDAR rays of ln(length / log_reference)")
+    dynamic: float = _term(
+        0.3, "mean over the observed moving obstacles of ln(clearance / log_reference)"
+    )
+    smoothness: float = _term(0.0, "-|velocity - velocity one simulated step before|", "m/s")
+    height: float = _term(
+        8.0, "-(height beyond those of start and target, less a margin of 0.2 m)²", "m²"
+    )
+    goal: float = _term(2.0, "1 when the goal ends the episode", once=True)
+    collision: float = _term(4.0, "-1 when a collision or the height bounds end it", once=True)
     log_reference: float = 4.0  # m: the distance at which the logarithm of a clearance is zero
-    per_second: bool = True  # the first six terms are rates, multiplied by the time step
+    # terms that count at every simulated step are rates: multiplied by the time step
+    per_second: bool = True
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """One term of the reward; `reward.<name>` is its weight."""
+
+    name: str
+    formula: str
+    unit: str  # of the formula; empty for a pure number
+    once: bool  # counts when an episode ends; else at every simulated step
+
+
+REWARD_TERMS = tuple(
+    RewardTerm(each.name, **each.metadata)
+    for each in dataclasses.fields(RewardSettings)
+    if "formula" in each.metadata
+)
 
 
 @dataclass
@@ -121,8 +154,13 @@ class SimulationSettings:
     num_threads: int = 0  # 0: as many as numba is given
 
 
-# What settings that were added later were before: a saved task without them had these values.
-EARLIER = {"env.min_trip_length": 0.0, "env.crossing_share": 0.0, "env.midway_share": 0.0}
+# Values of settings that a task saved by an earlier version does not name.
+EARLIER: dict[str, Any] = {
+    "env.min_trip_length": 0.0,
+    "env.crossing_share": 0.0,
+    "env.midway_share": 0.0,
+    **{f"reward.{term.name}": 0.0 for term in REWARD_TERMS},
+}
 
 
 @dataclass
@@ -299,19 +337,7 @@ _RULES: list[_Rule] = [
     _between("drone.thrust_variation", 0.0, 0.5),
     _between("drone.wind", 0.0, 20.0),
     _between("drone.delay", 0, 32),
-    *(
-        _between(f"reward.{name}", -1e6, 1e6)
-        for name in (
-            "progress",
-            "alive",
-            "static",
-            "dynamic",
-            "smoothness",
-            "height",
-            "goal",
-            "collision",
-        )
-    ),
+    *(_between(f"reward.{term.name}", -1e6, 1e6) for term in REWARD_TERMS),
     _between("reward.log_reference", 1e-3, 100.0),
     _between("sim.dt", 0.001, 0.05),
     _between("sim.gravity", 0.0, 30.0),

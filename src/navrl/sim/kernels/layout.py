@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.settings import REWARD_TERMS
+
 # Fields of a drone; a vector takes as many fields as it has components.
 POSITION, ATTITUDE, VELOCITY, RATE, THROTTLE, PREVIOUS_VELOCITY = 0, 3, 7, 10, 13, 17
 TARGET, DIRECTION, FORWARD, HEIGHT_LOW, HEIGHT_HIGH = 20, 23, 26, 28, 29
@@ -24,17 +27,18 @@ COUNTERS = 5
 # How an episode ends.
 FLYING, GOAL, STATIC_COLLISION, DYNAMIC_COLLISION, OUT_OF_BOUNDS, TIME_OUT = range(6)
 
-# Columns of episode_statistics.STATISTICS.
-RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE = 0, 1, 2, 3, 4
-AT_GOAL = 8
-PATH_LENGTH = 9
-MEAN_SPEED = 10
-MIN_CLEARANCE = 11
-TIME_TO_GOAL = 12
-DISTANCE = 13
-WORLD_NUMBER = 14
-FIRST_REWARD = 15
-REWARD_GOAL, REWARD_COLLISION = 21, 22
+# Columns of the statistics. While an episode runs they hold sums; `termination.finish` makes them
+# final.
+RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE, AT_GOAL = (
+    STATISTICS.index(name)
+    for name in ("return", "length", "success_050", "success_100", "static_collision", "at_goal")
+)
+PATH_LENGTH, MEAN_SPEED, MIN_CLEARANCE, TIME_TO_GOAL, DISTANCE, WORLD_NUMBER = (
+    STATISTICS.index(name)
+    for name in ("path_length", "mean_speed", "min_clearance", "time_to_goal", "distance", "world")
+)
+FIRST_REWARD = STATISTICS.index(f"reward_{REWARD_TERMS[0].name}")
+REWARD_GOAL, REWARD_COLLISION = map(STATISTICS.index, ("reward_goal", "reward_collision"))
 
 # The numbers of the settings, as one record that compiled code reads by name.
 PARAMETERS = np.dtype(
@@ -49,14 +53,7 @@ PARAMETERS = np.dtype(
             "action_limit",
             "goal_radius",
             "collision_radius",
-            "weight_progress",
-            "weight_alive",
-            "weight_static",
-            "weight_dynamic",
-            "weight_smoothness",
-            "weight_height",
-            "reward_goal",
-            "reward_collision",
+            *(f"weight_{term.name}" for term in REWARD_TERMS),
             "log_reference",
             "log_reach",
             "noise",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.sim.kernels.layout import PARAMETERS
-from navrl.sim.settings import NavigationSettings
+from navrl.sim.settings import REWARD_TERMS, NavigationSettings
 
 
 def make_parameters(
@@ -24,6 +24,10 @@ def make_parameters(
     reward = settings.reward
     sim = settings.sim
     scale = sim.dt if reward.per_second else 1.0
+    weights = {
+        f"weight_{term.name}": getattr(reward, term.name) * (1.0 if term.once else scale)
+        for term in REWARD_TERMS
+    }
     down = moving.local_range[1] if moving.asymmetric_goals else moving.local_range[2]
     values = {
         "dt": sim.dt,
@@ -34,14 +38,7 @@ def make_parameters(
         "action_limit": env.action_limit,
         "goal_radius": env.goal_radius,
         "collision_radius": env.collision_radius,
-        "weight_progress": scale * reward.progress,
-        "weight_alive": scale * reward.alive,
-        "weight_static": scale * reward.static,
-        "weight_dynamic": scale * reward.dynamic,
-        "weight_smoothness": scale * reward.smoothness,
-        "weight_height": scale * reward.height,
-        "reward_goal": reward.goal,
-        "reward_collision": reward.collision,
+        **weights,
         "log_reference": math.log(reward.log_reference),
         "log_reach": math.log(sensor.lidar_range),
         "noise": sensor.noise,

@@ -1,17 +1,29 @@
-"""The reward of a step, its sums over an episode, and whether the episode ends with it."""
+"""The reward of a simulated step, its sums over the episode, and whether the episode ends.
+
+The table of terms is `navrl.sim.settings.RewardSettings`; `step_terms` computes them.
+"""
 
 from __future__ import annotations
 
-import math
+import collections
+from typing import Any, NamedTuple
 
-from numba import float32
+from numba import float32, njit
 
-from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.kernels.fields import (
+    Vector,
+    counter,
+    fields_of,
+    length_of,
+    number,
+    set_counter,
+    set_number,
+    statistics_of,
+    vector,
+)
 from navrl.sim.kernels.layout import (
     ACTIVE,
     AT_GOAL,
-    COUNTERS,
-    FIELDS,
     FIRST_REWARD,
     GOAL,
     HEIGHT_HIGH,
@@ -31,62 +43,113 @@ from navrl.sim.kernels.layout import (
     VELOCITY,
 )
 from navrl.sim.kernels.termination import outcome_of
-from navrl.simd import WIDTH, inner
+from navrl.sim.settings import REWARD_TERMS
+from navrl.simd import inner
 
 HEIGHT_MARGIN = 0.2  # m beyond the heights of start and target that cost nothing
 
+# The terms of a step, in the order of the settings. A term that is missing in `step_terms`, or that
+# the settings do not list, does not compile.
+_namedtuple: Any = collections.namedtuple  # whose fields mypy wants as literals
+StepTerms = _namedtuple("StepTerms", [term.name for term in REWARD_TERMS if not term.once])
+
+
+class Motion(NamedTuple):
+    """How a drone moves at a step, in the world frame."""
+
+    position: Any  # Vector, m
+    velocity: Any  # Vector, m/s
+    previous_velocity: Any  # Vector, m/s, one simulated step before
+    to_target: Any  # Vector, m
+    target_distance: Any  # m
+    height_low: Any  # m, the lower of start and target
+    height_high: Any
+
 
 @inner
-def judge(
-    drones, drone, parameters, has_moving, shortest, static_term, surface, dynamic_term, least, hit
-):
-    """Pay one step of a drone, count it in the statistics, end the episode if it must; return the
-    reward.
+def motion_of(drones, drone):
+    """Return how a drone moves now."""
+    state, base = drones.state, fields_of(drone)
+    position, target = vector(state, base, POSITION), vector(state, base, TARGET)
+    to_target = Vector(target.x - position.x, target.y - position.y, target.z - position.z)
+    return Motion(
+        position,
+        vector(state, base, VELOCITY),
+        vector(state, base, PREVIOUS_VELOCITY),
+        to_target,
+        length_of(to_target),
+        number(state, base, HEIGHT_LOW),
+        number(state, base, HEIGHT_HIGH),
+    )
+
+
+@inner
+def step_terms(motion, sensed, has_moving, parameters):
+    """Return the weighted terms of one simulated step. `weight_x` is the setting `reward.x`, times
+    the time step where `reward.per_second`.
     """
-    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
-    running, counters = drones.running, drones.counters
-    count, column = drone * COUNTERS, drone * len(STATISTICS)
-    z = state[base + (POSITION + 2) * WIDTH]
-    vx, vy = state[base + VELOCITY * WIDTH], state[base + (VELOCITY + 1) * WIDTH]
-    vz = state[base + (VELOCITY + 2) * WIDTH]
-    dx = state[base + TARGET * WIDTH] - state[base + POSITION * WIDTH]
-    dy = state[base + (TARGET + 1) * WIDTH] - state[base + (POSITION + 1) * WIDTH]
-    dz = state[base + (TARGET + 2) * WIDTH] - z
-    distance = math.sqrt(dx * dx + dy * dy + dz * dz)
-    jump_x = vx - state[base + PREVIOUS_VELOCITY * WIDTH]
-    jump_y = vy - state[base + (PREVIOUS_VELOCITY + 1) * WIDTH]
-    jump_z = vz - state[base + (PREVIOUS_VELOCITY + 2) * WIDTH]
-    over = max(z - state[base + HEIGHT_HIGH * WIDTH] - float32(HEIGHT_MARGIN), float32(0))
-    under = max(state[base + HEIGHT_LOW * WIDTH] - float32(HEIGHT_MARGIN) - z, float32(0))
-    terms = (
-        parameters.weight_progress * (vx * dx + vy * dy + vz * dz) / max(distance, float32(1e-6)),
-        parameters.weight_alive,
-        parameters.weight_static * (static_term - parameters.log_reference),
-        parameters.weight_dynamic * (dynamic_term - parameters.log_reference)
+    velocity, before, ahead = motion.velocity, motion.previous_velocity, motion.to_target
+    jump = Vector(velocity.x - before.x, velocity.y - before.y, velocity.z - before.z)
+    over = max(motion.position.z - motion.height_high - float32(HEIGHT_MARGIN), float32(0))
+    under = max(motion.height_low - float32(HEIGHT_MARGIN) - motion.position.z, float32(0))
+    return StepTerms(
+        progress=parameters.weight_progress
+        * (velocity.x * ahead.x + velocity.y * ahead.y + velocity.z * ahead.z)
+        / max(motion.target_distance, float32(1e-6)),
+        alive=parameters.weight_alive,
+        static=parameters.weight_static * (sensed.mean_log_ray - parameters.log_reference),
+        dynamic=parameters.weight_dynamic * (sensed.mean_log_clearance - parameters.log_reference)
         if has_moving
         else float32(0),
-        -parameters.weight_smoothness
-        * math.sqrt(jump_x * jump_x + jump_y * jump_y + jump_z * jump_z),
-        -parameters.weight_height * (over * over + under * under),
+        smoothness=-parameters.weight_smoothness * length_of(jump),
+        height=-parameters.weight_height * (over * over + under * under),
     )
+
+
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def add(total, term):
+    """Return the sum of two numbers, never reordered: a term of weight 0 changes no bit of the
+    reward.
+    """
+    return total + term
+
+
+@inner
+def reward_of_step(drones, drone, parameters, has_moving, sensed):
+    """Return the reward of a drone's simulated step; add it to the statistics, and end the episode
+    if it must end.
+    """
+    running, column = drones.running, statistics_of(drone)
+    motion = motion_of(drones, drone)
+    terms = step_terms(motion, sensed, has_moving, parameters)
     reward = float32(0)
-    for number in range(6):
-        reward += terms[number]
-        running[column + FIRST_REWARD + number] += terms[number]
-    running[column + PATH_LENGTH] += parameters.dt * math.sqrt(vx * vx + vy * vy + vz * vz)
-    running[column + MIN_CLEARANCE] = min(running[column + MIN_CLEARANCE], min(shortest, least))
+    for term in range(len(terms)):
+        reward = add(reward, terms[term])
+        running[column + FIRST_REWARD + term] += terms[term]
+    running[column + PATH_LENGTH] += parameters.dt * length_of(motion.velocity)
+    clearance = min(sensed.shortest_ray, sensed.least_clearance)
+    running[column + MIN_CLEARANCE] = min(running[column + MIN_CLEARANCE], clearance)
     outcome = outcome_of(
-        running, column, counters[count + STEP], parameters, z, distance, shortest, surface, hit
+        running,
+        column,
+        counter(drones, drone, STEP),
+        parameters,
+        motion.position.z,
+        motion.target_distance,
+        sensed.shortest_ray,
+        sensed.surface_squared,
+        sensed.hits_moving,
     )
     if outcome == GOAL:
-        reward += parameters.reward_goal
-        running[column + REWARD_GOAL] += parameters.reward_goal
+        reward += parameters.weight_goal
+        running[column + REWARD_GOAL] += parameters.weight_goal
     elif STATIC_COLLISION <= outcome <= OUT_OF_BOUNDS:
-        reward -= parameters.reward_collision
-        running[column + REWARD_COLLISION] -= parameters.reward_collision
+        reward -= parameters.weight_collision
+        running[column + REWARD_COLLISION] -= parameters.weight_collision
     running[column + RETURN] += reward
     if outcome:
-        counters[count + OUTCOME] = outcome
-        state[base + ACTIVE * WIDTH] = float32(0)
-        running[column + AT_GOAL] = float32(1) if distance < parameters.goal_radius else float32(0)
+        set_counter(drones, drone, OUTCOME, outcome)
+        set_number(drones.state, fields_of(drone), ACTIVE, float32(0))
+        at_goal = motion.target_distance < parameters.goal_radius
+        running[column + AT_GOAL] = float32(1) if at_goal else float32(0)
     return reward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 from numba import float32, int64
 
@@ -42,6 +43,19 @@ from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit
 
 TALL, SHORT = 5.0, 1.0  # m, heights of the moving cylinders and boxes
 FEATURES = len(OBSTACLE)  # numbers of an observed moving obstacle
+
+
+class Sensed(NamedTuple):
+    """What reward and termination are computed from, free of noise."""
+
+    shortest_ray: Any  # m
+    mean_log_ray: Any  # mean of ln(m)
+    surface_squared: Any  # m², to the nearest static surface
+    mean_log_clearance: Any  # mean of ln(m) over the observed moving obstacles
+    least_clearance: Any  # m, to one of them
+    hits_moving: Any  # bool
+
+
 NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then numbers
 
 
@@ -195,9 +209,6 @@ def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, obse
     """Look around: return what reward and termination need; write the observation from `index` on,
     unless it is < 0.
 
-    Returns the shortest ray, the mean logarithm of the rays, the squared distance of the nearest
-    shape, the clearance term of the moving obstacles, the least clearance to one of them, and
-    whether one was hit.
     """
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     world = int64(drones.counters[drone * COUNTERS + WORLD])
@@ -236,7 +247,7 @@ def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, obse
         _write_state(
             state, base, x, y, z, fx, fy, observation, index + rays + parameters.observed * FEATURES
         )
-    return shortest, static_term, surface, dynamic_term, least, hit
+    return Sensed(shortest, static_term, surface, dynamic_term, least, hit)
 
 
 @inner

@@ -34,7 +34,7 @@ from navrl.sim.kernels.layout import (
     Outputs,
     Worlds,
 )
-from navrl.sim.kernels.reward import judge
+from navrl.sim.kernels.reward import reward_of_step
 from navrl.sim.kernels.sensing import sense
 from navrl.sim.kernels.termination import finish
 from navrl.sim.worlds.obstacles import advance_world
@@ -140,8 +140,8 @@ def _fly_block(
                 outputs.observation,
                 at,
             )
-            outputs.reward[drone] += judge(
-                drones, drone, parameters, moving.counts[world] > 0, *seen
+            outputs.reward[drone] += reward_of_step(
+                drones, drone, parameters, moving.counts[world] > 0, seen
             )
             if (
                 at < 0 and drones.counters[drone * COUNTERS + OUTCOME] != 0

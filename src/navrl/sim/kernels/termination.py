@@ -5,10 +5,11 @@ from __future__ import annotations
 from numba import float32
 
 from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.kernels.fields import counter, statistics_of
 from navrl.sim.kernels.layout import (
-    COUNTERS,
     DYNAMIC_COLLISION,
     FIRST_FAILURE,
+    FLYING,
     GOAL,
     LENGTH,
     MEAN_SPEED,
@@ -29,7 +30,20 @@ LOWEST, HIGHEST = 0.2, 4.0  # m: outside, the episode ends
 
 @inner
 def outcome_of(running, column, step, parameters, z, distance, shortest, surface, hit):
-    """Return how the episode ends at this step, or 0; a collision comes before everything else."""
+    """Return how the episode ends at this step, or FLYING; a collision counts before all else.
+
+    Args:
+        running: sums of the episode; notes there when the drone is near its target for the first
+            time.
+        column: where the statistics of the drone begin.
+        step: simulated steps of the episode so far.
+        parameters: of the task.
+        z: m, height of the drone.
+        distance: m to the target.
+        shortest: m, the shortest LiDAR ray.
+        surface: m², the squared distance to the nearest static surface.
+        hit: whether a moving obstacle is hit.
+    """
     radius = parameters.collision_radius
     struck = surface < radius * radius if parameters.sphere else shortest < radius
     if struck:
@@ -47,16 +61,16 @@ def outcome_of(running, column, step, parameters, z, distance, shortest, surface
         return GOAL
     if step >= parameters.max_steps:
         return TIME_OUT
-    return 0
+    return FLYING
 
 
 @inner
 def finish(drones, drone, finished, parameters):
-    """Copy the statistics of an ended episode to its row of `finished`, made final."""
-    column, outcome = drone * len(STATISTICS), drones.counters[drone * COUNTERS + OUTCOME]
+    """Write the statistics of an ended episode to its row of `finished`."""
+    column, outcome = statistics_of(drone), counter(drones, drone, OUTCOME)
     for number in range(len(STATISTICS)):
         finished[column + number] = drones.running[column + number]
-    steps = float32(drones.counters[drone * COUNTERS + STEP])
+    steps = float32(counter(drones, drone, STEP))
     finished[column + LENGTH] = steps
     finished[column + MEAN_SPEED] = drones.running[column + PATH_LENGTH] / (steps * parameters.dt)
     for number in range(4):
