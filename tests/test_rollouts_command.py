@@ -18,7 +18,7 @@ from navrl.cli import main
 from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, RolloutError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.io.checkpoint.directory import list_entries
+from navrl.io.checkpoint.listing import list_entries
 from navrl.io.rollouts.export import export_minari, export_parquet, read_experience
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
@@ -66,17 +66,18 @@ class Watched(PlainDisplay):
         (self.folder / "phases.json").write_text(json.dumps(status.phases))
 
 
-def train(folder, *overrides, settings=SMALL, stop=None):
+def train(folder, *overrides, settings=SMALL, stop=None, resume=False):
     config, request = load_config([*settings, *overrides]), StopRequest()
     request.signal = stop
+    order = Order(config, load_checkpoint(folder / "checkpoints" / "latest") if resume else None)
     with (
-        RunFolder.create(folder, "", "navrl train") as run,
+        RunFolder.open(folder) if resume else RunFolder.create(folder, "", "navrl train") as run,
         Tracking(config.tracking, {}, folder) as tracking,
     ):
         display = Watched(Console(file=io.StringIO()), "")
         display.folder = folder
         ended = lead(
-            Team(), Order(config), run, display, request, Publisher(UploadPolicy(name=""), tracking)
+            Team(), order, run, display, request, Publisher(UploadPolicy(name=""), tracking)
         )
     assert ended == Ending(finished=stop is None)
     return folder
@@ -158,6 +159,21 @@ def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(settings, tm
     shutil.rmtree(both / "rollouts")
     assert main(["rollouts", "ls", str(both)]) == 0
     assert "2 rollouts" in capsys.readouterr().out
+
+
+def test_a_batch_stays_as_long_as_its_checkpoint_also_in_a_resumed_run(tmp_path):
+    keys = ("save_interval=1", "keep_last_n=1")
+    folder = train(tmp_path / "run", "compress_lidar=true", "max_frame_num=2048", *keys)
+    checkpoints = folder / "checkpoints"
+    assert RolloutStorage(checkpoints).list() == [2]
+    (checkpoints / "demo").symlink_to("checkpoint_000000002.pt")
+    train(folder, *keys, resume=True)  # four iterations, and no more batches
+    assert [entry.step for entry in list_entries(checkpoints)] == [2, 4]
+    assert RolloutStorage(checkpoints).list() == [2]
+    (checkpoints / "demo").unlink()
+    train(folder, *keys, "max_frame_num=5120", resume=True)
+    assert [entry.step for entry in list_entries(checkpoints)] == [5]
+    assert RolloutStorage(checkpoints).list() == []
 
 
 def assert_same(found, expected):

@@ -24,7 +24,7 @@ from test_container import rewrite_index
 from navrl.cli import main
 from navrl.errors import ContainerError, NavrlError, RolloutError
 from navrl.io import CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
-from navrl.io.checkpoint.directory import list_entries, list_unreadable
+from navrl.io.checkpoint.listing import list_entries, list_unreadable
 from navrl.io.rollouts.export import export_parquet
 from navrl.io.rollouts.storage import RolloutStorage
 

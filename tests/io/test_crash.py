@@ -18,7 +18,7 @@ import pytest
 from injected import ROUNDS
 from navrl.errors import CheckpointError
 from navrl.io import CheckpointDirectory, load_checkpoint
-from navrl.io.checkpoint.directory import list_aliases, list_entries
+from navrl.io.checkpoint.listing import list_aliases, list_entries
 from navrl.io.container.atomic_files import TEMPORARY_PATTERN, AtomicFile, remove_stale_files
 
 STRACE = shutil.which("strace")
@@ -104,7 +104,7 @@ TRACED = """
     from pathlib import Path
     import torch
     from navrl.io import Retention, format_checkpoint_name, save_checkpoint
-    from navrl.io.checkpoint.directory import prune
+    from navrl.io.checkpoint.pruning import prune
     from navrl.io.container.atomic_files import point_alias
     torch.set_num_threads(1)
     def save(folder, step):

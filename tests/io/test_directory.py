@@ -11,7 +11,8 @@ from io_states import TinyTraining, assert_same
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError
 from navrl.io import CheckpointDirectory, Retention, load_checkpoint
-from navrl.io.checkpoint.directory import list_aliases, list_entries, prune
+from navrl.io.checkpoint.listing import list_aliases, list_entries
+from navrl.io.checkpoint.pruning import prune
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_an_absolute_link_pins_its_checkpoint_too(run):
 
 def test_a_name_does_not_replace_a_file(run):
     (run.folder / "notes").write_text("mine")
-    with pytest.raises(CheckpointError, match="stands there"):
+    with pytest.raises(CheckpointError, match="found a file or folder"):
         run.alias("notes", 40)
     assert (run.folder / "notes").read_text() == "mine"
 
@@ -111,7 +112,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(run):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(
         RuntimeWarning,
-        match=rf"checkpoint_000000030.pt was loaded, because: .*{path.name}: cut short",
+        match=rf"checkpoint_000000030.pt was loaded, because later checkpoints are not whole: .*{path.name}: cut short",
     ):
         assert run.load() == {"step": 30}
 
@@ -126,7 +127,7 @@ def test_a_checkpoint_that_the_disk_cannot_read_gives_way_to_the_one_before(run,
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.warns(
         RuntimeWarning,
-        match=r"000040\.pt was loaded, because: .*000050\.pt: array 'x' cannot be read",
+        match=r"000040\.pt was loaded, because later checkpoints are not whole: .*000050\.pt: array 'x' cannot be read",
     ):
         assert run.load() == {"step": 40}
 
@@ -148,7 +149,7 @@ def test_a_checkpoint_whose_index_the_disk_cannot_read_gives_way_to_the_one_befo
     assert [entry.step for entry in run.entries()][-1] == 40
     with pytest.warns(
         RuntimeWarning,
-        match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: OSError: .*Input",
+        match=r"000040\.pt was loaded, because later checkpoints are not whole: .*000050\.pt: cannot be read: OSError: .*Input",
     ):
         assert run.load() == {"step": 40}
 
@@ -166,14 +167,17 @@ def test_a_checkpoint_that_may_not_be_read_gives_way_to_the_one_before(run, monk
     monkeypatch.setattr(os, "open", refusing)
     with pytest.warns(
         RuntimeWarning,
-        match=r"000040\.pt was loaded, because: .*000050\.pt: cannot be read: PermissionError",
+        match=r"000040\.pt was loaded, because later checkpoints are not whole: .*000050\.pt: cannot be read: PermissionError",
     ):
         assert run.load() == {"step": 40}
 
 
 def test_a_pickle_that_would_run_code_gives_way_to_the_one_before(run):
     (run.folder / "checkpoint_000000050.pt").write_bytes(pickle.dumps(os.getcwd, protocol=2))
-    with pytest.warns(RuntimeWarning, match=r"000040\.pt was loaded, because: .*000050\.pt"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"000040\.pt was loaded, because later checkpoints are not whole: .*000050\.pt",
+    ):
         assert run.load() == {"step": 40}
 
 

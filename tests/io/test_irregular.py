@@ -80,7 +80,8 @@ def test_it_is_named_where_a_checkpoint_is_asked_for(odd, kind, use):
 def test_a_load_passes_over_it_with_a_warning(odd, kind):
     with CheckpointDirectory(odd.parent) as run:
         with pytest.warns(
-            RuntimeWarning, match=rf"000020\.pt was loaded, because: .*{odd.name}: found {kind}"
+            RuntimeWarning,
+            match=rf"000020\.pt was loaded, because later checkpoints are not whole: .*{odd.name}: found {kind}",
         ):
             assert run.load() == {"step": 20}
         assert [entry.step for entry in run.entries()] == [10, 20]

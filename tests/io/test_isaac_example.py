@@ -11,7 +11,7 @@ import pytest
 from io_states import assert_same
 
 from navrl.io import load_checkpoint
-from navrl.io.checkpoint.directory import list_entries
+from navrl.io.checkpoint.listing import list_entries
 
 pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "isaac_checkpoint.py"

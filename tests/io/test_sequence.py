@@ -13,7 +13,8 @@ from test_container import rewrite_index
 
 from injected import ROUNDS
 from navrl.io import CheckpointDirectory, Retention, read_index, save_checkpoint
-from navrl.io.checkpoint.directory import list_aliases, list_entries, prune
+from navrl.io.checkpoint.listing import list_aliases, list_entries
+from navrl.io.checkpoint.pruning import prune
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
 from navrl.io.rollouts.storage import RolloutStorage
 
@@ -215,7 +216,8 @@ def test_a_damaged_file_is_tried_in_the_place_of_its_step(tmp_path):
         assert run.load() == {"step": 30}
         (tmp_path / "checkpoint_000000030.pt").write_bytes(b"rotten")
         with pytest.warns(
-            RuntimeWarning, match=r"000010\.pt was loaded, because: .*000030.*000020"
+            RuntimeWarning,
+            match=r"000010\.pt was loaded, because later checkpoints are not whole: .*000030.*000020",
         ):
             assert run.load() == {"step": 10}
 
@@ -225,7 +227,7 @@ def test_a_foreign_file_of_a_later_step_is_loaded_with_a_warning(tmp_path):
     torch.save({"step": 20}, tmp_path / "checkpoint_000000020.pt")
     with (
         CheckpointDirectory(tmp_path) as run,
-        pytest.warns(RuntimeWarning, match="going by its step"),
+        pytest.warns(RuntimeWarning, match="because of its step"),
     ):
         assert run.load() == {"step": 20}
 

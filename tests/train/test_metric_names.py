@@ -7,7 +7,7 @@ import json
 import pytest
 
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.io.checkpoint.directory import list_entries
+from navrl.io.checkpoint.listing import list_entries
 from navrl.monitor import MetricsLog
 from navrl.registry.registry import Registry
 from navrl.tracking.queue import RecordQueue

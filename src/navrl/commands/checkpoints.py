@@ -1,6 +1,4 @@
-"""`navrl checkpoints prune FOLDER`: remove old checkpoints by the rules that a training run
-uses.
-"""
+"""`navrl checkpoints prune FOLDER`: remove old checkpoints by the rules of a training run."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ def register(subparsers: Any) -> None:
     prune = actions.add_parser(
         "prune",
         help="remove the checkpoints that no rule keeps",
-        description="Remove the checkpoints that no rule keeps. What has a name (an alias) is "
-        "always kept.",
+        description="Remove the checkpoints that no rule keeps, and the batches beside them. What "
+        "has an alias is always kept.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,7 +42,7 @@ def register(subparsers: Any) -> None:
     prune.add_argument(
         "--keep-every", type=int, default=0, metavar="K", help="keep steps that are a multiple of K"
     )
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     prune.set_defaults(run=run)
 
 
@@ -52,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prune the folder and say what went."""
     from navrl.commands.named_file import checkpoint_folder
     from navrl.io import Retention
-    from navrl.io.checkpoint.directory import list_entries, prune
+    from navrl.io.checkpoint.listing import list_entries
+    from navrl.io.checkpoint.pruning import prune_entries, remove_orphaned_rollouts
     from navrl.io.container.atomic_files import check_is_folder, remove_stale_files
 
     folder = checkpoint_folder(arguments.folder)
@@ -64,12 +63,17 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.mode,
         arguments.keep_every,
     )
-    removed = prune(folder, rules, dry_run=arguments.dry_run)
-    verb = "would remove" if arguments.dry_run else "removed"
+    entries = list_entries(folder)
+    beside = {entry.step for entry in entries if entry.rollout_path.exists()}
+    dry_run = arguments.dry_run
+    removed = prune_entries(folder, rules, entries, with_rollouts=True, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
     for entry in removed:
-        print(f"{verb} {entry.path} ({entry.stored_bytes / 1e6:.1f} MB)")
-    for path in [] if arguments.dry_run else remove_stale_files(folder):
-        print(f"removed {path}, which a dead writer had left")
-    left = len(list_entries(folder)) - (len(removed) if arguments.dry_run else 0)
-    print(f"{left} checkpoints kept")
+        batch = ", and the batch beside it" if entry.step in beside else ""
+        print(f"{verb} {entry.path} ({entry.stored_bytes / 1e6:.1f} MB){batch}")
+    for path in remove_orphaned_rollouts(folder, entries, dry_run=dry_run):
+        print(f"{verb} {path}, a batch without its checkpoint")
+    for path in [] if dry_run else remove_stale_files(folder):
+        print(f"removed {path}, a temporary file of a writer that died")
+    print(f"{len(entries) - len(removed)} checkpoints kept")
     return 0

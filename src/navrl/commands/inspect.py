@@ -123,7 +123,7 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from navrl.io.checkpoint.directory import list_aliases, list_entries, list_unreadable
+    from navrl.io.checkpoint.listing import list_aliases, list_entries, list_unreadable
 
     aliases = list_aliases(folder)
     table = Table(

@@ -14,7 +14,7 @@ from navrl.lazy import lazy_names
 _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
     "CheckpointDirectory": "navrl.io.checkpoint.directory",
-    "Entry": "navrl.io.checkpoint.directory",
+    "Entry": "navrl.io.checkpoint.listing",
     "Retention": "navrl.io.retention",
     "RolloutStorage": "navrl.io.rollouts.storage",
     "find_checkpoint": "navrl.io.checkpoint.checkpoint_file",
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint
     from navrl.io.checkpoint.checkpoint_file import verify_checkpoint as verify_checkpoint
     from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
-    from navrl.io.checkpoint.directory import Entry as Entry
+    from navrl.io.checkpoint.listing import Entry as Entry
     from navrl.io.checkpoint.model_size import get_model_size as get_model_size
     from navrl.io.checkpoint.model_size import print_model_info as print_model_info
     from navrl.io.checkpoint.random_state import get_random_state as get_random_state

@@ -85,7 +85,8 @@ def lead(
         MetricsLog(folder.metrics, on_error="hold") as metrics,
         CheckpointSaving(folder.checkpoints, config, trainer.optimizers) as saving,
         _storage(folder.path / "rollouts", config.rollout_keep_last_n or None) as rollouts,
-        _storage(folder.checkpoints, config.keep_last_n) as beside,
+        # without rules of its own: a batch is removed with its checkpoint
+        _storage(folder.checkpoints, None) as beside,
     ):
         metrics.rewind(trainer.iteration)
         record = RunLog(trainer, folder, display, metrics, publisher)
@@ -149,6 +150,7 @@ class _Leader:
             self.record.finished()
         self.saving.flush()
         self.beside.flush()
+        self.saving.prune()  # a batch may have been written after its checkpoint was removed
         self.record.checkpointed(self.saving, now=False)
         if self.record.failure is not None:
             raise self.record.failure

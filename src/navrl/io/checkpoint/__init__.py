@@ -13,7 +13,7 @@ from navrl.lazy import lazy_names
 _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
     "CheckpointDirectory": "navrl.io.checkpoint.directory",
-    "Entry": "navrl.io.checkpoint.directory",
+    "Entry": "navrl.io.checkpoint.listing",
     "Retention": "navrl.io.retention",
     "convert_checkpoint": "navrl.io.checkpoint.conversion",
     "find_checkpoint": "navrl.io.checkpoint.checkpoint_file",
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.checkpoint_file import verify_checkpoint as verify_checkpoint
     from navrl.io.checkpoint.conversion import convert_checkpoint as convert_checkpoint
     from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
-    from navrl.io.checkpoint.directory import Entry as Entry
+    from navrl.io.checkpoint.listing import Entry as Entry
     from navrl.io.checkpoint.model_size import get_model_size as get_model_size
     from navrl.io.checkpoint.model_size import print_model_info as print_model_info
     from navrl.io.checkpoint.random_state import get_random_state as get_random_state

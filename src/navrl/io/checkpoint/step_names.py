@@ -1,11 +1,15 @@
-"""File names of checkpoints: `checkpoint_000001000.pt` is step 1000."""
+"""File names by step: `checkpoint_000001000.pt`, and `rollout_000001000.navrl` for a batch."""
 
 from __future__ import annotations
+
+import re
 
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError
 
-__all__ = ["format_checkpoint_name"]
+__all__ = ["ROLLOUT_NAME", "format_checkpoint_name", "format_rollout_name"]
+
+ROLLOUT_NAME = re.compile(r"rollout_(\d{9,})\.navrl")
 
 
 def format_checkpoint_name(step: int, prefix: str = "checkpoint", suffix: str = ".pt") -> str:
@@ -21,3 +25,8 @@ def format_checkpoint_name(step: int, prefix: str = "checkpoint", suffix: str = 
             "leading dot"
         )
     return f"{prefix}_{step:09d}{suffix}"
+
+
+def format_rollout_name(iteration: int) -> str:
+    """Return the file name of the rollout of an iteration: `rollout_000001000.navrl`."""
+    return f"rollout_{iteration:09d}.navrl"

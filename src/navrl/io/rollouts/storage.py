@@ -7,7 +7,6 @@ from __future__ import annotations
 import builtins
 import operator
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from navrl.errors import CheckpointError, ContainerError, RolloutError, Unsuppor
 from navrl.io.checkpoint.file_writer import FileWriter
 from navrl.io.checkpoint.job import Job
 from navrl.io.checkpoint.saver import AsyncCheckpointSaver
+from navrl.io.checkpoint.step_names import ROLLOUT_NAME, format_rollout_name
 from navrl.io.container.atomic_files import irregular_kind, sync_folder
 from navrl.io.container.codecs import MAX_LEVEL
 from navrl.io.container.container_writer import ArraySource, Written
@@ -38,8 +38,6 @@ from navrl.io.rollouts.rollout_layout import (
 )
 
 __all__ = ["RolloutStorage"]
-
-_NAME = re.compile(r"rollout_(\d{9,})\.navrl")
 
 
 class RolloutStorage:
@@ -222,7 +220,7 @@ class RolloutStorage:
 
     def path(self, iteration: int) -> Path:
         """Return where the rollout of an iteration is, or would be."""
-        return self.folder / f"rollout_{_checked_iteration(iteration):09d}.navrl"
+        return self.folder / format_rollout_name(_checked_iteration(iteration))
 
     def flush(self) -> None:
         """Return when everything saved so far is on the disk.
@@ -352,7 +350,7 @@ def _stored(folder: Path) -> dict[int, Path]:
     """Return what is named like a rollout in a folder, by iteration."""
     if not os.path.isdir(folder):
         return {}
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    found = ((ROLLOUT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return {int(match[1]): path for match, path in found if match is not None}
 
 

@@ -14,7 +14,8 @@ from navrl.conf.overrides import GROUPS
 from navrl.config import Config, as_dict, from_dict, load_config, our_overrides
 from navrl.errors import ConfigError, NavrlError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoint
-from navrl.io.checkpoint.directory import CheckpointDirectory, list_entries
+from navrl.io.checkpoint.directory import CheckpointDirectory
+from navrl.io.checkpoint.listing import list_entries
 from navrl.sim.settings import EARLIER
 from navrl.train.resume.source import run_of
 from navrl.train.resume.training_state import is_training_state, upgraded_state

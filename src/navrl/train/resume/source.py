@@ -10,7 +10,7 @@ from pathlib import Path
 from navrl.errors import CheckpointError, ConfigError, RegistryError, TrackingError
 from navrl.evaluate import PRETRAINED
 from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, find_checkpoint
-from navrl.io.checkpoint.directory import newest_whole
+from navrl.io.checkpoint.listing import newest_whole
 from navrl.registry.model_names import parse_reference
 from navrl.registry.registry import Registry
 from navrl.registry.schema import ModelVersion

@@ -69,6 +69,7 @@ class CheckpointSaving:
             self.directory = CheckpointDirectory(
                 folder,
                 keep_last_n=config.keep_last_n,
+                with_rollouts=True,  # of compress_lidar, now or before a resume
                 optimizers=optimizers,
                 on_done=self._done,
                 max_queue_size=config.async_checkpoint_queue_size,
@@ -101,6 +102,13 @@ class CheckpointSaving:
     def flush(self) -> None:
         """Return when every attempt so far has ended."""
         self.directory.flush()
+
+    def prune(self) -> None:
+        """Remove what no rule keeps; a failure is reported like one of a save."""
+        try:
+            self.directory.prune()
+        except OSError as error:
+            self._told.append(f"old checkpoints are not removed: {reason_of(error)}")
 
     def statistics(self) -> dict[str, float]:
         """Return what the saver counted."""
