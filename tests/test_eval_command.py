@@ -1,5 +1,5 @@
-"""`navrl eval`: both conditions, an honest table, numbers that a program can read, pictures;
-mistakes named before flying.
+"""`navrl eval`: scenarios, paired comparison, JSON, recordings, pictures; mistakes are named before
+anything flies.
 """
 
 from __future__ import annotations
@@ -14,10 +14,21 @@ from PIL import Image
 from rich.console import Console
 
 from navrl.cli import main
+from navrl.commands.evaluate import _split as split_words
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
-from navrl.evaluate import INTERFACE, OUTCOMES, Flights, Policy, conditions, label_of, load_policy
-from navrl.evaluate.report import outcome_table, summary
+from navrl.evaluate import (
+    INTERFACE,
+    OUTCOMES,
+    Flights,
+    Policy,
+    Recording,
+    label_of,
+    load_policy,
+    scenario_tasks,
+)
+from navrl.evaluate.comparison import comparison_table
+from navrl.evaluate.report import cell_table, outcome_table, summary
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
@@ -35,7 +46,8 @@ SMALL = [
 
 def made_up(success: list[float], world: list[int]) -> Flights:
     """Return flights with these successes; every other statistic is 2."""
-    statistics = {name: torch.full((len(success),), 2.0) for name in STATISTICS}
+    derived = ("spl", "effort", "time_ratio", "path_to_goal")
+    statistics = {name: torch.full((len(success),), 2.0) for name in (*STATISTICS, *derived)}
     statistics.update(
         {name: torch.zeros(len(success)) for name in OUTCOMES},
         success_100=torch.tensor(success, dtype=torch.float32),
@@ -49,29 +61,34 @@ def told(table: object) -> str:
     return console.export_text()
 
 
-def test_an_evaluation_leaves_a_table_numbers_and_pictures(tmp_path, capsys):
-    assert main([*SMALL, "--out", str(tmp_path / "made" / "here")]) == 0
+def test_an_evaluation_leaves_a_table_numbers_recordings_and_pictures(tmp_path, capsys):
+    folder = tmp_path / "made" / "here"
+    assert main([*SMALL, "--out", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "8 episodes in 2 worlds" in shown
-    assert "350 static + 80 moving" in shown
-    report = json.loads((tmp_path / "made" / "here" / "evaluation.json").read_text())
-    assert list(report["conditions"]) == ["350 static", "350 static + 80 moving"]
-    for condition, moving in zip(report["conditions"].values(), (0, 80), strict=True):
+    assert "95 % interval" in shown  # definitions stand beside the numbers
+    report = json.loads((folder / "evaluation.json").read_text())
+    assert list(report["conditions"]) == ["standard", "crossing"]
+    assert report["decision_ms"] > 0
+    for name, condition in report["conditions"].items():
         assert condition["episodes"] == 8
         assert condition["worlds"] == 2
         assert set(condition["outcomes"]) == set(OUTCOMES)
-        assert condition["settings"]["env_dyn"]["num_obstacles"] == moving
         assert condition["settings"]["env"]["map_seed"] == FlightSettings().map_seed
-    with Image.open(tmp_path / "made" / "here" / "flights.gif") as animation:
+        recording = Recording.load(folder / condition["recording"])
+        assert (recording.scenario, recording.flights) == (name, 2)
+    with Image.open(folder / "flights.gif") as animation:
         assert animation.n_frames > 10
-    assert (tmp_path / "made" / "here" / "flights.png").stat().st_size > 10_000
+    assert (folder / "flights.png").stat().st_size > 10_000
 
 
 def test_json_alone_goes_to_the_output_and_equals_the_file(tmp_path, capsys):
     words = [
         *SMALL[:2],
-        "env_dyn.num_obstacles=0",
+        "env.num_obstacles=20",
         *SMALL[2:],
+        "--scenario",
+        "static",
         "--no-animation",
         "--json",
         "--out",
@@ -80,8 +97,31 @@ def test_json_alone_goes_to_the_output_and_equals_the_file(tmp_path, capsys):
     assert main(words) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out) == json.loads((tmp_path / "evaluation.json").read_text())
-    assert list(json.loads(printed.out)["conditions"]) == ["350 static"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluation.json", "flights.png"]
+    conditions = json.loads(printed.out)["conditions"]
+    assert {name: row["label"] for name, row in conditions.items()} == {"static": "20 static"}
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["evaluation.json", "flights.png", "recordings"]
+
+
+def test_two_policies_are_compared_on_the_same_episodes(tmp_path, capsys):
+    words = [*SMALL[:2], "scripted", *SMALL[2:], "--scenario", "light", "--no-animation"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "success on the same episodes" in capsys.readouterr().out
+    report = json.loads((tmp_path / "evaluation.json").read_text())
+    (other,) = report["compared"]
+    compared = other["paired"]["light"]
+    assert compared["success_100"]["mean"] == 0.0  # the same policy twice
+    assert (compared["only_first"], compared["only_second"]) == (0, 0)
+    assert compared["mcnemar_p"] == 1.0
+    assert compared["differing"] == []
+    assert len(list((tmp_path / "recordings").iterdir())) == 2
+
+
+def test_a_word_with_an_equals_sign_is_a_setting_unless_it_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rate=0.1").mkdir()
+    words = ["a", "env.num_envs=3", "rate=0.1", "b:best"]
+    assert split_words(words) == (["a", "rate=0.1", "b:best"], ["env.num_envs=3"])
 
 
 MISTAKES = {
@@ -93,6 +133,8 @@ MISTAKES = {
         ["eval", "scripted", "env.num_obstacle=3"],
         "Did you mean 'env.num_obstacles'?",
     ),
+    "no policy": (["eval", "env.num_envs=3"], "needs a policy"),
+    "unknown scenario": (["eval", "scripted", "--scenario", "crosing"], "Did you mean 'crossing'?"),
     "a folder that is a file": (["eval", "scripted", "--out", __file__], "--out"),
 }
 
@@ -115,7 +157,8 @@ def test_what_the_policy_sees_comes_from_its_training_and_the_task_does_not():
         env__collision_radius=0.1,
     )
     policy = Policy("a", lambda observation: observation["state"][:, :3], trained)
-    for settings in conditions(NavigationSettings(), FlightSettings(), policy).values():
+    names = ("static", "crossing")
+    for settings in scenario_tasks(names, NavigationSettings(), FlightSettings(), policy).values():
         assert (
             settings.env.action_repeat,
             settings.env.action_limit,
@@ -134,13 +177,15 @@ def test_a_typed_setting_wins_over_the_policys_training():
         "a", lambda observation: observation["state"], NavigationSettings.of(env__action_repeat=3)
     )
     task = NavigationSettings.of(env__action_repeat=2)
-    flown = conditions(task, FlightSettings(), policy, typed={"env.action_repeat"})
+    flown = scenario_tasks(
+        ("standard",), task, FlightSettings(), policy, typed={"env.action_repeat"}
+    )
     assert {settings.env.action_repeat for settings in flown.values()} == {2}
 
 
-def test_conditions_change_nothing_that_they_were_given():
+def test_scenarios_change_nothing_that_they_were_given():
     task = NavigationSettings()
-    conditions(task, FlightSettings())
+    scenario_tasks(("static", "crossing"), task, FlightSettings())
     assert task == NavigationSettings()
 
 
@@ -150,6 +195,7 @@ def test_conditions_change_nothing_that_they_were_given():
         ({}, "350 static + 80 moving"),
         ({"env_dyn__num_obstacles": 7}, "350 static"),
         ({"env_dyn__num_obstacles": 20}, "350 static + 16 moving"),
+        ({"env__layout": "navrl_eval"}, "crossing 350 static + 80 moving"),
         ({"env__obstacles_per_world": [50, 350]}, "50-350 static + 80 moving"),
         ({"env__world_files": ["a.yaml"], "env_dyn__num_obstacles": 0}, "own worlds"),
     ],
@@ -158,7 +204,7 @@ def test_a_condition_is_called_by_what_a_drone_meets(overrides, label):
     assert label_of(NavigationSettings.of(**overrides)) == label
 
 
-def test_conditions_stand_side_by_side_with_errors_between_worlds():
+def test_conditions_stand_side_by_side_with_intervals():
     table = outcome_table(
         {"easy": made_up([1, 1, 1, 0], [0, 0, 1, 1]), "hard": made_up([0, 0, 0, 0], [0, 0, 1, 1])},
         "pilot",
@@ -166,18 +212,42 @@ def test_conditions_stand_side_by_side_with_errors_between_worlds():
     text = told(table)
     assert "pilot: 4 episodes in 2 worlds" in text
     line = next(line for line in text.splitlines() if "within 1.0 m" in line)
-    assert "75.0 % ± 25.0" in line
-    assert "0.0 % ± 0.0" in line
+    assert "75.0 % (50.0 - 100.0)" in line
+    assert "0.0 % (0.0 - " in line
     speed = next(line for line in text.splitlines() if "speed" in line)
     assert "2.00 m/s" in speed
     assert " - " in speed  # nobody arrived: there is no speed to tell
 
 
-def test_one_world_has_no_error_between_worlds():
+def test_one_world_has_no_interval():
     flights = made_up([1, 0], [3, 3])
-    assert "50.0 %" in told(outcome_table({"a": flights}))
-    assert "±" not in told(outcome_table({"a": flights}))
-    assert math.isnan(summary(flights)["outcomes"]["success_100"]["standard_error"])
+    assert "50.0 % " in told(outcome_table({"a": flights}))
+    assert "(" not in told(outcome_table({"a": flights}))
+    assert math.isnan(summary(flights)["outcomes"]["success_100"]["low"])
+
+
+def test_a_grid_is_a_table_with_its_mean_and_its_hardest_cell():
+    cells = {
+        "300+0": made_up([1, 1, 1, 1], [0, 0, 1, 1]),
+        "300+60": made_up([1, 1, 1, 0], [0, 0, 1, 1]),
+        "400+0": made_up([1, 1, 0, 0], [0, 1, 0, 1]),
+        "400+60": made_up([0, 1, 0, 0], [0, 0, 1, 1]),
+    }
+    text = told(cell_table("grid", cells, "pilot"))
+    assert "all cells 62.5 %" in text
+    assert "hardest cell 400+60: 25.0 %" in text
+    assert "60 moving" in text
+
+
+def test_a_comparison_shows_differences_and_discordant_pairs():
+    flown = {
+        "a": {"light": made_up([1, 1, 1, 0], [0, 0, 1, 1])},
+        "b": {"light": made_up([1, 0, 0, 1], [0, 0, 1, 1])},
+    }
+    text = told(comparison_table(flown))
+    assert "-25.0" in text
+    assert "1 / 2" in text
+    assert "1.000" in text
 
 
 def test_the_scripted_pilot_obeys_the_limit_of_the_task():

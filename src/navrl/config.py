@@ -35,14 +35,15 @@ PARTS = {  # that come with a preset
 
 @dataclass
 class FlightSettings:
-    """Keys `flight.*`: the flights that are shown at the end."""
+    """Keys `flight.*`: the flights of an evaluation."""
 
-    episodes: int = 1024  # in all, spread evenly over the worlds
-    worlds: int = 16
+    episodes: int = 2048  # of each scenario, spread evenly over the worlds
+    worlds: int = 32
     map_seed: int = 1_000_000  # far from the maps of training
     seed: int = 0
-    interim_episodes: int = 512  # of each evaluation during training
-    recorded: int = 24  # flights in the picture and the animation, all in the first world
+    # during training: twice as many in all, a quarter of them without moving obstacles
+    interim_episodes: int = 512
+    recorded: int = 64  # flights in recordings and pictures, all in the first world
     animation: bool = True
 
     def check(self) -> None:

@@ -156,7 +156,8 @@ def test_an_evaluation_takes_no_number_from_the_global_generators():
 def test_the_same_policy_is_evaluated_alike_again_and_again():
     trainer = trainer_of()
     first, second = trainer.evaluate(), trainer.evaluate()
-    assert list(first) == list(second) == ["10 static", "10 static + 8 moving"]
+    labels = ["10 static", "10 static + 8 moving", "crossing 10 static + 8 moving"]
+    assert list(first) == list(second) == labels
     for label in first:
         for name in STATISTICS:
             assert torch.equal(first[label].statistics[name], second[label].statistics[name])
@@ -190,7 +191,8 @@ def flown(success, clearance, reward=0.0):
     """Return ten flights with so many successes in a hundred, and the same clearance and return in
     all.
     """
-    statistics = {name: torch.zeros(10) for name in STATISTICS}
+    names = (*STATISTICS, "spl", "effort", "time_ratio")
+    statistics = {name: torch.zeros(10) for name in names}
     statistics["success_100"][: round(10 * success)] = 1.0
     statistics["min_clearance"][:] = clearance
     statistics["return"][:] = reward
@@ -403,10 +405,10 @@ def test_a_short_training_in_a_light_world_improves_its_return():
             "max_frame_num=245_760",
             "flight.interim_episodes=64",
         )
-        [before] = trainer.evaluate().values()
+        before, *_ = trainer.evaluate().values()
         while trainer.iteration < trainer.iterations:
             trainer.learn(trainer.collect())
-        [after] = trainer.evaluate().values()
+        after, *_ = trainer.evaluate().values()
         gains.append(after.rate("return")[0] - before.rate("return")[0])
         if gains[-1] > 5:
             return

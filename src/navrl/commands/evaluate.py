@@ -1,12 +1,11 @@
-"""`navrl eval MODEL`: fly a policy over unseen worlds, without and with moving obstacles; a table,
-JSON, pictures.
-"""
+"""`navrl eval REF ...`: fly policies through scenarios in unseen worlds; tables, JSON, pictures."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,39 +15,45 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
-    from navrl.evaluate import Flights, Policy
-    from navrl.sim.env import NavigationEnv
+    from navrl.evaluate import Policy
+    from navrl.evaluate.run import Flown, Progress
 
-FINAL_SEED = 1 << 40  # random streams that neither training nor the evaluations during it have seen
 EPILOG = """examples:
-  navrl eval scripted                                the scripted pilot: 1024 episodes over 16 unseen worlds, twice
+  navrl eval pretrained                              2048 episodes in 32 unseen worlds, random trips and crossing
   navrl eval runs/mine                               the model of a run
   navrl eval policy:best                             a model of the registry, by its name (navrl models)
-  navrl eval pretrained env.num_obstacles=500        the policy in the package, among more obstacles
+  navrl eval pretrained orca                         two policies on the same episodes
+  navrl eval pretrained --scenario grid,static       other scenarios
+  navrl eval pretrained env.num_obstacles=500        more obstacles
   navrl eval scripted --episodes 64 --worlds 4 --no-animation --json
 """  # noqa: E501
 
 
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
+    from navrl.evaluate.names import POLICIES, SCENARIOS, listed
+
+    scenarios = listed({name: scenario.about for name, scenario in SCENARIOS.items()})
     parser = subparsers.add_parser(
         "eval",
-        help="fly a policy over unseen worlds and print how its episodes ended",
-        description="Fly a policy, deterministic, one episode a drone, in worlds that it has "
-        "not seen: among static obstacles, "
-        "then among moving ones too. A success comes within 1.0 m of its goal before any "
-        "collision and in time.",
-        epilog=EPILOG,
+        help="fly policies over unseen worlds and print how their episodes ended",
+        description="Fly policies, deterministic, one episode a drone, in worlds that they have "
+        "not seen. Several policies fly the same episodes and are compared pair by pair. A "
+        "success comes within 1.0 m of its goal, in time and before any collision.",
+        epilog=f"scenarios:\n{scenarios}\n\npolicies by name:\n{listed(POLICIES)}\n\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a model file, a run's folder, NAME:ALIAS, `pretrained`, `scripted`, or a "
-        "checkpoint of the original",
+        "words",
+        nargs="+",
+        metavar="REF | key=value",
+        help="policies: a model file, a run's folder, NAME:ALIAS, a checkpoint of the original, or "
+        "a name from the list below; settings, such as env.num_obstacles=200",
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200"
+        "--scenario",
+        metavar="NAME,...",
+        help="what is flown (default: standard,crossing; own with env.world_files)",
     )
     parser.add_argument(
         "--out",
@@ -57,91 +62,102 @@ def register(subparsers: Any) -> None:
         help="folder for the results (default: %(default)s)",
     )
     parser.add_argument(
-        "--episodes", type=int, metavar="N", help="episodes of each condition (flight.episodes)"
+        "--episodes", type=int, metavar="N", help="episodes of each scenario (flight.episodes)"
     )
     parser.add_argument("--worlds", type=int, metavar="N", help="unseen worlds (flight.worlds)")
     parser.add_argument("--no-animation", action="store_true", help="leave flights.gif out")
     parser.add_argument(
         "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, overrides=[])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fly the conditions, print the table, write the numbers and the pictures."""
+    """Fly the scenarios, print the tables, write the numbers and the pictures."""
     from rich.console import Console
 
+    from navrl.errors import ConfigError
     from navrl.evaluate import load_policy
+    from navrl.evaluate.scenarios import parse_scenarios
     from navrl.train.run_folder import make_folder
 
-    config, typed = _configuration(arguments)
-    policy = load_policy(arguments.model, config.task)
+    references, overrides = _split([*arguments.words, *arguments.overrides])
+    if not references:
+        raise ConfigError(
+            "navrl eval needs a policy: a model file, a run's folder, a name in the registry, or "
+            "pretrained"
+        )
+    config, typed = _configuration(arguments, overrides)
+    names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
+    policies = [load_policy(reference, config.task) for reference in references]
     make_folder(arguments.out, "--out")
     fly_and_report(
-        policy,
-        arguments.model,
+        policies,
+        references,
         config,
         typed,
         arguments.out,
         Console(stderr=arguments.json),
-        arguments.json,
+        names=names,
+        print_json=arguments.json,
     )
     return 0
 
 
+_OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return references to policies, and settings; a file whose name looks like one is a file."""
+    settings = [word for word in words if _OVERRIDE.match(word) and not Path(word).exists()]
+    return [word for word in words if word not in settings], settings
+
+
 def fly_and_report(
-    policy: Policy,
-    model: str,
+    policies: Sequence[Policy],
+    references: Sequence[str],
     config: Config,
     typed: set[str],
     folder: Path,
     console: Console,
+    *,
+    names: Sequence[str] | None = None,
     print_json: bool = False,
     problems: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Fly all conditions; print the table or the JSON, leave the numbers and the pictures in a
-    folder, return the numbers.
+    """Fly policies through scenarios, print and write the results; return the first's conditions.
+
+    Args:
+        policies: to be flown on the same episodes.
+        references: how the user calls them.
+        config: task and flights.
+        typed: dotted keys that the user typed.
+        folder: for `evaluation.json`, recordings and pictures.
+        console: for tables and progress.
+        names: of scenarios; None: `own` for worlds of the user, else the default ones.
+        print_json: print the JSON instead of tables.
+        problems: takes messages about files that could not be written.
 
     Raises:
-        ConfigError: a file could not be written, and there is no list of `problems` to put that
-            into.
+        ConfigError: a file could not be written, and there is no list of `problems`.
     """
-    from navrl.errors import ConfigError, MissingExtraError
-    from navrl.evaluate import conditions
-    from navrl.evaluate.report import outcome_table
-    from navrl.train.run_folder import as_json, write_text
-    from navrl.view.flight_pictures import draw_flights
+    from navrl.errors import ConfigError
+    from navrl.evaluate.names import DEFAULT_SCENARIOS
+    from navrl.evaluate.run import fly_scenarios
+    from navrl.train.run_folder import as_json
 
-    settings = conditions(config.task, config.flight, policy, typed)
-    known = config.env.same_map or config.env.world_files
-    where = "the worlds of its training" if known else "unseen worlds"
-    console.print(
-        f"[bold]Flying {policy.name} over {where}[/bold] (the first run compiles the simulator)",
-        highlight=False,
-    )
+    chosen = names or (("own",) if config.env.world_files else DEFAULT_SCENARIOS)
     start = time.perf_counter()
-    flown = {
-        label: (env, _fly(console, label, env, policy, config.flight.recorded))
-        for label, env in _environments(console, settings, FINAL_SEED + config.flight.seed)
-    }
-    flights = {label: flights for label, (_, flights) in flown.items()}
-    report = _report(model, policy, config, flown, time.perf_counter() - start)
+    with _watching(console) as watch:
+        flown = [fly_scenarios(policy, chosen, config, typed, watch) for policy in policies]
+    failed = problems if problems is not None else list[str]()
+    recordings, paths = _write_recordings(folder, flown, references, failed)
+    report = _report(references, config, flown, recordings, time.perf_counter() - start)
     if print_json:
         print(as_json(report), end="")
     else:
-        console.print(outcome_table(flights, policy.name))
-    failed = problems if problems is not None else list[str]()
-    paths: list[Path] = []
-    with _noted(folder / "evaluation.json", failed):
-        write_text(folder / "evaluation.json", as_json(report))
-        paths.append(folder / "evaluation.json")
-    try:
-        with console.status("drawing"), _noted(folder / "flights.png", failed):
-            recording = list(flights.values())[-1].recording
-            if recording is not None:
-                paths += draw_flights(folder, recording, animation=config.flight.animation)
-    except MissingExtraError as error:
-        console.print(f"no pictures: {error}", markup=False)
+        _print_tables(console, flown, references)
+    paths += _write_report(folder, report, flown, config, console, failed)
     told = ", ".join(str(path) for path in paths)
     console.print(f"written: {told or 'nothing'}", markup=False, highlight=False, soft_wrap=True)
     if failed and problems is None:
@@ -149,24 +165,104 @@ def fly_and_report(
     return dict(report["conditions"])
 
 
+def _print_tables(console: Console, flown: Sequence[Flown], references: Sequence[str]) -> None:
+    from navrl.evaluate.comparison import comparison_table
+    from navrl.evaluate.report import DEFINITIONS, cell_table, cells_of, outcome_table
+
+    for one in flown:
+        plain = {label: flights for label, flights in one.flights.items() if " " not in label}
+        if plain:
+            console.print(
+                outcome_table(
+                    plain, one.policy.name, subtitles=one.subtitles, latency_ms=one.latency_ms
+                )
+            )
+        for name, cells in cells_of(one.flights).items():
+            console.print(cell_table(name, cells, one.policy.name))
+    if len(flown) > 1:
+        keys = _keys(references)
+        console.print(
+            comparison_table({key: one.flights for key, one in zip(keys, flown, strict=True)})
+        )
+    console.print(DEFINITIONS, style="dim", highlight=False)
+
+
+def _keys(references: Sequence[str]) -> list[str]:
+    """Return the references, a repeated one with its number."""
+    return [
+        reference if reference not in references[:place] else f"{reference} ({place + 1})"
+        for place, reference in enumerate(references)
+    ]
+
+
+def _write_recordings(
+    folder: Path, flown: Sequence[Flown], references: Sequence[str], failed: list[str]
+) -> tuple[list[dict[str, str]], list[Path]]:
+    """Write `recordings/SCENARIO[.POLICY].npz`; return their names by policy and label, paths."""
+    names: list[dict[str, str]] = []
+    paths: list[Path] = []
+    for one, key in zip(flown, _keys(references), strict=True):
+        written: dict[str, str] = {}
+        suffix = "" if len(flown) == 1 else "." + re.sub(r"[^A-Za-z0-9-]+", "-", key).strip("-")
+        for label, flights in one.flights.items():
+            if flights.recording is None:
+                continue
+            path = folder / "recordings" / f"{label}{suffix}.npz"
+            with _noted(path, failed):
+                path.parent.mkdir(exist_ok=True)
+                flights.recording.save(path)
+                written[label] = str(path.relative_to(folder))
+        names.append(written)
+    if any(names):
+        paths.append(folder / "recordings")
+    return names, paths
+
+
+def _write_report(
+    folder: Path,
+    report: dict[str, Any],
+    flown: Sequence[Flown],
+    config: Config,
+    console: Console,
+    failed: list[str],
+) -> list[Path]:
+    """Write `evaluation.json` and pictures of the last recorded scenario; return their paths."""
+    from navrl.errors import MissingExtraError
+    from navrl.train.run_folder import as_json, write_text
+    from navrl.view.flight_pictures import draw_flights
+
+    paths: list[Path] = []
+    with _noted(folder / "evaluation.json", failed):
+        write_text(folder / "evaluation.json", as_json(report))
+        paths.append(folder / "evaluation.json")
+    recorded = [f.recording for f in flown[0].flights.values() if f.recording is not None]
+    if recorded:
+        try:
+            with console.status("drawing"), _noted(folder / "flights.png", failed):
+                paths += draw_flights(folder, recorded[-1], animation=config.flight.animation)
+        except MissingExtraError as error:
+            console.print(f"no pictures: {error}", markup=False)
+    return paths
+
+
 @contextmanager
 def _noted(path: Path, problems: list[str]) -> Iterator[None]:
-    """Note a result that cannot be written: the flights were flown, and the table is on the
-    screen.
-    """
+    """Note a result that cannot be written and go on: the table is on the screen."""
     try:
         yield
     except OSError as error:
         problems.append(f"{path} was not written: {error.strerror or error}")
 
 
-def _configuration(arguments: argparse.Namespace) -> tuple[Config, set[str]]:
+def _configuration(
+    arguments: argparse.Namespace, settings: Sequence[str]
+) -> tuple[Config, set[str]]:
     """Return the configuration, and the keys that the user typed."""
     from navrl.config import load_config, our_overrides
 
     options = {"episodes": arguments.episodes, "worlds": arguments.worlds}
     typed = [
-        *arguments.overrides,
+        *settings,
         *(f"flight.{name}={value}" for name, value in options.items() if value is not None),
     ]
     overrides = our_overrides(typed)
@@ -175,58 +271,61 @@ def _configuration(arguments: argparse.Namespace) -> tuple[Config, set[str]]:
     return load_config(overrides), {override.split("=", 1)[0] for override in overrides}
 
 
-def _environments(console: Console, settings: dict[str, Any], seed: int) -> Any:
-    """Yield each condition's label and environment, built when it is its turn."""
-    from navrl.sim.env import NavigationEnv
+@contextmanager
+def _watching(console: Console) -> Iterator[Any]:
+    """Show a bar for each condition; without a terminal, a line when one has ended."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
-    for label, task in settings.items():
-        with console.status(f"{label}: building worlds"):
-            env = NavigationEnv(task, seed=seed, auto_reset=False)
-        yield label, env
-
-
-def _fly(
-    console: Console, label: str, env: NavigationEnv, policy: Policy, recorded: int
-) -> Flights:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from navrl.evaluate import evaluate
-
+    console.print(
+        "Flying unseen worlds (the first run compiles the simulator)", style="bold", highlight=False
+    )
     columns = (
-        TextColumn(f"{label}: episodes ended"),
+        TextColumn("{task.description}: episodes ended"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=env.num_envs)
-        return evaluate(
-            env,
-            policy,
-            recorded=recorded,
-            progress=lambda done, of: progress.update(bar, completed=done),
-        )
+    with Bars(*columns, console=console, transient=True) as bars:
+
+        @contextmanager
+        def watch(policy: str, label: str, episodes: int) -> Iterator[Progress]:
+            start = time.perf_counter()
+            bar = bars.add_task(f"{policy}, {label}", total=episodes)
+            yield lambda ended, of: bars.update(bar, completed=ended)
+            bars.remove_task(bar)
+            if not console.is_terminal:
+                seconds = time.perf_counter() - start
+                console.print(f"{policy}, {label}: {seconds:.1f} s", highlight=False)
+
+        yield watch
 
 
 def _report(
-    model: str,
-    policy: Policy,
+    references: Sequence[str],
     config: Config,
-    flown: dict[str, tuple[NavigationEnv, Flights]],
+    flown: Sequence[Flown],
+    recordings: Sequence[dict[str, str]],
     seconds: float,
 ) -> dict[str, Any]:
+    """Return everything that goes into `evaluation.json`: the first policy, then the others."""
     from navrl import __version__
-    from navrl.evaluate.report import summary
+    from navrl.evaluate.run import results_of
 
+    rows = []
+    for place, (reference, one, files) in enumerate(
+        zip(references, flown, recordings, strict=True)
+    ):
+        results = results_of(one, flown[0] if place else None)
+        for label, file in files.items():
+            results["conditions"][label]["recording"] = file
+        rows.append({"model": reference, **results})
+    first, *others = rows
     return {
-        "model": model,
-        "policy": policy.name,
         "navrl": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
         "seed": config.flight.seed,
-        "conditions": {
-            label: {**summary(flights), "settings": env.settings.as_dict()}
-            for label, (env, flights) in flown.items()
-        },
+        **first,
+        **({"compared": others} if others else {}),
     }

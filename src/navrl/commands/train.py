@@ -195,7 +195,7 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     if not folder.model_path.is_file():
         return [f"{folder.model_path} was not written; there is nothing to evaluate"]
     policy = load_policy(path)
-    rows = fly_and_report(policy, str(path), config, set(), path, console, problems=problems)
+    rows = fly_and_report([policy], [str(path)], config, set(), path, console, problems=problems)
     label = publisher.judged(folder.model_path, rows)
     shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
     publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ConfigError
+from navrl.evaluate.meter import FlightMeter, spl, time_ratio
 from navrl.evaluate.recording import Recorder, Recording
+from navrl.evaluate.statistics import Estimate, estimate
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
 
@@ -50,21 +52,28 @@ class Flights:
         }
         return cls(statistics, world, first.recording)
 
+    @property
+    def success(self) -> Tensor:
+        """Where an episode came within 1 m of its goal, (N,)."""
+        return self.statistics["success_100"] > 0
+
+    def share(self, name: str) -> Estimate:
+        """Return the share of episodes with an outcome, with its 95 % interval."""
+        return estimate(self.statistics[name], self.world, share=True)
+
+    def mean(self, name: str, *, of_successes: bool = False) -> Estimate:
+        """Return the mean of a statistic over all episodes or the successful ones, and interval."""
+        values = self.statistics[name]
+        if of_successes:
+            values = torch.where(self.success, values, torch.nan)
+        return estimate(values, self.world)
+
     def rate(self, name: str) -> tuple[float, float]:
-        """Return the mean of a statistic over all episodes, and the standard error between
-        worlds.
-        """
+        """Return the mean of a statistic and its standard error between worlds."""
         values = self.statistics[name]
         means = torch.stack([values[self.world == world].mean() for world in self.world.unique()])
         error = means.std().item() / len(means) ** 0.5 if len(means) > 1 else float("nan")
         return values.mean().item(), error
-
-    def of_successes(self, name: str) -> float:
-        """Return the mean of a statistic over the episodes that reached the goal within 1 m, or
-        NaN.
-        """
-        reached = self.statistics["success_100"] > 0
-        return self.statistics[name][reached].mean().item() if reached.any() else float("nan")
 
 
 @torch.no_grad()
@@ -80,7 +89,8 @@ def evaluate(
 
     Args:
         env: made with `auto_reset=False`.
-        policy: a function of the observations, or a `Policy`.
+        policy: a function of the observations, or a `Policy`; its method `begin(env)`, if it has
+            one, is called once at the start.
         recorded: number of flights to record, all in the first world.
         scenario: named in the recording.
         progress: called after every decision with the numbers of ended and of all episodes.
@@ -89,14 +99,21 @@ def evaluate(
         raise ConfigError(
             "evaluate needs an environment made with auto_reset=False: one episode for each drone"
         )
+    begin = getattr(policy, "begin", None)
     observation = env.reset()
+    if begin is not None:
+        begin(env)
     world = env.world
+    seconds = env.settings.sim.dt * env.settings.env.action_repeat
+    meter = FlightMeter(env.position, env.velocity, env.target, seconds)
     recorder = Recorder(env, torch.nonzero(world == 0)[:recorded, 0]) if recorded else None
     step, flying = env.make_step(), True
     while flying:
         env.step(policy(observation), out=step)
         observation = step.observation
-        ended = int(step.done.sum())
+        done = step.done
+        meter.update(env.position, env.velocity, ~done)
+        ended = int(done.sum())
         flying = ended < env.num_envs
         if recorder is not None:
             recorder.sample(last=not flying)
@@ -104,6 +121,11 @@ def evaluate(
     statistics = {
         name: step.statistics[:, column].clone() for column, name in enumerate(STATISTICS)
     }
+    statistics |= meter.measures()
+    reached, distance = statistics["success_100"], statistics["distance"]
+    statistics["spl"] = spl(reached, distance, statistics["path_to_goal"])
+    limit = env.settings.env.action_limit
+    statistics["time_ratio"] = time_ratio(statistics["time_to_goal"], distance, limit)
     name = str(getattr(policy, "name", ""))
     recording = recorder.finish(statistics, scenario=scenario, policy=name) if recorder else None
     return Flights(statistics, world, recording)

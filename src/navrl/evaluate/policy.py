@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from navrl.models import load_model
 from navrl.registry.resolve import find_model
 from navrl.rl.policy import NetworkPilot
 from navrl.rl.scripted import scripted_pilot
+from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 
 PRETRAINED = Path(__file__).parents[1] / "policies" / "pretrained.pt"  # comes with the package
@@ -40,6 +41,8 @@ class Policy:
     act: Act
     task: NavigationSettings | None = None  # of its training, if it was trained
     card: Mapping[str, Any] = field(default_factory=dict)  # how it was made
+    # called with the environment at the start of an evaluation, if the policy needs that
+    begin: Callable[[NavigationEnv], None] | None = None
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the velocity commands for a batch of observations, (N, 3), in m/s."""

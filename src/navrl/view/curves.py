@@ -44,15 +44,17 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
 
 
 def _point(record: dict[str, Any]) -> dict[str, Any]:
-    shares = [
-        condition["outcomes"]["success_100"]["share"] for condition in record["conditions"].values()
-    ]
-    static, *moving = shares
+    shares = {
+        label: condition["outcomes"]["success_100"]["share"]
+        for label, condition in record["conditions"].items()
+    }
+    static, *_ = shares.values()
+    moving = next((share for label, share in shares.items() if "moving" in label), float("nan"))
     return {
         "frames": record["frames"],
         "minutes": record.get("seconds", float("nan")) / 60,
         "static": 100 * static,
-        "moving": 100 * (moving or [float("nan")])[0],
+        "moving": 100 * moving,
         "among": [*record["conditions"]],
     }
 
@@ -62,7 +64,7 @@ def save_curves(metrics: Sequence[Path], path: Path) -> None:
     the same obstacles.
     """
     curves = [read_curve(file) for file in metrics]
-    comparable = all(point["among"] == PUBLISHED_AMONG for curve in curves for point in curve)
+    comparable = all(point["among"][:2] == PUBLISHED_AMONG for curve in curves for point in curve)
     figure = make_figure(11.0, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, unit, scale in ((axes[0], "frames", 1e6), (axes[1], "minutes", 1.0)):
