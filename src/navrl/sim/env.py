@@ -17,6 +17,7 @@ from torch import Tensor
 from navrl.errors import ActionError, ConfigError, StateError, shown
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.kernels import step_kernel
+from navrl.sim.kernels.detection import NEAREST
 from navrl.sim.kernels.layout import (
     ACTIVE,
     ARRAYS,
@@ -35,7 +36,6 @@ from navrl.sim.kernels.layout import (
 )
 from navrl.sim.kernels.lidar import LidarTables, make_tables
 from navrl.sim.kernels.parameters import make_parameters
-from navrl.sim.kernels.sensing import NEAREST
 from navrl.sim.settings import EARLIER, NavigationSettings
 from navrl.sim.step import Step, observation_layout
 from navrl.sim.threads import start_threads
@@ -394,6 +394,7 @@ class NavigationEnv:
             "counters": np.zeros((self.num_envs, COUNTERS), np.int32),
             "running": np.zeros((self.num_envs, len(STATISTICS)), np.float32),
             "history": np.zeros((self.num_envs, self.settings.drone.delay + 1, 3), np.float32),
+            "observed": np.zeros(self._past_observations(), np.float32),
             "shapes": pool.shapes,
             "near": pool.near,
             "near_start": pool.near_start,
@@ -469,9 +470,17 @@ class NavigationEnv:
         step_kernel.begin_worlds(self._record, self._addresses)
         self._half, self._time = 0, self.settings.env.action_repeat
 
+    def _past_observations(self) -> tuple[int, ...]:
+        """Return the shape of the kept observations; the kernel wants an address also if there are
+        none.
+        """
+        delay = self.settings.sensor.observation_delay
+        return (self.num_envs, delay + 1, self.layout.width) if delay else (1,)
+
     def _saved(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that change while drones fly."""
-        return {name: self._arrays[name] for name in SAVED}
+        delayed = ("observed",) if self.settings.sensor.observation_delay else ()
+        return {name: self._arrays[name] for name in (*SAVED, *delayed)}
 
     def _blocks(self, field: int, size: int) -> NDArray[np.float32]:
         """Return a copy of a field of all drones, (N, size), or (N,) for one."""

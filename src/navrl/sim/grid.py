@@ -18,6 +18,7 @@ from torch import Tensor
 from navrl.errors import ActionError, ConfigError
 from navrl.kernel_cache import kernel
 from navrl.sim.threads import start_threads
+from navrl.sim.worlds.obstacles import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.sim.worlds.terrain import GROUND, PIXEL
 from navrl.sim.worlds.world_file import World
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 SIDE = round(2 * GROUND / PIXEL)  # cells of a world
 MARGIN = 0.3  # m above and below the drone that it must not touch
-FLOATING, TALL = 1.0, 5.0  # m, heights of moving boxes and moving cylinders
 SEEN = 255
 NOTHING = 1e6  # m, the bottom of an empty cell; not infinite, which fast-math assumes away
 
@@ -96,7 +96,8 @@ class LocalGrids:
             count = len(seen["width"])
             positions[world, :count] = seen["position"].numpy()
             sizes[world, :count, 0] = seen["width"].numpy() / 2
-            sizes[world, :count, 1] = np.where(seen["tall"].numpy(), TALL / 2, FLOATING / 2)
+            heights = np.where(seen["tall"].numpy(), TALL_HEIGHT, FLOATING_HEIGHT)
+            sizes[world, :count, 1] = heights / 2
         return positions, sizes
 
 

@@ -395,15 +395,18 @@ def observe(
     obstacles: MovingObstacles,
     count: int = 5,
     maximum: float = LIDAR_RANGE,
+    position_error: Tensor | float = 0.0,
 ) -> dict[str, Tensor]:
     """Return the policy's inputs and, as "nearest_*" (N, count), what reward and termination need.
 
     state (N, 8), direction (N, 3), dynamic_obstacle (N, count, 10); nearest_horizontal,
     nearest_height_difference (0 for tall ones), nearest_clearance, nearest_width, nearest_height.
     An obstacle further away horizontally than `maximum` leaves a zero row and a clearance of
-    `maximum`; so does a missing one, which is infinitely far away.
+    `maximum`; so does a missing one, which is infinitely far away. `position_error` (N, 3) is what
+    the drone's own position is off by; it moves the goal, not the obstacles, which are observed
+    from the drone.
     """
-    to_target = target - drone.position
+    to_target = target - (drone.position + position_error)
     state = [
         to_goal_frame(_unit(to_target), target_direction),
         to_target[:, :2].norm(dim=-1, keepdim=True),
@@ -429,6 +432,21 @@ def observe(
         "nearest_width": width,
         "nearest_height": height,
     }
+
+
+def detected(obstacles: MovingObstacles, missed: Tensor, error: Tensor) -> MovingObstacles:
+    """Return the obstacles as a detector reports them: `missed` (N, D) ones are infinitely far
+    away, the others are off by `error` (N, D, 3).
+    """
+    position = torch.where(missed[..., None], math.inf, obstacles.position + error)
+    return replace(obstacles, position=position)
+
+
+def delayed(observations: Tensor, delay: int) -> Tensor:
+    """Return the observations (T, ...) of an episode, `delay` decisions late; the first one stands
+    in for those that are not there yet.
+    """
+    return observations[(torch.arange(len(observations)) - delay).clamp(min=0)]
 
 
 def _nearest(position: Tensor, obstacles: MovingObstacles, count: int) -> Tensor:

@@ -11,7 +11,8 @@ from typing import Any
 
 from navrl.errors import ConfigError, nearest_name, shown
 
-LAYOUTS = ("random", "navrl_eval")
+CROSSING_LAYOUTS = ("navrl_eval", "walled")
+LAYOUTS = ("random", *CROSSING_LAYOUTS)
 FRAMES = ("goal", "world")
 COLLISIONS = ("rays", "sphere")
 MODELS = ("hummingbird", "first_order")
@@ -39,7 +40,8 @@ class TaskSettings:
     quantised_widths: bool = True
     placement_attempts: int = 1000  # tries to place a box before it is put where it fell
     change_world_at_reset: bool = True
-    # starts and targets on random edges, or the row of parallel lines `navrl_eval`
+    # `random`: starts and targets on random edges. `navrl_eval`: a row of parallel lines across the
+    # field. `walled`: the same, with walls along both sides, so that no drone flies around
     layout: str = "random"
     max_episode_length: int = 2200  # simulated steps
     action_repeat: int = 1  # simulated steps for each decision
@@ -72,15 +74,23 @@ class MovingSettings:
 
 
 @dataclass
-class LidarSettings:
-    """Keys `sensor.*`: the LiDAR."""
+class SensorSettings:
+    """Keys `sensor.*`: the LiDAR, and how well a drone knows what it observes.
+
+    Noise, missed detections and delay change observations, never rewards or endings.
+    """
 
     lidar_range: float = 4.0  # m
     lidar_vfov: list[float] = field(default_factory=lambda: [-10.0, 20.0])  # degrees
     lidar_vbeams: int = 4
     lidar_hres: float = 10.0  # degrees between neighbouring rays
-    noise: float = 0.0  # m, standard deviation
+    noise: float = 0.0  # m, standard deviation of a ray
     dropout: float = 0.0  # probability that a ray reports nothing
+    # probability that a moving obstacle is missed at a decision, each drone for itself
+    detection_dropout: float = 0.0
+    detection_noise: float = 0.0  # m, standard deviation of a moving obstacle's position, each axis
+    position_noise: float = 0.0  # m, standard deviation of the drone's own position, each axis
+    observation_delay: int = 0  # decisions
 
 
 @dataclass
@@ -159,6 +169,10 @@ EARLIER: dict[str, Any] = {
     "env.min_trip_length": 0.0,
     "env.crossing_share": 0.0,
     "env.midway_share": 0.0,
+    "sensor.detection_dropout": 0.0,
+    "sensor.detection_noise": 0.0,
+    "sensor.position_noise": 0.0,
+    "sensor.observation_delay": 0,
     **{f"reward.{term.name}": 0.0 for term in REWARD_TERMS},
 }
 
@@ -171,7 +185,7 @@ class NavigationSettings:
 
     env: TaskSettings = field(default_factory=TaskSettings)
     env_dyn: MovingSettings = field(default_factory=MovingSettings)
-    sensor: LidarSettings = field(default_factory=LidarSettings)
+    sensor: SensorSettings = field(default_factory=SensorSettings)
     drone: DroneSettings = field(default_factory=DroneSettings)
     reward: RewardSettings = field(default_factory=RewardSettings)
     sim: SimulationSettings = field(default_factory=SimulationSettings)
@@ -330,6 +344,10 @@ _RULES: list[_Rule] = [
     ("sensor.lidar_hres", _divides_circle, "degrees from 1 to 180 that divide the circle evenly"),
     _between("sensor.noise", 0.0, 1.0),
     _between("sensor.dropout", 0.0, 1.0),
+    _between("sensor.detection_dropout", 0.0, 1.0),
+    _between("sensor.detection_noise", 0.0, 10.0),
+    _between("sensor.position_noise", 0.0, 10.0),
+    _between("sensor.observation_delay", 0, 32),
     _one_of("drone.model_name", MODELS),
     _between("drone.time_constant", 0.001, 10.0),
     _between("drone.damping", 0.0, 10.0),

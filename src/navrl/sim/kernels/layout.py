@@ -70,6 +70,9 @@ PARAMETERS = np.dtype(
             "shortest_trip",
             "crossing_share",
             "midway_share",
+            "detection_dropout",
+            "detection_noise",
+            "position_noise",
         )
     ]
     + [
@@ -85,6 +88,7 @@ PARAMETERS = np.dtype(
             "first_order",
             "observed",
             "delay",
+            "observation_delay",
             "change_world",
             "eval_layout",
             "visible",
@@ -103,31 +107,18 @@ PARAMETERS = np.dtype(
 )
 
 
-# Arrays reach the kernel as addresses, in the order ARRAYS; it makes pointers of them, in groups
-# with their sizes.
+# Arrays reach the kernel as addresses, in the order ARRAYS; it makes pointers of them, in these
+# groups, with their sizes.
 
-ARRAYS = (
-    "state",
-    "counters",
-    "running",
-    "history",
-    "shapes",
-    "near",
-    "near_start",
-    "points",
-    "point_ranges",
-    "chances",
-    "counts",
-    "sizes",
-    "origins",
-    "positions",
-    "velocities",
-    "goals",
-    "tracks",
-    "azimuths",
-    "beams",
-    "scratch",
-)
+
+class Drones(NamedTuple):
+    """The drones and their episodes."""
+
+    state: Any  # (blocks, FIELDS, WIDTH) float32
+    counters: Any  # (N, COUNTERS) int32
+    running: Any  # (N, len(STATISTICS)) float32
+    history: Any  # (N, delay + 1, 3) float32, past commands
+    observed: Any  # (N, delay + 1, row) float32, past observations if they are delayed, else (1,)
 
 
 class Worlds(NamedTuple):
@@ -166,15 +157,6 @@ class Lidar(NamedTuple):
     number: Any  # int, V: beams
 
 
-class Drones(NamedTuple):
-    """The drones and their episodes."""
-
-    state: Any  # (blocks, FIELDS, WIDTH) float32
-    counters: Any  # (N, COUNTERS) int32
-    running: Any  # (N, len(STATISTICS)) float32
-    history: Any  # (N, delay + 1, 3) float32, past commands
-
-
 class Outputs(NamedTuple):
     """Where a step writes."""
 
@@ -185,3 +167,16 @@ class Outputs(NamedTuple):
     truncated: Any  # (N,) bool
     finished: Any  # (N, len(STATISTICS)) float32
     row: Any  # int
+
+
+# Addresses of a group are neighbours, in the order of its fields.
+ARRAYS = (
+    *("state", "counters", "running", "history", "observed"),
+    *("shapes", "near", "near_start", "points", "point_ranges", "chances"),
+    *("counts", "sizes", "origins", "positions", "velocities", "goals", "tracks"),
+    *("azimuths", "beams"),
+    "scratch",
+)
+DRONES_AT, WORLDS_AT, MOVING_AT, LIDAR_AT, SCRATCH_AT = (
+    ARRAYS.index(name) for name in ("state", "shapes", "counts", "azimuths", "scratch")
+)

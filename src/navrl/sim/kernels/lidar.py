@@ -15,7 +15,7 @@ import numpy as np
 from numba import float32, int64
 from numpy.typing import NDArray
 
-from navrl.sim.settings import LidarSettings
+from navrl.sim.settings import SensorSettings
 from navrl.sim.worlds.terrain import GROUND
 from navrl.sim.worlds.world_pool import CELL, GRID, GRID_ORIGIN
 from navrl.simd import (
@@ -70,7 +70,7 @@ class LidarTables:
         return (2 + len(self.beams)) * self.azimuths.shape[1] + BATCH
 
 
-def make_tables(settings: LidarSettings) -> LidarTables:
+def make_tables(settings: SensorSettings) -> LidarTables:
     """Return the tables of a LiDAR."""
     count = round(360.0 / settings.lidar_hres)
     padded = -(-count // WIDTH) * WIDTH

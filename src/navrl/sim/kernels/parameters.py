@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.sim.kernels.layout import PARAMETERS
-from navrl.sim.settings import REWARD_TERMS, NavigationSettings
+from navrl.sim.settings import CROSSING_LAYOUTS, REWARD_TERMS, NavigationSettings
 
 
 def make_parameters(
@@ -55,6 +55,9 @@ def make_parameters(
         "shortest_trip": env.min_trip_length,
         "crossing_share": env.crossing_share,
         "midway_share": env.midway_share,
+        "detection_dropout": sensor.detection_dropout,
+        "detection_noise": sensor.detection_noise,
+        "position_noise": sensor.position_noise,
         "seed": seed,
         "num_envs": env.num_envs,
         "max_steps": env.max_episode_length,
@@ -65,8 +68,9 @@ def make_parameters(
         "first_order": drone.model_name == "first_order",
         "observed": env.num_observed,
         "delay": drone.delay,
+        "observation_delay": sensor.observation_delay,
         "change_world": env.change_world_at_reset,
-        "eval_layout": env.layout == "navrl_eval",
+        "eval_layout": env.layout in CROSSING_LAYOUTS,
         "visible": moving.visible_to_lidar,
         "tick": max(1, int(2.0 / sim.dt)),
         "auto_reset": auto_reset,

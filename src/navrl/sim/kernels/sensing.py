@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 from numba import float32, int64
 
-from navrl.navigation_observation import OBSTACLE
-from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, normal, uniform
+from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, POSITION_NOISE, normal, uniform
+from navrl.sim.kernels.detection import FEATURES, find_nearest, meet_obstacles, write_detections
+from navrl.sim.kernels.fields import Vector, counter, fields_of, length_of, number, vector
 from navrl.sim.kernels.layout import (
     ATTITUDE,
-    COUNTERS,
     DIRECTION,
     EPISODE,
-    FIELDS,
     FORWARD,
     POSITION,
     STEP,
@@ -25,7 +24,6 @@ from navrl.sim.kernels.layout import (
 from navrl.sim.kernels.lidar import (
     BATCH,
     CYLINDER,
-    MISS,
     X0,
     X1,
     Y0,
@@ -38,11 +36,8 @@ from navrl.sim.kernels.lidar import (
     subtend,
     write_scan,
 )
-from navrl.sim.worlds.terrain import ARENA
-from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit
-
-TALL, SHORT = 5.0, 1.0  # m, heights of the moving cylinders and boxes
-FEATURES = len(OBSTACLE)  # numbers of an observed moving obstacle
+from navrl.sim.worlds.obstacles import FLOATING_HEIGHT, TALL_HEIGHT
+from navrl.simd import WIDTH, inner, load
 
 
 class Sensed(NamedTuple):
@@ -56,101 +51,92 @@ class Sensed(NamedTuple):
     hits_moving: Any  # bool
 
 
-NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then numbers
-
-
 @inner
-def _find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach):
-    """Write the nearest moving obstacles within reach, nearest first; return how many there are."""
-    # In a crowd, look first no farther than twice as many as needed should be; most of the time
-    # that is enough.
-    crowd = float32(2 * observed * (2 * ARENA) ** 2 / math.pi) / float32(count)
-    limit = min(crowd, reach * reach)
-    while True:
-        found = _find_within(scratch, nearest, moving, track, x, y, observed, limit)
-        if found == observed or limit >= reach * reach:
-            return found
-        limit = reach * reach
-
-
-@inner
-def _find_within(scratch, nearest, moving, track, x, y, observed, limit):
-    """Write the nearest moving obstacles within the root of `limit`, nearest first; return how many
-    there are.
+def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, index):
+    """Return what reward and termination need; write the observation of a drone from `index` on,
+    unless it is negative.
     """
-    found, padded = 0, moving.padded
-    for lane in range(0, padded, WIDTH):
-        dx = load(moving.tracks, track + lane) - x
-        dy = load(moving.tracks, track + padded + lane) - y
-        close = bits_of(dx * dx + dy * dy <= limit)
-        while close:
-            k = lane + lowest_bit(close)
-            close &= close - 1
-            gap_x, gap_y = moving.tracks[track + k] - x, moving.tracks[track + padded + k] - y
-            distance = gap_x * gap_x + gap_y * gap_y
-            place = found
-            while place > 0 and scratch[nearest + place - 1] > distance:
-                place -= 1
-            if place >= observed:
-                continue
-            found = min(found + 1, observed)
-            for other in range(found - 1, place, -1):
-                scratch[nearest + other] = scratch[nearest + other - 1]
-                scratch[nearest + NEAREST // 2 + other] = scratch[
-                    nearest + NEAREST // 2 + other - 1
-                ]
-            scratch[nearest + place], scratch[nearest + NEAREST // 2 + place] = distance, float32(k)
-            if found == observed:
-                limit = scratch[nearest + observed - 1]
-    return found
-
-
-@inner
-def _meet_obstacles(
-    scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, row, index
-):
-    """Return the clearance term, the least clearance, and whether one is hit; write their rows
-    unless `index` < 0.
-    """
-    padded, reach, margin = moving.padded, parameters.reach, parameters.collision_radius
-    product, least, hit = 1.0, float32(MISS), False
-    for place in range(found):
-        k = int64(scratch[nearest + NEAREST // 2 + place])
-        tall = moving.sizes[(world * 2 + 1) * padded + k] > float32(0)
-        width = moving.sizes[world * 2 * padded + k]
-        dx, dy = moving.tracks[track + k] - x, moving.tracks[track + padded + k] - y
-        dz = float32(0) if tall else moving.tracks[track + 2 * padded + k] - z
-        horizontal = math.sqrt(scratch[nearest + place])
-        distance = math.sqrt(dx * dx + dy * dy + dz * dz)
-        half_height = float32(TALL / 2) if tall else float32(SHORT / 2)
-        if horizontal <= width * float32(0.5) + margin and abs(dz) <= half_height + margin:
-            hit = True
-        clearance = distance - width * float32(0.5)
-        least = min(least, clearance)
-        product *= min(max(clearance, float32(1e-6)), reach)
-        if index >= 0:
-            at = index + place * FEATURES
-            inverse = float32(1) / max(distance, float32(1e-6))
-            vx, vy = moving.tracks[track + 3 * padded + k], moving.tracks[track + 4 * padded + k]
-            row[at], row[at + 1] = (dx * fx + dy * fy) * inverse, (dy * fx - dx * fy) * inverse
-            row[at + 2], row[at + 3], row[at + 4] = dz * inverse, horizontal, dz
-            row[at + 5], row[at + 6] = vx * fx + vy * fy, vy * fx - vx * fy
-            row[at + 7] = moving.tracks[track + 5 * padded + k]
-            row[at + 8] = width * float32(4) - float32(1)
-            row[at + 9] = float32(0) if tall else float32(1)
-    absent = parameters.observed - found
+    state, base = drones.state, fields_of(drone)
+    world = int64(counter(drones, drone, WORLD))
+    position = vector(state, base, POSITION)
+    x, y, z = position.x, position.y, position.z
+    cosine, sine = _heading(state, base)
+    reach, rays = parameters.reach, lidar.count * lidar.number
+    surface = cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach)
+    shortest, mean_log_ray = measure(scratch, lidar, reach)
+    moment = (int64(counter(drones, drone, EPISODE)) << 24) + counter(drones, drone, STEP)
     if index >= 0:
-        for feature in range(absent * FEATURES):
-            row[index + found * FEATURES + feature] = float32(0)
-    logarithms = float32(absent) * parameters.log_reach
-    if found > 0:
-        logarithms += float32(math.log(product))
-    return logarithms / float32(parameters.observed), max(least, float32(0)), hit
+        if parameters.visible:
+            _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach)
+        write_scan(scratch, lidar, reach, observation, index)
+        if parameters.noise > float32(0) or parameters.dropout > float32(0):
+            _disturb_scan(observation, index, rays, drone, moment, parameters)
+    fx, fy = number(state, base, FORWARD), number(state, base, FORWARD + 1)
+    nearest, found = (2 + lidar.number) * lidar.padded + BATCH, 0
+    if moving.counts[world] > 0:
+        count, observed = moving.counts[world], parameters.observed
+        found = find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach)
+    imperfect = parameters.detection_dropout > float32(0) or parameters.detection_noise > float32(0)
+    rows = index + rays
+    clearances = meet_obstacles(
+        scratch,
+        nearest,
+        found,
+        moving,
+        world,
+        track,
+        x,
+        y,
+        z,
+        fx,
+        fy,
+        parameters,
+        observation,
+        -1 if index < 0 or imperfect else rows,
+    )
+    if index >= 0:
+        if imperfect:
+            write_detections(
+                scratch,
+                nearest,
+                moving,
+                world,
+                track,
+                drone,
+                moment,
+                x,
+                y,
+                z,
+                fx,
+                fy,
+                parameters,
+                observation,
+                rows,
+            )
+        if parameters.position_noise > float32(0):
+            position = _disturb_position(position, drone, moment, parameters)
+        at = rows + parameters.observed * FEATURES
+        _write_state(state, base, position, fx, fy, observation, at)
+        if parameters.observation_delay > 0:
+            _delay_row(drones, drone, parameters, observation, index)
+    return Sensed(
+        shortest, mean_log_ray, surface, clearances.mean_log, clearances.least, clearances.hit
+    )
+
+
+@inner
+def _heading(state, base):
+    """Return cosine and sine of the yaw."""
+    qw, qx = number(state, base, ATTITUDE), number(state, base, ATTITUDE + 1)
+    qy, qz = number(state, base, ATTITUDE + 2), number(state, base, ATTITUDE + 3)
+    cosine, sine = float32(1) - float32(2) * (qy * qy + qz * qz), float32(2) * (qx * qy + qw * qz)
+    inverse = float32(1) / math.sqrt(max(cosine * cosine + sine * sine, float32(1e-12)))
+    return cosine * inverse, sine * inverse
 
 
 @inner
 def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach):
-    """Let the rays meet the moving obstacles too, a batch of shapes at a time."""
+    """Shorten the rays that meet moving obstacles, a batch of shapes at a time."""
     padded, batch = moving.padded, (2 + lidar.number) * lidar.padded
     widest = reach + float32(1)
     used = 0
@@ -160,7 +146,9 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
             half = moving.sizes[world * 2 * padded + k] * float32(0.5)
             tall = moving.sizes[(world * 2 + 1) * padded + k]
             pz = moving.tracks[track + 2 * padded + k]
-            half_height = float32(TALL / 2) if tall > float32(0) else float32(SHORT / 2)
+            half_height = float32(FLOATING_HEIGHT / 2)
+            if tall > float32(0):
+                half_height = float32(TALL_HEIGHT / 2)
             lane = batch + used
             scratch[lane + X0] = px - half
             scratch[lane + X1] = px + half
@@ -189,9 +177,8 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
 
 
 @inner
-def _disturb_scan(observation, index, rays, drone, episode, step, parameters):
-    """Add noise and drop-outs to the written scan."""
-    moment = (int64(episode) << 24) + step
+def _disturb_scan(observation, index, rays, drone, moment, parameters):
+    """Add noise and missing returns to the written scan."""
     for ray in range(rays):
         value = observation[index + ray]
         if parameters.noise > float32(0) and value > float32(0):
@@ -205,62 +192,48 @@ def _disturb_scan(observation, index, rays, drone, episode, step, parameters):
 
 
 @inner
-def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, index):
-    """Look around: return what reward and termination need; write the observation from `index` on,
-    unless it is < 0.
-
-    """
-    state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
-    world = int64(drones.counters[drone * COUNTERS + WORLD])
-    x, y = state[base + POSITION * WIDTH], state[base + (POSITION + 1) * WIDTH]
-    z = state[base + (POSITION + 2) * WIDTH]
-    qw, qx = state[base + ATTITUDE * WIDTH], state[base + (ATTITUDE + 1) * WIDTH]
-    qy, qz = state[base + (ATTITUDE + 2) * WIDTH], state[base + (ATTITUDE + 3) * WIDTH]
-    cosine, sine = float32(1) - float32(2) * (qy * qy + qz * qz), float32(2) * (qx * qy + qw * qz)
-    inverse = float32(1) / math.sqrt(max(cosine * cosine + sine * sine, float32(1e-12)))
-    cosine, sine = cosine * inverse, sine * inverse
-    reach = parameters.reach
-    surface = cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach)
-    shortest, static_term = measure(scratch, lidar, reach)
-    rays = lidar.count * lidar.number
-    write = index >= 0
-    if write:
-        if parameters.visible:
-            _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach)
-        write_scan(scratch, lidar, reach, observation, index)
-        if parameters.noise > float32(0) or parameters.dropout > float32(0):
-            episode = drones.counters[drone * COUNTERS + EPISODE]
-            step = drones.counters[drone * COUNTERS + STEP]
-            _disturb_scan(observation, index, rays, drone, episode, step, parameters)
-    fx, fy = state[base + FORWARD * WIDTH], state[base + (FORWARD + 1) * WIDTH]
-    nearest, found = (2 + lidar.number) * lidar.padded + BATCH, 0
-    count = moving.counts[world]
-    if count > 0:
-        found = _find_nearest(
-            scratch, nearest, moving, count, track, x, y, parameters.observed, reach
-        )
-    at = index + rays if write else -1
-    dynamic_term, least, hit = _meet_obstacles(
-        scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, observation, at
+def _disturb_position(position, drone, moment, parameters):
+    """Return where the drone believes to be."""
+    seed, noise = parameters.seed, parameters.position_noise
+    return Vector(
+        position.x + noise * normal(seed, POSITION_NOISE, drone, moment, 0),
+        position.y + noise * normal(seed, POSITION_NOISE, drone, moment, 1),
+        position.z + noise * normal(seed, POSITION_NOISE, drone, moment, 2),
     )
-    if write:
-        _write_state(
-            state, base, x, y, z, fx, fy, observation, index + rays + parameters.observed * FEATURES
-        )
-    return Sensed(shortest, static_term, surface, dynamic_term, least, hit)
 
 
 @inner
-def _write_state(state, base, x, y, z, fx, fy, row, at):
-    """Write the eight numbers of the drone's state, then the direction from start to target."""
-    dx, dy = state[base + TARGET * WIDTH] - x, state[base + (TARGET + 1) * WIDTH] - y
-    dz = state[base + (TARGET + 2) * WIDTH] - z
-    vx, vy = state[base + VELOCITY * WIDTH], state[base + (VELOCITY + 1) * WIDTH]
-    inverse = float32(1) / max(math.sqrt(dx * dx + dy * dy + dz * dz), float32(1e-6))
-    row[at], row[at + 1] = (dx * fx + dy * fy) * inverse, (dy * fx - dx * fy) * inverse
-    row[at + 2], row[at + 3], row[at + 4] = dz * inverse, math.sqrt(dx * dx + dy * dy), dz
-    row[at + 5], row[at + 6] = vx * fx + vy * fy, vy * fx - vx * fy
-    row[at + 7] = state[base + (VELOCITY + 2) * WIDTH]
-    row[at + 8] = state[base + DIRECTION * WIDTH]
-    row[at + 9] = state[base + (DIRECTION + 1) * WIDTH]
+def _write_state(state, base, position, fx, fy, row, at):
+    """Write the numbers of `navigation_observation.STATE`, then the direction from start to
+    target.
+    """
+    target, velocity = vector(state, base, TARGET), vector(state, base, VELOCITY)
+    ahead = Vector(target.x - position.x, target.y - position.y, target.z - position.z)
+    inverse = float32(1) / max(length_of(ahead), float32(1e-6))
+    row[at] = (ahead.x * fx + ahead.y * fy) * inverse
+    row[at + 1] = (ahead.y * fx - ahead.x * fy) * inverse
+    row[at + 2] = ahead.z * inverse
+    row[at + 3] = math.sqrt(ahead.x * ahead.x + ahead.y * ahead.y)
+    row[at + 4] = ahead.z
+    row[at + 5] = velocity.x * fx + velocity.y * fy
+    row[at + 6] = velocity.y * fx - velocity.x * fy
+    row[at + 7] = velocity.z
+    row[at + 8] = number(state, base, DIRECTION)
+    row[at + 9] = number(state, base, DIRECTION + 1)
     row[at + 10] = float32(0)
+
+
+@inner
+def _delay_row(drones, drone, parameters, observation, index):
+    """Keep the written row of this decision, and put an earlier decision's in its place: the first
+    of the episode, until there are enough.
+    """
+    length, width = parameters.observation_delay + 1, parameters.row
+    steps = int64(counter(drones, drone, STEP))
+    decision = (steps + parameters.action_repeat - 1) // parameters.action_repeat
+    now = (drone * length + decision % length) * width
+    past = max(decision - parameters.observation_delay, int64(0))
+    earlier = (drone * length + past % length) * width
+    for column in range(width):
+        drones.observed[now + column] = observation[index + column]
+        observation[index + column] = drones.observed[earlier + column]

@@ -19,15 +19,20 @@ from navrl.sim.kernels.layout import (
     ACTIVE,
     ARRAYS,
     COUNTERS,
+    DRONES_AT,
     EPISODE,
     FIELDS,
     FORWARD,
     GOAL,
+    LIDAR_AT,
+    MOVING_AT,
     OUTCOME,
     PARAMETERS,
+    SCRATCH_AT,
     STEP,
     TIME_OUT,
     WORLD,
+    WORLDS_AT,
     Drones,
     Lidar,
     Moving,
@@ -208,18 +213,24 @@ def _step_block(
 
 @inner
 def _drones_at(at):
-    return Drones(floats_at(at[0]), integers_at(at[1]), floats_at(at[2]), floats_at(at[3]))
+    return Drones(
+        floats_at(at[DRONES_AT]),
+        integers_at(at[DRONES_AT + 1]),
+        floats_at(at[DRONES_AT + 2]),
+        floats_at(at[DRONES_AT + 3]),
+        floats_at(at[DRONES_AT + 4]),
+    )
 
 
 @inner
 def _worlds_at(at, parameters):
     return Worlds(
-        floats_at(at[4]),
-        integers_at(at[5]),
-        integers_at(at[6]),
-        floats_at(at[7]),
-        integers_at(at[8]),
-        floats_at(at[9]),
+        floats_at(at[WORLDS_AT]),
+        integers_at(at[WORLDS_AT + 1]),
+        integers_at(at[WORLDS_AT + 2]),
+        floats_at(at[WORLDS_AT + 3]),
+        integers_at(at[WORLDS_AT + 4]),
+        floats_at(at[WORLDS_AT + 5]),
         parameters.worlds,
     )
 
@@ -227,13 +238,13 @@ def _worlds_at(at, parameters):
 @inner
 def _moving_at(at, parameters):
     return Moving(
-        integers_at(at[10]),
-        floats_at(at[11]),
-        floats_at(at[12]),
-        floats_at(at[13]),
-        floats_at(at[14]),
-        floats_at(at[15]),
-        floats_at(at[16]),
+        integers_at(at[MOVING_AT]),
+        floats_at(at[MOVING_AT + 1]),
+        floats_at(at[MOVING_AT + 2]),
+        floats_at(at[MOVING_AT + 3]),
+        floats_at(at[MOVING_AT + 4]),
+        floats_at(at[MOVING_AT + 5]),
+        floats_at(at[MOVING_AT + 6]),
         parameters.moving,
     )
 
@@ -241,8 +252,8 @@ def _moving_at(at, parameters):
 @inner
 def _lidar_at(at, parameters):
     return Lidar(
-        floats_at(at[17]),
-        floats_at(at[18]),
+        floats_at(at[LIDAR_AT]),
+        floats_at(at[LIDAR_AT + 1]),
         parameters.azimuths,
         parameters.padded_azimuths,
         parameters.beams,
@@ -281,7 +292,7 @@ def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, fly
     lidar = _lidar_at(at, parameters)
     written = _outputs_at(out, parameters)
     commands = floats_at(actions)
-    scratch = floats_at(at[19] + 4 * chunk * parameters.scratch)
+    scratch = floats_at(at[SCRATCH_AT] + 4 * chunk * parameters.scratch)
     blocks = (parameters.num_envs + WIDTH - 1) // WIDTH
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
         _step_block(

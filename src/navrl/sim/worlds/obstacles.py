@@ -5,15 +5,74 @@ seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 from numba import float32
+from numpy.typing import NDArray
 
-from navrl.sim.draws import OBSTACLE_GOAL, OBSTACLE_SPEED, uniform
+from navrl.kernel_cache import kernel
+from navrl.sim.draws import OBSTACLE_GOAL, OBSTACLE_ORIGIN, OBSTACLE_SPEED, uniform
+from navrl.sim.settings import MovingSettings
 from navrl.sim.worlds.terrain import ARENA
-from navrl.sim.worlds.world_pool import MOVING_CEILING, TALL_CENTRE
 from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit, store
 
 ARRIVED = 0.5  # m from the goal
+MOVING_CEILING = 4.5  # m, of the goals of floating boxes
+TALL_HEIGHT, FLOATING_HEIGHT = 5.0, 1.0  # m, of cylinders and of boxes
+TALL_CENTRE = TALL_HEIGHT / 2  # m
+FAR = 1e6  # m, where unused moving obstacles are kept
+ORIGIN_ATTEMPTS = 2000  # before moving obstacles may start closer to each other
+
+
+def per_world(counts: Sequence[int], default: int, world: int) -> int:
+    """Return the count of a world: from the cycled list, or the default where the list is empty."""
+    return counts[world % len(counts)] if counts else default
+
+
+def moving_obstacles(
+    settings: MovingSettings, num_worlds: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D): eight equal classes, four boxes
+    then four cylinders.
+    """
+    wanted = [
+        per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8
+        for w in range(num_worlds)
+    ]
+    padded = -(-max(1, *wanted) // WIDTH) * WIDTH
+    sizes = np.zeros((num_worlds, 2, padded), np.float32)
+    origins = np.full((num_worlds, 3, padded), FAR, np.float32)
+    for w, count in enumerate(wanted):
+        classes = np.arange(count) * 8 // max(count, 1)
+        sizes[w, 0, :count] = (classes % 4 + 1) * 0.25
+        sizes[w, 1, :count] = classes >= 4
+    return np.array(wanted, np.int32), sizes, origins
+
+
+@kernel()
+def draw_world_origins(origins, count, seed, world):
+    """Draw where the moving obstacles of a world start, apart from each other."""
+    spacing = 2.0 * math.sqrt(ARENA * ARENA / max(count, 1))
+    for k in range(count):
+        distance, attempt = spacing, 0
+        while True:
+            x = (2.0 * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt) - 1.0) * ARENA
+            y = (2.0 * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt + 1) - 1.0) * ARENA
+            z = MOVING_CEILING * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt + 2)
+            attempt += 1
+            if attempt % ORIGIN_ATTEMPTS == 0:
+                distance *= 0.8
+            free = True
+            for other in range(k):
+                dx, dy = x - origins[0, other], y - origins[1, other]
+                if dx * dx + dy * dy < distance * distance:
+                    free = False
+                    break
+            if free:
+                break
+        origins[0, k], origins[1, k] = x, y
+        origins[2, k] = z if k < count // 2 else TALL_CENTRE
 
 
 @inner

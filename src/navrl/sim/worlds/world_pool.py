@@ -5,16 +5,15 @@ moving obstacles.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from navrl.kernel_cache import kernel
-from navrl.sim.draws import OBSTACLE_ORIGIN, uniform
-from navrl.sim.settings import MovingSettings, NavigationSettings
-from navrl.sim.worlds.terrain import ARENA, boxes_of_heights, draw_map
+from navrl.sim.settings import NavigationSettings
+from navrl.sim.worlds.obstacles import draw_world_origins, moving_obstacles, per_world
+from navrl.sim.worlds.terrain import ARENA, GROUND, boxes_of_heights, draw_map
 from navrl.sim.worlds.world_file import World, load_world
 from navrl.simd import WIDTH
 
@@ -22,11 +21,8 @@ CELL = 1.0  # m, of the grid that lists which obstacles are within LiDAR range
 GRID_ORIGIN = -26.0  # m
 GRID = 52  # cells along a side
 SHAPE = 8  # numbers of a shape
-FAR = 1e6  # m, where unused moving obstacles are kept
-
-MOVING_CEILING = 4.5  # m
-TALL_CENTRE = 2.5  # m
-ORIGIN_ATTEMPTS = 2000  # before moving obstacles may start closer to each other
+# m, of the walls of the layout `walled`: x of their inner faces; higher than drones may fly
+WALL, WALL_THICKNESS, WALL_HEIGHT = ARENA, 0.5, 6.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,9 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
     obstacles.
     """
     worlds = _static_worlds(settings)
+    if settings.env.layout == "walled":
+        walled = {id(world): _walled(world) for world in worlds}
+        worlds = [walled[id(world)] for world in worlds]
     shapes = [_shapes_of(world) for world in worlds]
     near_start, near = [], []
     row, used = 0, 0
@@ -66,7 +65,7 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
         near.append(rows + row)
         row += len(block)
         used += len(rows)
-    counts, sizes, origins = _moving_obstacles(settings.env_dyn, len(worlds))
+    counts, sizes, origins = moving_obstacles(settings.env_dyn, len(worlds))
     points, ranges = _points_of(worlds)
     pool = WorldPool(
         worlds=worlds,
@@ -88,7 +87,7 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
 def draw_origins(pool: WorldPool, seed: int) -> None:
     """Draw where the moving obstacles of every world start, in place."""
     for world, count in enumerate(pool.moving_counts):
-        _draw_origins(pool.moving_origins[world], count, seed, world)
+        draw_world_origins(pool.moving_origins[world], count, seed, world)
 
 
 def _static_worlds(settings: NavigationSettings) -> list[World]:
@@ -113,9 +112,14 @@ def _static_worlds(settings: NavigationSettings) -> list[World]:
     return worlds
 
 
-def per_world(counts: Sequence[int], default: int, world: int) -> int:
-    """Return the count of a world: from the cycled list, or the default where the list is empty."""
-    return counts[world % len(counts)] if counts else default
+def _walled(world: World) -> World:
+    """Return a world with a wall along each side of the field."""
+    outer = WALL + WALL_THICKNESS
+    walls = [
+        [low, high, -GROUND, GROUND, 0.0, WALL_HEIGHT]
+        for low, high in ((-outer, -WALL), (WALL, outer))
+    ]
+    return replace(world, boxes=np.concatenate([world.boxes, np.array(walls, np.float32)]))
 
 
 def _shapes_of(world: World) -> NDArray[np.float32]:
@@ -184,47 +188,3 @@ def _points_of(worlds: list[World]) -> tuple[NDArray[np.float32], NDArray[np.int
         points += [world.starts, world.goals]
         used += len(world.starts) + len(world.goals)
     return np.concatenate(points), np.array(ranges, np.int32)
-
-
-def _moving_obstacles(
-    settings: MovingSettings, num_worlds: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D): eight equal classes, four boxes
-    then four cylinders.
-    """
-    wanted = [
-        per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8
-        for w in range(num_worlds)
-    ]
-    padded = -(-max(1, *wanted) // WIDTH) * WIDTH
-    sizes = np.zeros((num_worlds, 2, padded), np.float32)
-    origins = np.full((num_worlds, 3, padded), FAR, np.float32)
-    for w, count in enumerate(wanted):
-        classes = np.arange(count) * 8 // max(count, 1)
-        sizes[w, 0, :count] = (classes % 4 + 1) * 0.25
-        sizes[w, 1, :count] = classes >= 4
-    return np.array(wanted, np.int32), sizes, origins
-
-
-@kernel()
-def _draw_origins(origins, count, seed, world):
-    spacing = 2.0 * math.sqrt(ARENA * ARENA / max(count, 1))
-    for k in range(count):
-        distance, attempt = spacing, 0
-        while True:
-            x = (2.0 * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt) - 1.0) * ARENA
-            y = (2.0 * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt + 1) - 1.0) * ARENA
-            z = MOVING_CEILING * uniform(seed, OBSTACLE_ORIGIN, world, k, 3 * attempt + 2)
-            attempt += 1
-            if attempt % ORIGIN_ATTEMPTS == 0:
-                distance *= 0.8
-            free = True
-            for other in range(k):
-                dx, dy = x - origins[0, other], y - origins[1, other]
-                if dx * dx + dy * dy < distance * distance:
-                    free = False
-                    break
-            if free:
-                break
-        origins[0, k], origins[1, k] = x, y
-        origins[2, k] = z if k < count // 2 else TALL_CENTRE
