@@ -59,8 +59,8 @@ CASES = {
         for name in ("network", "parameters", "task", "card")
     },
     "numbers for names": (("parameters",), {3: 4}, "'parameters' is {3: 4}"),
-    "no kind": (("kind",), MISSING, "is no model of navrl"),
-    "another kind": (("kind",), torch.ones(2), "is no model of navrl"),
+    "no kind": (("kind",), MISSING, "is not a model of navrl"),
+    "another kind": (("kind",), torch.ones(2), "is not a model of navrl"),
     "a weight missing": (("parameters", WEIGHT), MISSING, f"no parameter '{WEIGHT}'"),
     "a weight too many": (("parameters", "more"), torch.ones(2), "an unknown parameter 'more'"),
     "a long name": (("parameters", LONG), torch.ones(2), "an unknown parameter 'xxx"),
@@ -186,7 +186,7 @@ def test_a_model_whose_settings_cannot_be_written_is_not_registered(
         main(["models", "register", "odd", str(path), "--registry", str(tmp_path / "registry")])
         == 2
     )
-    assert "its settings hold more than plain values" in capsys.readouterr().err
+    assert "its settings are not plain values" in capsys.readouterr().err
 
 
 ORIGINAL = "feature_extractor.module.0.module.0.weight"

@@ -48,9 +48,9 @@ _PUBLIC = {
     "Registry": "navrl.registry.registry",
     "find_model": "navrl.registry.resolve",
     "create_navrl_model": "navrl.models",
-    "download_model_from_wandb": "navrl.tracking.wandb_models",
-    "save_and_upload_best_model": "navrl.tracking.wandb_models",
-    "upload_model_to_wandb": "navrl.tracking.wandb_models",
+    "download_model_from_wandb": "navrl.tracking.wandb_downloads",
+    "save_and_upload_best_model": "navrl.tracking.wandb_uploads",
+    "upload_model_to_wandb": "navrl.tracking.wandb_uploads",
 }
 
 if TYPE_CHECKING:
@@ -90,9 +90,13 @@ if TYPE_CHECKING:
     from navrl.registry.resolve import find_model as find_model
     from navrl.sim.env import NavigationEnv as NavigationEnv
     from navrl.sim.settings import NavigationSettings as NavigationSettings
-    from navrl.tracking.wandb_models import download_model_from_wandb as download_model_from_wandb
-    from navrl.tracking.wandb_models import save_and_upload_best_model as save_and_upload_best_model
-    from navrl.tracking.wandb_models import upload_model_to_wandb as upload_model_to_wandb
+    from navrl.tracking.wandb_downloads import (
+        download_model_from_wandb as download_model_from_wandb,
+    )
+    from navrl.tracking.wandb_uploads import (
+        save_and_upload_best_model as save_and_upload_best_model,
+    )
+    from navrl.tracking.wandb_uploads import upload_model_to_wandb as upload_model_to_wandb
 
 __all__ = ["__version__", *_PUBLIC]
 

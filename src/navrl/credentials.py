@@ -1,8 +1,8 @@
-"""Passwords and tokens in addresses: never in a file, and taken from the environment when needed.
+"""Passwords and tokens in addresses: hidden in files, read from the environment when needed.
 
-A run records `http://ada:***@host:5000` where `http://ada:PASSWORD@host:5000` was typed. The
-process that trains keeps the whole address in memory, and hands it to delivery processes in their
-environment, which no other user can read.
+A run records `http://ada:***@host:5000` where `http://ada:PASSWORD@host:5000` was given. The
+training process keeps the whole address in memory and hands it to its delivery workers in their
+environment, which other users cannot read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from navrl.errors import ConfigError, TrackingError
 
-__all__ = ["HIDDEN", "check_address", "redact", "redacted", "sign_in"]
+__all__ = [
+    "HIDDEN",
+    "PASSWORD",
+    "URI",
+    "USER",
+    "check_address",
+    "check_secret",
+    "has_secret",
+    "redact",
+    "redacted",
+    "sign_in",
+]
 
 HIDDEN = "***"
 URI, USER, PASSWORD = (f"MLFLOW_TRACKING_{name}" for name in ("URI", "USERNAME", "PASSWORD"))
@@ -33,18 +44,8 @@ def redact(text: str) -> str:
     return _ADDRESS.sub(lambda found: _FIELD.sub(rf"\g<name>{HIDDEN}", _hide_user(found[0])), text)
 
 
-def _hide_user(address: str) -> str:
-    """Hide the password; a user without one is most often a token."""
-
-    def hidden(found: re.Match[str]) -> str:
-        known = f"{found['user']}:" if len(found["password"] or "") > 1 else ""
-        return f"{found['scheme']}{known}{HIDDEN}@"
-
-    return _USER.sub(hidden, address)
-
-
 def redacted(value: Any) -> Any:
-    """Return a copy of nested plain values, every text in it redacted."""
+    """Return a copy of nested plain values with every text redacted."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
@@ -54,23 +55,36 @@ def redacted(value: Any) -> Any:
     return value
 
 
+def has_secret(address: str) -> bool:
+    """Return whether an address holds a password or token that `redact` would hide."""
+    return redact(address) != address
+
+
+def _hide_user(address: str) -> str:
+    """Hide the password; a user name without one is most often a token."""
+
+    def hidden(found: re.Match[str]) -> str:
+        shown = f"{found['user']}:" if len(found["password"] or "") > 1 else ""
+        return f"{found['scheme']}{shown}{HIDDEN}@"
+
+    return _USER.sub(hidden, address)
+
+
 def check_address(key: str, address: str) -> None:
-    """Raise a ConfigError for what is no address, or one whose password cannot be told from the
-    rest.
-    """
-    if not _is_clear(address):
+    """Raise a ConfigError for a malformed address, or one with an ambiguous password."""
+    if not _is_unambiguous(address):
         raise ConfigError(
-            f"{key} is no address; expected scheme://[user:password@]host[:port]/path, with "
+            f"{key} is not an address; expected scheme://[user:password@]host[:port]/path, with "
             "/ ? # @ and spaces in a password percent-encoded, or the password in the environment "
             f"({PASSWORD})"
         )
 
 
-def _is_clear(address: str) -> bool:
+def _is_unambiguous(address: str) -> bool:
     try:
         parts = urlsplit(address)
         port = parts.port
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is not a number
         return False
     if re.search(r"\s", address) or port == 0:
         return False
@@ -79,13 +93,8 @@ def _is_clear(address: str) -> bool:
     return "@" not in address.partition(parts.netloc)[2]
 
 
-def has_secret(address: str) -> bool:
-    """Tell whether an address holds a password or token that `redact` would hide."""
-    return redact(address) != address
-
-
 def check_secret(address: str) -> None:
-    """Raise a TrackingError for an address that was redacted, if the environment lacks the rest."""
+    """Raise a TrackingError if an address was redacted and the environment lacks its password."""
     if HIDDEN in address and _whole(address) is None:
         raise TrackingError(
             f"{address} was saved without its password; set {USER} and {PASSWORD}, or {URI} to the "
@@ -94,10 +103,10 @@ def check_secret(address: str) -> None:
 
 
 def sign_in(address: str) -> str:
-    """Return the address of a server to connect to, without credentials.
+    """Return the address to connect to, without credentials.
 
-    Those go into the environment of this process, where MLflow's client looks for them: what the
-    client prints then cannot hold them. What was redacted is taken from there.
+    Credentials go into the environment of this process, where MLflow's client looks for them: what
+    the client prints then cannot show them. A redacted address is completed from there.
 
     Raises:
         TrackingError: the address was redacted, and the environment lacks its password.
@@ -112,7 +121,7 @@ def sign_in(address: str) -> str:
 
 
 def _whole(address: str) -> str | None:
-    """Return a redacted address with what the environment has for it, or None."""
+    """Return a redacted address completed from the environment, or None."""
     typed = os.environ.get(URI, "")
     if typed and redact(typed) == address:
         return typed

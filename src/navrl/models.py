@@ -50,9 +50,7 @@ LONGEST_WORD = 60  # characters of a setting
 def model_state(
     network: nn.Module, settings: NetworkSettings, task: NavigationSettings, card: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a model file holds: weights, how they are connected, the task they were trained
-    on, and its card.
-    """
+    """Return the content of a model file: weights, network settings, task and card."""
     return {
         "kind": KIND,
         "network": vars(settings).copy(),
@@ -65,18 +63,18 @@ def model_state(
 
 
 def save_model(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a model file: whole or not at all."""
+    """Write a model file, complete or not at all."""
     save_checkpoint(dict(state), path)
 
 
 def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
     """Return a model's network ready to fly, the task it was trained on, and its card.
 
-    The file may be a model, a checkpoint of a training, or one of the original NavRL.
-    Every part of the file is checked before anything of its size is allocated.
+    The file may be a model, a checkpoint of a training, or one of the original NavRL. Every part is
+    checked before memory of its size is allocated.
 
     Raises:
-        ConfigError: the file is no model, or a part of it is missing, of another kind, out of its
+        ConfigError: the file is not a model, or a part of it is missing, of the wrong type, out of
             range, or not finite; the message names the file and the part.
         ContainerError: the file is damaged.
     """
@@ -87,7 +85,7 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
         return _load_original(path, state)
     if not isinstance(state, dict) or state.get("kind") != KIND:
         raise ConfigError(
-            f"{path} is no model of navrl; expected a file that `navrl train` wrote, such as "
+            f"{path} is not a model of navrl; expected a file written by `navrl train`, such as "
             "RUN/model.pt"
         )
     network, parameters, task, card = (
@@ -103,15 +101,19 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
 
 
 def is_original(state: Any) -> bool:
-    """Tell whether a state is a checkpoint that the original NavRL wrote."""
+    """Return whether a state is a checkpoint of the original NavRL."""
     return isinstance(state, dict) and any(
         isinstance(name, str) and name.startswith("feature_extractor.module.") for name in state
     )
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None:
-    """Raise a ConfigError that names the first weight that a network with the weights `own` cannot
-    take.
+    """Raise a ConfigError that names the first of `weights` that does not fit a network.
+
+    Args:
+        own: the network's weights.
+        weights: those to load.
+        subject: how the error begins.
     """
     if not isinstance(weights, Mapping):
         raise ConfigError(f"{subject}: the weights are {shown(weights)}; expected tensors by name")
@@ -120,10 +122,10 @@ def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None
         ("an unknown", weights.keys() - own.keys()),
     ):
         if names:
-            told = shown(min(names, key=str))
+            first = shown(min(names, key=str))
             more = f" ({len(names)} such)" if len(names) > 1 else ""
             raise ConfigError(
-                f"{subject}: has {kind} parameter {told}{more}; expected those of its network"
+                f"{subject}: has {kind} parameter {first}{more}; expected those of its network"
             )
     for name, expected in own.items():
         value = weights[name]
@@ -141,7 +143,7 @@ def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None
 
 def _part(path: Path, state: Mapping[str, Any], name: str) -> dict[str, Any]:
     if name not in state:
-        raise ConfigError(f"{path}: has no {name!r}; expected a file that `navrl train` wrote")
+        raise ConfigError(f"{path}: has no {name!r}; expected a file written by `navrl train`")
     part = state[name]
     if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
         raise ConfigError(f"{path}: {name!r} is {shown(part)}; expected values by name")
@@ -165,7 +167,7 @@ def _network_settings(values: Mapping[str, Any]) -> NetworkSettings:
 
 @contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """Begin the message of a ConfigError with the file."""
+    """Prefix the message of a ConfigError with the file."""
     try:
         yield
     except ConfigError as error:
@@ -173,7 +175,7 @@ def _about(path: Path) -> Iterator[None]:
 
 
 def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model in a checkpoint of a training; what is missing there is missing in it."""
+    """Return the model in a checkpoint of a training; missing parts stay missing."""
     config, groups = state["config"], NavigationSettings().as_dict()
     parts = {
         "network": config.get("network"),
@@ -187,7 +189,7 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
 def _load_original(
     path: Path, state: Mapping[Any, Any]
 ) -> tuple[AppliedNetwork, NavigationSettings, dict[str, Any]]:
-    """Return the network of a checkpoint that the original NavRL wrote."""
+    """Return the network of a checkpoint of the original NavRL."""
     try:
         parameters, _ = from_upstream({key: state[key] for key in state if isinstance(key, str)})
     except StateError as error:
@@ -200,7 +202,10 @@ def _load_original(
 
 
 class NavRLModel:
-    """A policy's network and where it is kept. `network` is an ordinary torch module."""
+    """A policy's network that saves, loads, uploads and downloads itself.
+
+    `network` is an ordinary torch module.
+    """
 
     def __init__(
         self,
@@ -219,25 +224,26 @@ class NavRLModel:
         wandb_alias: str = "latest",
         eval_metrics: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a model file that `navrl eval` can fly, queue that very file for W&B if asked to,
-        and return its path.
+        """Write a model file that `navrl eval` can fly, and return its path.
+
+        With `upload_to_wandb`, the file is also queued for W&B.
         """
         card = {"iteration": int(step), "evaluation": dict(eval_metrics or {})}
         path = Path(filepath)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_model(path, model_state(self.network, self.settings, self.task, card))
         if upload_to_wandb:
-            from navrl.tracking.wandb_models import upload_model_file_to_wandb
+            from navrl.tracking.wandb_uploads import upload_model_file_to_wandb
 
             parameters = sum(parameter.numel() for parameter in self.network.parameters())
             upload_model_file_to_wandb(path, step, eval_metrics, wandb_alias, parameters=parameters)
         return path
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Take the weights of a model file, a training checkpoint, a plain state_dict or a file of
-        the original NavRL.
+        """Load the weights of a file, and return what else the file holds.
 
-        Returns what else the file holds.
+        The file may be a model, a checkpoint of a training, a plain state_dict or a file of the
+        original NavRL.
 
         Raises:
             CheckpointError: there is no such file.
@@ -259,8 +265,8 @@ class NavRLModel:
     def load_from_wandb(
         self, reference: str, download_dir: str | os.PathLike[str] = "models"
     ) -> dict[str, Any]:
-        """Take the weights of `user/project/model:best`, and return what else its file holds."""
-        from navrl.tracking.wandb_models import fetch_model_from_wandb
+        """Load the weights of `user/project/model:best`; return what else its file holds."""
+        from navrl.tracking.wandb_downloads import fetch_model_from_wandb
 
         return self.load_checkpoint(fetch_model_from_wandb(reference, download_dir))
 
@@ -268,19 +274,18 @@ class NavRLModel:
 def create_navrl_model(
     cfg: Any = None, obs_spec: Any = None, act_spec: Any = None, device: str | torch.device = "cpu"
 ) -> NavRLModel:
-    """Return a model for what a policy sees and does.
+    """Return a model for given observations and actions.
 
     Args:
         cfg: the configuration (`navrl.config.Config`, or a mapping with `network`); None for the
             defaults.
         obs_spec: a TorchRL spec, or nested mappings, with `lidar`, `dynamic_obstacle` and `state`;
             None for those of cfg.
-        act_spec: a spec of three velocities; None for that.
-        device: where the network lives.
+        act_spec: a spec of three velocities; None for the default.
+        device: of the network.
 
     Raises:
-        ConfigError: a spec is of another shape than a policy of this kind can see or do, or a
-            setting is unknown.
+        ConfigError: a spec has a shape that the network does not support, or a setting is unknown.
     """
     settings, task = _settings_of(cfg)
     layout = observation_layout(task)
@@ -327,7 +332,7 @@ def _layout_of(spec: Any) -> ObservationLayout:
 
 
 def _leaves(spec: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield name and shape of every part of nested specs."""
+    """Yield the name and shape of every leaf of nested specs."""
     for name, part in spec.items():
         if hasattr(part, "items"):
             yield from _leaves(part)
@@ -336,7 +341,7 @@ def _leaves(spec: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _weights_of(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the weights in a file of any of the kinds that hold them, and the rest."""
+    """Return the weights in a state of any supported kind, and the rest of it."""
     if is_original(state):
         return from_upstream({key: state[key] for key in state if isinstance(key, str)})
     for key in ("model_state_dict", "parameters", "network"):

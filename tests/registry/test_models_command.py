@@ -182,7 +182,7 @@ def test_names_are_moved_and_moved_back(capsys, policy):
         told(capsys, "tag", "policy:v2", "fast", "robot=x", "--remove", "slow")
         == "policy:v2: fast, robot\n"
     )
-    assert "needed" in told(capsys, "delete", "policy:v1", code=2)
+    assert "has the aliases" in told(capsys, "delete", "policy:v1", code=2)
     assert told(capsys, "delete", "policy:v1", "--force") == "removed policy:v1\n"
 
 
@@ -249,7 +249,7 @@ def test_gc_says_what_it_put_into_quarantine_and_purges_it_on_request(capsys, po
     stray = policy.root / "objects" / "ab" / ("c" * 62)
     stray.parent.mkdir(exist_ok=True)
     stray.write_text("12345")
-    assert "would move 1 files" in told(capsys, "gc", "--dry-run")
+    assert "would move 1 unowned files" in told(capsys, "gc", "--dry-run")
     assert "--purge-quarantine" in told(capsys, "gc")
     assert "removed 1 files" in told(capsys, "gc", "--purge-quarantine")
 

@@ -17,7 +17,7 @@ from navrl.evaluate import PRETRAINED
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text()
 # minutes, or a server
-NOT_HERE = ("navrl eval", "navrl train", "--mirror", "navrl models pull", "checkpoints/latest")
+NOT_HERE = ("navrl eval", "navrl train", "--tracker", "navrl models pull", "checkpoints/latest")
 
 
 def test_the_code_on_the_page_runs(tmp_path, monkeypatch, capsys):

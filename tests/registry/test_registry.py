@@ -105,7 +105,7 @@ def test_the_number_of_a_deleted_version_is_not_given_again(registry, put):
 
 def test_a_version_with_an_alias_is_deleted_only_by_force(registry, put):
     put(aliases=["best", "stable"]), put()
-    with pytest.raises(RegistryError, match="best, stable point at it"):
+    with pytest.raises(RegistryError, match="has the aliases best, stable; move them"):
         registry.delete("policy", 1)
     registry.delete("policy", 1, force=True)
     with pytest.raises(RegistryError, match="no 'best'"):
@@ -310,7 +310,7 @@ def test_a_damaged_file_is_named_with_its_version_and_mended_by_registering_it_a
 
 def test_what_is_deleted_while_it_is_verified_is_not_damaged(registry, put, monkeypatch):
     put(), put()
-    fault = registry._files.fault
+    fault = registry._blobs.fault
 
     def deleting_first(stored):
         with Registry(registry.root) as other:
@@ -318,7 +318,7 @@ def test_what_is_deleted_while_it_is_verified_is_not_damaged(registry, put, monk
                 other.delete("policy", version.version, force=True)
         return fault(stored)
 
-    monkeypatch.setattr(registry._files, "fault", deleting_first)
+    monkeypatch.setattr(registry._blobs, "fault", deleting_first)
     assert registry.verify() == []
 
 

@@ -50,7 +50,7 @@ def test_what_is_nowhere_is_told_with_the_way_to_fetch_it(own):
 
 def test_a_file_that_is_gone_is_told_with_its_version(own):
     own.register("policy", PRETRAINED).path.unlink()
-    with pytest.raises(RegistryError, match=r"policy:v1: its file .* is gone"):
+    with pytest.raises(RegistryError, match=r"policy:v1: its file .* is missing"):
         find_model("policy")
 
 

@@ -15,7 +15,7 @@ from faulty_proxy import FaultyProxy
 from trackers import wait_for
 from wandb_emulator import Emulator
 
-from navrl.tracking.delivery_worker import end_services
+from navrl.tracking.client_processes import kill_client_processes
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def wandb_environment(emulator):
     os.environ.update(values)
     yield values
     # W&B's client would wait at the end of this process for a server that is gone
-    end_services(os.getpid())
+    kill_client_processes(os.getpid())
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
 

@@ -93,7 +93,9 @@ def test_nested_values_are_redacted_in_a_copy():
 
 @pytest.mark.parametrize("password", ["pa/ss", "12/ss", "p#ss", "p?ss", "p ss"])
 def test_an_address_whose_password_cannot_be_told_is_refused_without_being_shown(password):
-    with pytest.raises(ConfigError, match=r"mlflow\.uri is no address.*percent-encoded") as caught:
+    with pytest.raises(
+        ConfigError, match=r"mlflow\.uri is not an address.*percent-encoded"
+    ) as caught:
         load_config([f"mlflow.uri='http://u:{password}@h'"])
     assert "ss@h" not in str(caught.value)
 
@@ -102,7 +104,7 @@ def test_an_address_whose_password_cannot_be_told_is_refused_without_being_shown
     "uri", ["localhost:5000", "http://", "user:pass@host:5000", "http://host:0", "http://host:port"]
 )
 def test_what_is_no_address_is_refused_in_a_sentence(uri):
-    with pytest.raises(ConfigError, match=r"mlflow\.uri is no address; expected scheme://"):
+    with pytest.raises(ConfigError, match=r"mlflow\.uri is not an address; expected scheme://"):
         check_address("mlflow.uri", uri)
 
 
@@ -214,9 +216,7 @@ def run(tmp_path_factory):
 def test_a_password_in_an_address_reaches_workers_but_no_file_and_no_command_line(run):
     folder, processes = run
     workers = [
-        environment
-        for line, environment in processes
-        if b"navrl.tracking.delivery_processes" in line
+        environment for line, environment in processes if b"navrl.tracking.delivery_worker" in line
     ]
     assert workers
     assert all(ADDRESS.encode() in environment for environment in workers)

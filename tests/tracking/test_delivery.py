@@ -1,83 +1,48 @@
-"""Trainings tracked by trackio, TensorBoard and MLflow at once: faults, killed processes, pictures;
-what arrives, how often.
+"""What a worker makes of records that a tracker cannot use: they neither arrive nor hold the rest
+up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 
 import pytest
-from faulty_proxy import FaultyProxy
-from trackers import processes_of, result_of, start_trainer, wait_for
-from trainer import model_of, settings_of
+from trackers import processes_of, wait_for
+from trainer import settings_of
 
-from navrl.cli import main
-from navrl.tracking.queue import DeliveryLog, RecordQueue
+from navrl.tracking.backends import open_backend
+from navrl.tracking.delivery import NICENESS, Delivery
+from navrl.tracking.queue import Dropped, RecordQueue
 from navrl.tracking.tracker import Tracking
-
-STEPS, EVERY = 6, 3
 
 
 @pytest.fixture
-def proxy(mlflow_server):
-    proxy = FaultyProxy(mlflow_server)
-    yield proxy
-    proxy.close()
-
-
-def run_of(client, folder):
-    experiment = client.get_experiment_by_name(folder.parent.name)
-    [run] = client.search_runs(
-        [experiment.experiment_id], f"tags.`navrl.run` = '{RecordQueue(folder).read()[0]['id']}'"
+def queue(tmp_path):
+    queue = RecordQueue(tmp_path)
+    queue.append(
+        "run", id="i", name="n", trackers=["x"], options={}, config={}, patience=1.0, deadline=9.0
     )
-    return run.info.run_id
+    return queue
 
 
-def check_mlflow(url, folder, steps, every):
-    """All metrics once, all models once, the last one with the alias."""
-    from mlflow import MlflowClient
-
-    from navrl.tracking.backends import open_backend
-
-    client = MlflowClient(url, url)
-    history = client.get_metric_history(run_of(client, folder), "train/kl")
-    assert sorted((metric.step, metric.value) for metric in history) == [
-        (step, 1 / step) for step in range(1, steps + 1)
-    ]
-    backend = open_backend("mlflow", uri=url, project=folder.parent.name)
-    fetched = [
-        backend.download(f"model:{version}", folder / "fetched")
-        for version in backend.versions("model")
-    ]
-    expected = [model_of(step) for step in range(every, steps + 1, every)]
-    assert [file.read_bytes() for file in fetched] == expected
-    assert backend.download("model:best", folder / "fetched").read_bytes() == expected[-1]
-    for version in backend.versions("model"):
-        backend.delete("model", version)
+def carry(queue, tracker):
+    """Deliver everything and return the deliveries."""
+    with queue.deliveries(tracker) as deliveries:
+        worker = Delivery(queue, deliveries, lambda what, more: contextlib.nullcontext())
+        assert worker.round(), deliveries.failure
+        assert worker.finish(), deliveries.failure
+        assert deliveries.missing(queue.read()) == []
+        return deliveries
 
 
-def check_trackio(folder, project, steps, every):
-    from trackio.sqlite_storage import SQLiteStorage
-
-    from navrl.tracking.backends import open_backend
-
-    run = RecordQueue(folder).read()[0]
-    rows = SQLiteStorage.get_logs(project, run["name"], run_id=run["id"])
-    assert [(row["step"], row["train/kl"]) for row in rows] == [
-        (step, 1 / step) for step in range(1, steps + 1)
-    ]
-    backend = open_backend("trackio", project=project)
-    fetched = [
-        backend.download(f"model:{version}", folder / "fetched")
-        for version in backend.versions("model")
-    ]
-    assert [file.read_bytes() for file in fetched] == [
-        model_of(step) for step in range(every, steps + 1, every)
-    ]
+def kept(queue, path, content):
+    path.write_bytes(content)
+    with open(path, "rb") as file:
+        return queue.keep(file.fileno())
 
 
-def check_tensorboard(folder, steps):
+def tensorboard_events(folder):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     events = [
@@ -85,69 +50,179 @@ def check_tensorboard(folder, steps):
         for file in sorted((folder / "tensorboard").iterdir())
         for event in EventFileLoader(str(file)).Load()
     ]
-    found = [(event.step, value.tag) for event in events for value in event.summary.value]
-    assert [step for step, tag in found if tag == "train/kl"] == [*range(1, steps + 1)]
+    return [(event.step, value.tag) for event in events for value in event.summary.value]
 
 
-@pytest.mark.slow
-def test_three_trackers_of_one_run_with_a_server_that_fails_in_turn_get_everything_once(
-    proxy, trackio_folder, tmp_path
-):
-    folder, project = tmp_path / "run", tmp_path.name
-    settings = {
-        "trackers": ["trackio", "tensorboard", "mlflow"],
-        "wandb": {"project": project},
-        "mlflow": {"uri": proxy.url},
-        "patience": 3.0,
-        "deadline": 10.0,
-    }
-    proxy.fault = "die"  # hangs up in the middle of the first upload
-    trainer = start_trainer(folder, settings, steps=STEPS, every=EVERY, paced=True)
-    for step in range(1, STEPS + 1):
-        trainer.stdout.readline()
-        if step == EVERY:
-            wait_for(lambda: proxy.seen.get("died"), 180)
-            proxy.fault = "hang"
-        elif step == EVERY + 1:
-            proxy.fault = "error"
-        elif step == EVERY + 2:
-            proxy.fault = "refused"
-            trackio_done = DeliveryLog(RecordQueue(folder), "trackio")
-            wait_for(lambda deliveries=trackio_done: EVERY in deliveries.read().done, 180)
-            os.kill(next(iter(processes_of(folder, "trackio"))), signal.SIGKILL)
-        trainer.stdin.write("\n")
-        trainer.stdin.flush()
-    measured = result_of(trainer)
-    assert sorted(measured["stalls"])[len(measured["stalls"]) // 2] < 0.05
-    assert max(measured["stalls"]) < 0.5
-    assert measured["exit"] < 5
-    assert any("mlflow" in told and "navrl sync" in told for told in measured["warnings"])
-    proxy.fault = "slow"
-    assert main(["sync", str(folder)]) == 0  # TensorBoard, which keeps no models, lacks none
-    check_mlflow(proxy.url, folder, STEPS, EVERY)
-    check_trackio(folder, project, STEPS, EVERY)
-    check_tensorboard(folder, STEPS)
+class Listening:
+    """A backend that remembers."""
+
+    confirms = keeps_models = True
+
+    def __init__(self):
+        self.heard = []
+
+    def start(self, run):
+        return 0
+
+    def log(self, step, values, **place):
+        self.heard.append((step, values))
+
+    def summary(self, values):
+        self.heard.append(values)
+
+    def upload(self, file, name, *, aliases, metadata):
+        self.heard.append((file.read_bytes(), name, aliases))
+        return f"v{len(self.heard)}"
+
+    def set_alias(self, name, alias, version):
+        raise AssertionError(f"{version} is no version")
+
+    def finish(self):
+        pass
 
 
-@pytest.mark.slow
-def test_pictures_and_the_summary_reach_an_embedded_store(trackio_folder, tmp_path):
-    from mlflow import MlflowClient
-    from PIL import Image
+def test_no_tracker_is_told_of_a_value_that_is_not_finite(queue, monkeypatch):
+    backend = Listening()
+    monkeypatch.setattr("navrl.tracking.delivery.open_backend", lambda tracker, **options: backend)
+    queue.append("metrics", step=1, values={"a": None, "b": 0.5})
+    queue.append("metrics", step=2, values={"a": None})
+    queue.append("summary", values={"a": None, "best": 1})
+    carry(queue, "x")
+    assert backend.heard == [(1, {"b": 0.5}), {"best": 1}]
 
-    folder = tmp_path / "run"
-    Image.new("RGB", (8, 6)).save(tmp_path / "flights.png")
-    settings = settings_of(
-        {"trackers": ["mlflow"], "wandb": {"project": tmp_path.name}, "patience": 60.0}
+
+def test_tensorboard_is_sent_no_models_and_lacks_none(queue, tmp_path):
+    pytest.importorskip("tensorboard")
+    digest = kept(queue, tmp_path / "model.pt", b"weights")
+    number = queue.append(
+        "artifact", name="m", file="model.pt", aliases=["best"], metadata={}, sha256=digest
+    )["number"]
+    queue.append("alias", name="m", alias="stable", of=number)
+    queue.append("delete", name="m", of=number)
+    queue.append("metrics", step=1, values={"a": 0.5})
+    assert carry(queue, "tensorboard").refused == {}
+    assert tensorboard_events(tmp_path) == [(1, "a")]
+
+
+def test_a_picture_that_is_none_is_refused_and_holds_nothing_up(queue, tmp_path):
+    pytest.importorskip("tensorboard")
+    digest = kept(queue, tmp_path / "notes.txt", b"no picture")
+    queue.append("image", step=1, name="flights", file="notes.txt", sha256=digest)
+    queue.append("metrics", step=1, values={"a": 0.5})
+    [reason] = carry(queue, "tensorboard").refused.values()
+    assert "notes.txt" in reason
+    assert tensorboard_events(tmp_path) == [(1, "a")]
+
+
+def queue_model(queue, content, *aliases):
+    digest = kept(queue, queue.run / "model.pt", content)
+    return queue.append(
+        "artifact", name="m", file="model.pt", aliases=[*aliases], metadata={}, sha256=digest
+    )["number"]
+
+
+def test_a_file_is_dropped_when_every_tracker_has_it_and_no_alias_means_it(queue):
+    queue.append(
+        "run",
+        id="i",
+        name="n",
+        trackers=["x", "y"],
+        options={},
+        config={},
+        patience=1.0,
+        deadline=9.0,
     )
-    with Tracking(settings, {"env": {"num_envs": 4}}, folder) as tracking:
-        tracking.log(5, {"eval/350 static + 80 moving": 0.5, "note": "text", "nothing": None})
-        tracking.image(5, "eval/flights", tmp_path / "flights.png")
-        tracking.summary({"best": 3})
-    assert main(["sync", str(folder)]) == 0
-    client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
-    run = client.get_run(run_of(client, folder))
-    assert run.data.metrics == {"eval/350 static and 80 moving": 0.5}
-    assert run.data.params == {"env.num_envs": "4"}
-    assert (run.data.tags["summary.best"], run.info.status) == ("3", "FINISHED")
-    [picture] = client.list_artifacts(run.info.run_id, "media/eval/flights/000000005")
-    assert picture.path.endswith("flights.png")
+    numbers = [
+        queue_model(queue, b"weights %d" % n, *(["best"] if n == 1 else [])) for n in range(4)
+    ]
+    with queue.deliveries("x") as x, queue.deliveries("y") as y:
+        for number in numbers:
+            x.deliver(number, number, f"v{number}")
+        assert queue.drop() == 0  # y has none
+        y.deliver(numbers[0], numbers[1])
+        y.refuse(numbers[3], "no")
+        assert queue.drop() == 1
+        y.deliver(numbers[2], numbers[2])
+        assert queue.drop() == 1
+    digests = [record["sha256"] for record in queue.read() if record["kind"] == "artifact"]
+    # best and latest
+    assert [queue.file(digests[n]).read_bytes() for n in (1, 3)] == [b"weights 1", b"weights 3"]
+    for n in (0, 2):
+        with pytest.raises(Dropped, match="every tracker"):
+            queue.file(digests[n])
+    # the same again is kept again
+    assert kept(queue, queue.run / "model.pt", b"weights 0") == digests[0]
+    assert queue.file(digests[0]).read_bytes() == b"weights 0"
+
+
+def test_a_tracker_that_joins_later_lacks_nothing_that_was_dropped(queue, monkeypatch):
+    backend = Listening()
+    monkeypatch.setattr("navrl.tracking.delivery.open_backend", lambda tracker, **options: backend)
+    first = queue_model(queue, b"old")
+    queue_model(queue, b"new", "best")
+    carry(queue, "x")
+    assert [content for content, *_ in backend.heard] == [b"old", b"new"]
+    assert sorted(path.suffix for path in queue.files.iterdir()) == ["", ".dropped"]
+    backend.heard.clear()
+    queue.append(
+        "run",
+        id="i",
+        name="n",
+        trackers=["x", "y"],
+        options={},
+        config={},
+        patience=1.0,
+        deadline=9.0,
+    )
+    queue.append("alias", name="m", alias="stable", of=first)
+    # it cannot be said of a model that is not there
+    assert [*carry(queue, "y").refused] == [queue.read()[-1]["number"]]
+    assert backend.heard == [(b"new", "m", ["best"])]
+
+
+def test_a_large_file_is_given_more_time(queue, monkeypatch):
+    monkeypatch.setattr(
+        "navrl.tracking.delivery.open_backend", lambda tracker, **options: Listening()
+    )
+    given = {}
+
+    @contextlib.contextmanager
+    def limit(what, more):
+        given[what] = more
+        yield
+
+    queue.append("metrics", step=1, values={"a": 0.5})
+    queue_model(queue, bytes(3_000_000))
+    with queue.deliveries("x") as deliveries:
+        assert Delivery(queue, deliveries, limit).round()
+    assert given == {"record 1 (run)": 0.0, "record 2 (metrics)": 0.0, "record 3 (artifact)": 3.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hostile",
+    ["a//b", "/a", "../up", "..a", ".", "a/./b", "", "x" * 300, "a/" * 150, "ä+%", "a/.."],
+)
+def test_every_name_of_a_metric_becomes_one_that_mlflow_takes(hostile):
+    validation = pytest.importorskip("mlflow.utils.validation")
+    from navrl.tracking.backends.mlflow import _metric
+
+    validation._validate_metric_name(_metric(hostile))
+    assert len(_metric(hostile)) <= validation.MAX_ENTITY_KEY_LENGTH
+
+
+def test_tensorboard_says_that_it_keeps_no_models(tmp_path):
+    pytest.importorskip("tensorboard")
+    backend = open_backend("tensorboard", folder=tmp_path)
+    assert (backend.versions("m"), backend.aliases("m"), backend.keeps_models) == ([], {}, False)
+
+
+def test_the_workers_of_a_run_give_way_to_it(tmp_path):
+    pytest.importorskip("tensorboard")
+    settings = settings_of({"trackers": ["tensorboard"], "patience": 5.0})
+
+    def niceness():
+        return [os.getpriority(os.PRIO_PROCESS, process) for process in processes_of(tmp_path)]
+
+    with Tracking(settings, {}, tmp_path):
+        wait_for(lambda: niceness() == [NICENESS], 60)

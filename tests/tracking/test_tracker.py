@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from trainer import settings_of
 
 from navrl.config import load_config
 from navrl.errors import ConfigError, MissingExtraError, RegistryError
-from navrl.tracking import backends, tracker
-from navrl.tracking import queue as queue_module
+from navrl.tracking import backends, line_file, tracker
 from navrl.tracking.backends import open_backend
 from navrl.tracking.queue import RecordQueue
-from navrl.tracking.tracker import HELD_FILES, WAIT, Tracking
+from navrl.tracking.queue_writer import HELD_FILES, WAIT
+from navrl.tracking.tracker import Tracking
 from navrl.tracking.tracker_settings import TrackingSettings, tracker_names
 
 OFFLINE = {"wandb": {"mode": "offline"}, "patience": 1.0}
@@ -101,24 +100,43 @@ def test_a_file_that_is_not_there_or_no_file_is_a_warning(tmp_path):
     assert records(tmp_path, "artifact") == []
 
 
-def test_a_slow_disk_is_waited_for_once_and_not_long(tmp_path, monkeypatch):
-    write, slow = os.write, threading.Event()
+def test_a_call_returns_although_the_disk_does_not(tmp_path, monkeypatch):
+    write, answers = os.write, threading.Event()
 
     def slow_write(descriptor, data):
-        slow.wait(5)
+        answers.wait(60)
         return write(descriptor, data)
 
-    with Tracking(settings_of(OFFLINE | {"patience": 5.0}), {}, tmp_path) as tracking:
+    with Tracking(settings_of(OFFLINE | {"patience": 60.0}), {}, tmp_path) as tracking:
         tracking.log(0, {"x": 0})
-        monkeypatch.setattr(queue_module.os, "write", slow_write)
-        stalls = []
+        monkeypatch.setattr(line_file.os, "write", slow_write)
         for step in range(1, 21):
-            start = time.perf_counter()
             tracking.log(step, {"x": step})
-            stalls.append(time.perf_counter() - start)
-        slow.set()
-    assert sum(stalls) < 10 * WAIT
+        assert [record["step"] for record in records(tmp_path, "metrics")] == [0]
+        answers.set()
     assert [record["step"] for record in records(tmp_path, "metrics")] == [*range(21)]
+
+
+def test_only_the_first_call_waits_for_a_slow_disk(tmp_path, monkeypatch):
+    waits = []
+    wait = threading.Event.wait
+
+    def counted(event, timeout=None):
+        if timeout == WAIT:
+            waits.append(timeout)
+        return wait(event, timeout)
+
+    write, answers = os.write, threading.Event()
+    with Tracking(settings_of(OFFLINE | {"patience": 60.0}), {}, tmp_path) as tracking:
+        tracking.log(0, {"x": 0})
+        monkeypatch.setattr(threading.Event, "wait", counted)
+        monkeypatch.setattr(
+            line_file.os, "write", lambda file, data: answers.wait(60) and write(file, data)
+        )
+        for step in range(1, 21):
+            tracking.log(step, {"x": step})
+        assert waits == [WAIT]
+        answers.set()
 
 
 def test_a_disk_that_was_full_for_a_while_costs_nothing(tmp_path, monkeypatch):
@@ -131,7 +149,7 @@ def test_a_disk_that_was_full_for_a_while_costs_nothing(tmp_path, monkeypatch):
     ):
         warnings.simplefilter("always")
         tracking.log(1, {"x": 1})
-        monkeypatch.setattr(queue_module.os, "write", full)
+        monkeypatch.setattr(line_file.os, "write", full)
         for step in range(2, 6):
             (tmp_path / "model.pt").write_bytes(b"weights %d" % step)
             tracking.artifact(tmp_path / "model.pt", "model")
@@ -162,7 +180,7 @@ def test_a_disk_that_is_full_for_long_does_not_use_up_the_files_that_a_process_m
         warnings.simplefilter("always")
         tracking.log(1, {"x": 1})
         before = len(os.listdir("/proc/self/fd"))
-        monkeypatch.setattr(queue_module.os, "write", full)
+        monkeypatch.setattr(line_file.os, "write", full)
         for _ in range(2 * HELD_FILES):
             tracking.artifact(tmp_path / "model.pt", "model")
         assert len(os.listdir("/proc/self/fd")) < before + HELD_FILES + 10
@@ -182,7 +200,7 @@ def test_workers_are_sent_when_the_session_is_in_the_queue_not_before(tmp_path, 
         seen.append([record["kind"] for record in RecordQueue(folder).read()])
         raise OSError("no process")
 
-    monkeypatch.setattr("navrl.tracking.tracker.start_workers", start)
+    monkeypatch.setattr("navrl.tracking.tracker.WorkerProcesses", start)
     for _ in range(2):
         with pytest.warns(RuntimeWarning), Tracking(settings, {}, tmp_path):
             pass
@@ -213,7 +231,7 @@ def test_a_disk_that_stays_full_is_a_warning_and_no_more(tmp_path):
 
 def test_the_worker_loads_neither_torch_nor_the_simulator():
     program = (
-        "import sys, json, navrl.tracking.delivery_worker, navrl.tracking.delivery_processes; "
+        "import sys, json, navrl.tracking.delivery_worker, navrl.tracking.worker_processes; "
         "print(json.dumps(sorted(sys.modules)))"
     )
     loaded = json.loads(
@@ -285,7 +303,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_command_that_installs
         Tracking(TrackingSettings(("mlflow",)), {}, tmp_path)
 
 
-def test_the_recorder_knows_which_trackers_keep_no_models():
+def test_the_tracking_knows_which_trackers_keep_no_models():
     kinds = backends._CLASSES
     classes = {
         kind: getattr(importlib.import_module(f"navrl.tracking.backends.{kind}"), name)

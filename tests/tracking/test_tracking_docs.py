@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from trainer import settings_of
 
 from navrl.cli import main
 from navrl.config import load_config
-from navrl.tracking.queue import DeliveryLog, RecordQueue
+from navrl.tracking.queue import RecordQueue
 from navrl.tracking.tracker import Tracking
 
 ROOT = Path(__file__).parents[2]
@@ -84,10 +85,10 @@ def test_sync_does_not_call_a_run_delivered_that_has_lost_records(tmp_path, caps
 
 
 def test_sync_leaves_a_run_alone_that_is_being_delivered(queued, capsys, monkeypatch):
-    ended = []
-    monkeypatch.setattr("navrl.tracking.delivery_processes.end_services", ended.append)
-    with DeliveryLog(RecordQueue(queued), "wandb") as deliveries:
+    killed = []
+    monkeypatch.setattr("navrl.tracking.worker_processes.kill_client_processes", killed.append)
+    with RecordQueue(queued).deliveries("wandb") as deliveries:
         assert deliveries.lock()
         assert main(["sync", str(queued)]) == 1
-    assert ended == []  # least of all the service of the one that delivers
-    assert "another process delivers just now" in capsys.readouterr().out
+    assert os.getpid() not in killed  # this process holds the lock: it is the one that delivers
+    assert "another process is delivering" in capsys.readouterr().out

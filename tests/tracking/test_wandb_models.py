@@ -22,7 +22,7 @@ from navrl.errors import ConfigError, RegistryError, StateError, TrackingError
 from navrl.registry import Registry
 from navrl.tracking.queue import RecordQueue
 from navrl.tracking.tracker import Tracking
-from navrl.tracking.wandb_models import _advice, download_model_from_wandb
+from navrl.tracking.wandb_downloads import _advice, download_model_from_wandb
 
 OFFLINE = {"wandb": {"mode": "offline", "project": "P"}}
 
@@ -69,7 +69,7 @@ def test_a_script_may_change_its_folder_after_an_upload(tmp_path):
 def test_tensors_deep_in_a_state_are_those_of_the_moment_too(offline, tmp_path):
     weight, moment = torch.ones(10), torch.ones(5)
     slow = threading.Event()
-    offline._hand_over(lambda queue: slow.wait(5))  # the thread that writes is behind
+    offline._writer.submit(lambda queue: slow.wait(5))  # the thread that writes is behind
     upload_model_to_wandb(
         {"network": {"weight": weight}, "optimizer": [moment, 3]}, 7, None, "best"
     )

@@ -314,7 +314,7 @@ def test_a_saved_model_flies_the_same_actions(tmp_path, extractor):
 
 def test_a_checkpoint_of_something_else_is_no_model(tmp_path):
     save_checkpoint({"parameters": {"weight": torch.zeros(3)}}, tmp_path / "other.pt")
-    with pytest.raises(ConfigError, match=r"other\.pt is no model of navrl.*model\.pt"):
+    with pytest.raises(ConfigError, match=r"other\.pt is not a model of navrl.*model\.pt"):
         load_model(tmp_path / "other.pt")
 
 

@@ -1,6 +1,4 @@
-"""How `navrl models` shows what it found: tables on a terminal, plain lines without one, JSON for
-programs.
-"""
+"""Output of `navrl models`: tables on a terminal, plain lines in a pipe, JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print a table: with lines on a terminal; elsewhere one row a line, columns at least two
-    blanks apart, nothing cut off.
-    """
+    """Print a table: boxed on a terminal, else one row a line with aligned columns."""
     cells = [[_printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
@@ -80,7 +76,7 @@ def print_versions(versions: Sequence[ModelVersion]) -> None:
 
 
 def print_version(version: ModelVersion, moves: Sequence[AliasMove]) -> None:
-    """Print all that is known of a version, and the history of its aliases."""
+    """Print everything known about a version, and the history of its aliases."""
     lineage = {key: value for key, value in version.lineage.items() if key != "config"}
     facts = {
         "version": version.label,
@@ -129,40 +125,40 @@ def print_repair(root: Path, done: Repair) -> None:
     for path in done.kept:
         print(f"damaged, kept as {path}")
     if done.rebuilt:
-        print("made the database again from the journal")
+        print("rebuilt the database from the journal")
     for label in done.returned:
-        print(f"the file of {label} is back from quarantine")
+        print(f"returned the file of {label} from quarantine")
     for label in done.adopted:
-        print(f"a file without a record is now {label}")
+        print(f"registered an unowned file as {label}")
     for path in done.quarantined:
-        print(f"a damaged file without a record is now {path}")
+        print(f"moved a damaged unowned file to {path}")
     for label in done.missing:
         print(f"missing: the file of {label}; register the same file again, or delete {label}")
     print(f"{root}: {done.versions} versions, {len(done.missing) or 'no'} files missing")
 
 
 def number(value: Any) -> str:
-    """Return a value for people: four digits of a number."""
+    """Return a value as text, numbers with four digits."""
     if value is None:
         return "not finite"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def label(version: int | None) -> str:
-    """Return how a version is called, or a dash for none."""
+    """Return the label of a version, or a dash for none."""
     return "-" if version is None else f"v{version}"
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 
 
 def date(moment: Any) -> str:
-    """Return a time for people, in UTC."""
+    """Return a time as text, in UTC."""
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _printable(text: str) -> str:
-    """Return text as one line without anything that a terminal would obey."""
+    """Return text as one line without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))

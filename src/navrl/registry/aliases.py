@@ -1,6 +1,4 @@
-"""Aliases inside a transaction: every move is written down, and production has one version at a
-time.
-"""
+"""Aliases: every move is recorded, and only one version is in production."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ def current(connection: sqlite3.Connection, name: str) -> dict[str, int]:
 
 
 def move(transaction: Transaction, name: str, alias: str, version: int | None, reason: str) -> bool:
-    """Point an alias at a version, or at none; return whether that changed anything.
+    """Point an alias at a version, or remove it; return whether anything changed.
 
-    The alias of production takes the stage with it: the version that loses it is archived, the one
-    that gets it is in production.
+    The alias `prod` moves the stage too: the version that loses it is archived, the one that gets
+    it is in production.
     """
     old = current(transaction.connection, name).get(alias)
     if old == version:
@@ -59,7 +57,7 @@ def set_stage(transaction: Transaction, name: str, version: int | None, stage: s
 
 
 def history(connection: sqlite3.Connection, name: str, alias: str) -> list[AliasMove]:
-    """Return every move of an alias, the oldest first."""
+    """Return every move of an alias, oldest first."""
     rows = connection.execute(
         "SELECT * FROM moves WHERE name = ? AND alias = ? ORDER BY number", (name, alias)
     )
@@ -72,21 +70,20 @@ def history(connection: sqlite3.Connection, name: str, alias: str) -> list[Alias
 def before(moves: Sequence[AliasMove], existing: Collection[int]) -> int | None:
     """Return the version that an alias pointed at before, among those that still exist, or None.
 
-    Each rollback goes one step further back: it takes a move off the pile, it does not put one on.
-    Moves may be missing, where lines of the journal were damaged: a rollback to a version that is
-    not on the pile stands for the first move that is known.
+    A rollback pops the stack of versions, so that the next one goes a step further back. Moves may
+    be missing if lines of the journal were damaged: a rollback to a version that is not on the
+    stack starts a new one.
     """
-    pile: list[int | None] = []
+    stack: list[int | None] = []
     for made in moves:
-        if made.reason == "rollback" and made.new in pile[:-1]:
-            pile.pop()
-            while pile[-1] != made.new:
-                pile.pop()
+        if made.reason == "rollback" and made.new in stack[:-1]:
+            stack.pop()
+            while stack[-1] != made.new:
+                stack.pop()
         elif made.reason == "rollback":
-            pile = [made.new]
+            stack = [made.new]
         else:
-            pile.append(made.new)
-    now = pile.pop() if pile else None
-    return next(
-        (version for version in reversed(pile) if version in existing and version != now), None
-    )
+            stack.append(made.new)
+    current_version = stack.pop() if stack else None
+    earlier = (version for version in reversed(stack) if version in existing)
+    return next((version for version in earlier if version != current_version), None)

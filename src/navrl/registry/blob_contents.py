@@ -1,6 +1,4 @@
-"""What is in a file that is to be registered: a model, a checkpoint of a training, or something
-else; every byte checked.
-"""
+"""What a file to be registered holds: a model, a checkpoint, or something else."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _LARGEST_KEY = 1 << 16
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file tells about itself."""
+    """What a file says about itself."""
 
     kind: str
     facts: dict[str, Any] = field(default_factory=dict)  # iteration, frames, seed
@@ -34,8 +32,11 @@ class Contents:
 
 
 def read_contents(path: Path, shown: str) -> Contents:
-    """Return what a file holds; `shown` names it in errors. No tensor is loaded, but every byte is
-    compared with its checksum.
+    """Return what a file holds, after verifying every byte; no tensor is loaded.
+
+    Args:
+        path: the file.
+        shown: how errors call it.
 
     Raises:
         RegistryError: the file is a damaged container, or holds only differences to another file.
@@ -50,30 +51,28 @@ def read_contents(path: Path, shown: str) -> Contents:
         index = read_index(path)
         if index.document.get("base"):
             raise RegistryError(
-                f"{shown} holds only differences to another file; `navrl convert {shown} X.pt` "
-                "makes it whole"
+                f"{shown} holds only differences to another file; register the output of `navrl "
+                f"convert {shown} X.pt` instead"
             )
         verify_checkpoint(path, workers=1)
-        told = _told(
-            _state(path, index.document.get("state")),
-            sum(math.prod(entry.shape) for entry in index.arrays),
-        )
-        json.dumps(told.config)
+        state = _state(path, index.document.get("state"))
+        contents = _contents(state, sum(math.prod(entry.shape) for entry in index.arrays))
+        json.dumps(contents.config)
     except ContainerError as error:
         raise RegistryError(
             f"{shown} is damaged: {str(error).replace(str(path), shown)}"
         ) from error
     except (TypeError, ValueError) as error:
         raise RegistryError(
-            f"{shown}: its settings hold more than plain values: {str(error)[:200]}"
+            f"{shown}: its settings are not plain values: {str(error)[:200]}"
         ) from error
-    return told
+    return contents
 
 
 def _state(path: Path, tree: Any) -> Any:
-    """Return the state around the tensors of a checkpoint, with nothing where they are.
+    """Return the state of a checkpoint without its tensors.
 
-    NumPy scalars and bytes have their values: they may be the keys of a dict, which differ.
+    NumPy scalars and bytes keep their values: they may be keys of a dict.
     """
     import numpy as np
 
@@ -95,7 +94,7 @@ def _state(path: Path, tree: Any) -> Any:
         return unpack_state(tree, lambda number: None, small_array)
 
 
-def _told(state: Any, parameters: int) -> Contents:
+def _contents(state: Any, parameters: int) -> Contents:
     if not isinstance(state, Mapping):
         return Contents(FILE)
     if state.get("kind") == MODEL_KIND:
@@ -121,7 +120,7 @@ def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(evaluation: Any) -> dict[str, float]:
-    """Return the numbers of the hardest condition of an evaluation, which is its last."""
+    """Return the metrics of the hardest condition of an evaluation, which is its last."""
     if not isinstance(evaluation, Mapping) or not evaluation:
         return {}
     return evaluation_metrics([*evaluation.values()][-1])

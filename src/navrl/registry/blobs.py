@@ -1,6 +1,4 @@
-"""Model files by their content: stored once, whole or not at all, under the SHA-256 of what is in
-them.
-"""
+"""The files of the registry, stored once under their SHA-256; whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,27 +23,25 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class Stored(NamedTuple):
-    """A file in the store."""
+    """A stored file."""
 
     digest: str
     size: int
 
 
-QUARANTINE_NOTE = """These files were in the registry's objects, but no version refers to them and none ever did, as far
-as the registry knows: a registration that was killed, or a registry that lost its records.
+QUARANTINE_NOTE = """The registry has no record of these files: a registration was killed, or
+the registry lost its records.
 
-    navrl models repair                          puts those back that a version needs
-    navrl models register NAME quarantine/FILE   makes one a model again
-    navrl models gc --purge-quarantine           deletes them all
-"""  # noqa: E501
+    navrl models repair                          returns the files that a version needs
+    navrl models register NAME quarantine/FILE   registers one as a model
+    navrl models gc --purge-quarantine           deletes all of them
+"""
 
 
 class BlobStore:
-    """The folder `objects`: a file with the digest `abcdef...` is `objects/ab/cdef...`, and
-    read-only.
+    """The folder `objects`: the file with digest `abcdef...` is `objects/ab/cdef...`, read-only.
 
-    The folder `quarantine` beside it has the files that nothing is known about, under their whole
-    digests.
+    The folder `quarantine` beside it has the unowned files, under their whole digests.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,17 +52,15 @@ class BlobStore:
         """Return where the file with this digest is, or would be."""
         if not _FOLDER.fullmatch(digest[:2]) or not _FILE.fullmatch(digest[2:]):
             raise RegistryError(
-                f"{digest[:80]!r} is no SHA-256; the registry's database was changed by "
-                "somebody else"
+                f"{digest[:80]!r} is not a SHA-256; the registry's database was changed by "
+                "another program"
             )
         return self.folder / digest[:2] / digest[2:]
 
     def place(self, source: Path) -> tuple[Stored, bool]:
-        """Copy a file in; return its digest and whether it was copied. When this returns it is
-        whole and on the disk.
+        """Copy a file in and flush it; return its digest, and whether it was copied.
 
-        A file whose content is there already is not copied, unless what is there is damaged: then
-        this mends it.
+        Content that is there already is not copied, unless it is damaged: then it is replaced.
 
         Raises:
             RegistryError: the source is not a file, is empty, cannot be read, or changed while it
@@ -76,7 +70,7 @@ class BlobStore:
             return self._place(source, file)
 
     def _place(self, source: Path, file: BufferedReader) -> tuple[Stored, bool]:
-        # here: it loads torch, which nobody needs to look at a list
+        # imported here because it loads torch, which listing models does not need
         from navrl.io.container.atomic_files import AtomicFile, make_folder
 
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -93,13 +87,12 @@ class BlobStore:
                 copy.write([piece])
             if copied.hexdigest() != digest:
                 raise RegistryError(
-                    f"{str(source)!r} changed while it was copied; register it when nobody "
-                    "writes to it"
+                    f"{str(source)!r} changed while it was copied; register it again when it is "
+                    "complete"
                 )
             copy.commit()
-        with suppress(
-            OSError
-        ):  # a file system without permissions, or somebody collected it: then it is placed again
+        # a file system without permissions, or the file was collected: then it is placed again
+        with suppress(OSError):
             target.chmod(0o444)
         return stored, True
 
@@ -137,7 +130,7 @@ class BlobStore:
         return size
 
     def put_into_quarantine(self, digest: str) -> Path:
-        """Move a file out of the way, and return where it is now."""
+        """Move a file to the quarantine, and return its new path."""
         target = self.quarantine / digest
         if not self.quarantine.is_dir():
             self.quarantine.mkdir(parents=True, exist_ok=True)
@@ -146,7 +139,7 @@ class BlobStore:
         return target
 
     def take_from_quarantine(self, digest: str) -> bool:
-        """Put a file back where versions look for it; return whether it was in quarantine."""
+        """Move a file back from the quarantine; return whether it was there."""
         target = self.path(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -163,16 +156,14 @@ class BlobStore:
         return sorted(names)
 
     def digests(self) -> Iterator[str]:
-        """Yield the digest of every file there is; what has another name than files here have is
-        nobody's business.
-        """
+        """Yield the digest of every stored file; files with other names are ignored."""
         for folder in self._folders():
             for path in sorted(folder.iterdir()):
                 if _FILE.fullmatch(path.name):
                     yield folder.name + path.name
 
     def leftovers(self) -> list[Path]:
-        """Return the temporary files, those of living writers too."""
+        """Return the temporary files, including those of living writers."""
         from navrl.io.container.atomic_files import TEMPORARY_PATTERN
 
         return [
@@ -188,7 +179,7 @@ class BlobStore:
         return [path for folder in self._written_folders() for path in remove_stale_files(folder)]
 
     def _written_folders(self) -> list[Path]:
-        """Return the folders where files are under construction: the journal's too."""
+        """Return the folders that may hold temporary files; the first is the journal's."""
         return [self.folder, *self._folders()]
 
     def _folders(self) -> list[Path]:
@@ -200,14 +191,14 @@ class BlobStore:
 
 
 def _opened(source: Path) -> BufferedReader:
-    """Open a file to be copied in; nothing but a regular file that is not empty."""
-    name = repr(str(source))  # whatever is in it, it stays on one line
+    """Open a file to be copied in; it must be a regular file that is not empty."""
+    name = repr(str(source))  # on one line, whatever it contains
     try:
-        # nobody waits for the other end of a pipe
+        # O_NONBLOCK: opening a pipe must not wait for its other end
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise RegistryError(
-            f"{name}: no such file; expected what `navrl train` wrote, such as RUN/model.pt"
+            f"{name}: no such file; expected a file written by `navrl train`, such as RUN/model.pt"
         ) from error
     except (OSError, ValueError) as error:
         raise RegistryError(
@@ -217,11 +208,9 @@ def _opened(source: Path) -> BufferedReader:
     if stat.S_ISREG(status.st_mode) and status.st_size:
         return open(descriptor, "rb")
     os.close(descriptor)
-    what = (
-        "empty"
-        if stat.S_ISREG(status.st_mode)
-        else "a folder"
-        if stat.S_ISDIR(status.st_mode)
-        else "no regular file"
-    )
+    what = "not a regular file"
+    if stat.S_ISREG(status.st_mode):
+        what = "empty"
+    elif stat.S_ISDIR(status.st_mode):
+        what = "a folder"
     raise RegistryError(f"{name} is {what}; expected a model or a checkpoint")

@@ -23,8 +23,9 @@ _OWN_TO_EVERY_RUN = ("run_folder", "resume", "resume_checkpoint")
 
 
 class Row(NamedTuple):
-    """One line of a comparison: `group` is model, metrics or config; None where a version does not
-    have the key.
+    """One line of a comparison: group (model, metrics or config), key, one value per version.
+
+    A value is None where a version does not have the key.
     """
 
     group: str
@@ -33,14 +34,12 @@ class Row(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the versions are not all the same here."""
+        """Whether the versions differ here."""
         return any(value != self.values[0] for value in self.values)
 
 
 def compare_versions(versions: Sequence[ModelVersion]) -> list[Row]:
-    """Return what is known of all versions and their metrics, and of their settings those in which
-    they differ.
-    """
+    """Return the facts and metrics of versions, and the settings in which they differ."""
     facts = [_facts(version) for version in versions]
     metrics = [dict(version.metrics) for version in versions]
     configs = [flat(version.lineage.get("config", {})) for version in versions]
@@ -55,7 +54,7 @@ def compare_versions(versions: Sequence[ModelVersion]) -> list[Row]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one level of dotted keys."""
+    """Return nested settings with dotted keys."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         found |= (

@@ -1,12 +1,10 @@
-"""The registry's SQLite database: short transactions that many processes take in turn, and that
-survive kill -9.
+"""The registry's SQLite database: short transactions of many processes, safe from kill -9.
 
-Write-ahead log, flushed at every commit: what a call has returned is on the disk. A transaction
-takes the write lock when it begins (`BEGIN IMMEDIATE`), so nobody reads a value, waits, and writes
-back something that is no longer true. Its changes are in the journal before it commits: a database
-that is missing, empty or an older copy is brought up to date from there. A second lock, of the
-journal's folder, holds where SQLite's does not: when the database file is replaced while somebody
-writes.
+The write-ahead log is flushed at every commit: what a call has returned is on the disk. A write
+transaction takes the write lock when it begins (`BEGIN IMMEDIATE`), so no update is based on a
+value that another process has changed meanwhile. Its changes are in the journal before it commits:
+a database that is missing, empty or an older copy is brought up to date from there. A second lock,
+on the journal's folder, also holds when the database file is replaced during a write.
 """
 
 from __future__ import annotations
@@ -27,16 +25,14 @@ from navrl.registry.schema import LAYOUTS, SCHEMA_VERSION
 from navrl.registry.transaction import Transaction
 
 PATIENCE = 60.0  # s that a transaction waits for its turn
-_SHORTEST_POLL, _LONGEST_POLL = 0.0005, 0.02  # s between two looks at a lock of the file system
+_SHORTEST_POLL, _LONGEST_POLL = 0.0005, 0.02  # s between two attempts to take a file lock
 
-# A connection that a forked process inherited. SQLite forbids to use it there, and even to close
-# it.
+# Connections that a forked process inherited: SQLite forbids using and even closing them there.
 _inherited: list[sqlite3.Connection] = []
 
 
 class Database:
-    """One database file; the connection is opened when it is first needed, again in every forked
-    process.
+    """One database file; the connection is opened on first use, and again in a forked process.
 
     A transaction waits `PATIENCE` for other processes. With a deadline in seconds, all of them
     together wait that long.
@@ -48,17 +44,17 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         # device and inode that the connection was opened on
         self._file: tuple[int, int] | None = None
-        self._level = False  # the connection has been compared with the journal
+        self._level = False  # the connection is known to hold everything in the journal
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._alone = False  # this object holds the lock of the journal's folder
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other process write to the database or the journal, whichever file each has open.
+        """Hold the lock of the journal's folder: no other process writes during the block.
 
         SQLite's lock belongs to one file. A process that waits for it while the file is replaced
-        gets the lock of a file that nobody else sees. The lock of the journal's folder stays.
+        gets the lock of a file that no other process sees. The lock of the folder stays.
         """
         self._notice_fork()
         with self._lock, explained(self.path):
@@ -75,7 +71,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
-        """Give a transaction that is kept if the block ends well, and undone if not."""
+        """Give a transaction that is committed if the block succeeds, and else rolled back."""
         with self.alone():
             connection = self._begun()
             size = None
@@ -98,8 +94,9 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Give a transaction that sees one moment of the registry; where there is none yet, an
-        empty one, and none is made.
+        """Give a transaction that sees one moment of the registry.
+
+        A registry that does not exist yet is empty, and is not created.
         """
         self._notice_fork()
         with self._lock, explained(self.path):
@@ -115,14 +112,15 @@ class Database:
                     connection.execute("ROLLBACK")
 
     def open(self) -> None:
-        """Open the database, and make it if it is not there."""
+        """Open the database, and create it if it is missing."""
         self._notice_fork()
         with self._lock, explained(self.path):
             self._opened()
 
     def is_damaged(self) -> bool:
-        """Return whether the file is no whole database, or belongs to another registry than the
-        journal; reads all of it.
+        """Return whether the database is damaged or belongs to another registry than the journal.
+
+        Reads the whole file.
 
         Raises:
             RegistryError: another process holds it, or a newer navrl wrote it.
@@ -142,7 +140,7 @@ class Database:
         return checked != ["ok"] or bool(dangling) or foreign
 
     def close(self) -> None:
-        """Close the connection; the next use opens it again."""
+        """Close the connection; it is opened again on next use."""
         self._notice_fork()
         with self._lock:
             if self._connection is not None:
@@ -150,15 +148,13 @@ class Database:
             self._connection = None
 
     def _caught_up(self) -> sqlite3.Connection:
-        """Bring a database that is older than the journal up to date, if this process may write;
-        return its connection.
-        """
+        """Bring an older database up to date if this process may write; return its connection."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.alone())
                 connection = self._begun()
             except (RegistryError, sqlite3.OperationalError):
-                # another process writes, and will do it, or the disk is read-only
+                # another process is writing, and will do it, or the disk is read-only
                 return self._opened()
             try:
                 catch_up(connection, self.journal)
@@ -171,9 +167,7 @@ class Database:
             return connection
 
     def _notice_fork(self) -> None:
-        """Begin anew in a forked process: whoever held the lock is not here, and the connection is
-        not ours.
-        """
+        """Start over in a forked process: its locks and its connection are the parent's."""
         if self._process != os.getpid():
             if self._connection is not None:
                 _inherited.append(self._connection)
@@ -181,9 +175,7 @@ class Database:
             self._alone = False
 
     def _begun(self) -> sqlite3.Connection:
-        """Begin a write transaction in the file that is at the path now, and return its
-        connection.
-        """
+        """Begin a write transaction in the file now at the path; return its connection."""
         while True:
             connection = self._opened()
             connection.execute("BEGIN IMMEDIATE")
@@ -194,9 +186,9 @@ class Database:
     def _opened(self) -> sqlite3.Connection:
         while self._connection is None or _identity(self.path) != self._file:
             if self._connection is not None:
-                self._connection.close()  # somebody removed the file, or put another one there
+                self._connection.close()  # the file was removed or replaced
                 self._connection = None
-            # before it is opened: one that comes later is noticed
+            # read before opening, so that a replacement in between is noticed
             self._file = _identity(self.path)
             self._connection, self._level = self._connect(), False
         if self._ends is not None:
@@ -204,7 +196,7 @@ class Database:
         return self._connection
 
     def _patience(self) -> float:
-        """Return how many seconds may be waited from now on."""
+        """Return how many seconds are left to wait."""
         return PATIENCE if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def _connect(self) -> sqlite3.Connection:
@@ -213,7 +205,7 @@ class Database:
         try:
             _prepare(connection)
             if _layout(connection, self.path) != SCHEMA_VERSION:
-                # SQLite does not wait where two processes switch to the write-ahead log at once.
+                # SQLite does not wait when two processes switch to the write-ahead log at once.
                 with locked(self.path.with_name("setup.lock"), self._patience()):
                     if (found := _layout(connection, self.path)) != SCHEMA_VERSION:
                         connection.execute("PRAGMA journal_mode = WAL")
@@ -233,14 +225,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.isolation_level = None  # transactions begin and end where this module says so
+    connection.isolation_level = None  # this module begins and ends transactions itself
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
 
 
 def empty_database() -> sqlite3.Connection:
-    """Return a database in memory that has the tables and nothing in them."""
+    """Return a database in memory with empty tables."""
     connection = sqlite3.connect(":memory:")
     _prepare(connection)
     _create(connection, 0)
@@ -248,7 +240,7 @@ def empty_database() -> sqlite3.Connection:
 
 
 def _create(connection: sqlite3.Connection, found: int) -> None:
-    """Make the tables that a database of an older layout lacks."""
+    """Create the tables that a database of an older layout lacks."""
     script = "".join(LAYOUTS[found:])
     connection.executescript(
         f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
@@ -260,7 +252,7 @@ def _layout(connection: sqlite3.Connection, path: Path) -> int:
     found: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if found > SCHEMA_VERSION:
         raise RegistryError(
-            f"{path} was written by a newer navrl (layout {found}, this one knows "
+            f"{path} was written by a newer navrl (layout {found}; this navrl supports up to "
             f"{SCHEMA_VERSION}): upgrade navrl"
         )
     return found
@@ -268,8 +260,7 @@ def _layout(connection: sqlite3.Connection, path: Path) -> int:
 
 @contextmanager
 def locked(path: Path, patience: float) -> Iterator[None]:
-    """Let one process at a time into the block, by a lock on a file or folder; wait `patience`
-    seconds at most.
+    """Hold an exclusive lock on a file or folder; wait `patience` seconds for it at most.
 
     Raises:
         sqlite3.OperationalError: another process held the lock for longer.
@@ -281,7 +272,9 @@ def locked(path: Path, patience: float) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing does not, if another thread has forked
+            fcntl.flock(
+                descriptor, fcntl.LOCK_UN
+            )  # closing does not unlock it if another thread has forked
         os.close(descriptor)
 
 
@@ -301,35 +294,31 @@ def _wait_for_lock(descriptor: int, ends: float) -> None:
 
 
 def is_locked(error: BaseException) -> bool:
-    """Return whether an operation failed because another process held the registry for too long."""
+    """Return whether an error says that another process held the registry for too long."""
     cause = error if isinstance(error, sqlite3.Error) else error.__cause__
     return isinstance(cause, sqlite3.Error) and "locked" in str(cause)
 
 
 def _is_broken(error: sqlite3.Error) -> bool:
-    """Return whether SQLite says that the file is no database, or a damaged one."""
+    """Return whether SQLite reports a damaged database, or a file that is not one."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite or the system say into an error that names the file and what to do."""
+    """Turn an error of SQLite or the system into one that names the file and what to do."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        advice = "check the disk and who may write there"
+        advice = "check the disk and its permissions"
         if is_locked(error):
-            advice = "another process holds it: try again when that has ended"
+            advice = "another process holds it; try again later"
         elif _is_broken(error):
-            advice = (
-                "`navrl models repair` keeps it under another name and makes it again; no "
-                "model file was touched"
-            )
+            advice = "`navrl models repair` renames it and rebuilds it; no model file was touched"
         raise RegistryError(f"{path}: the registry cannot be used: {error}; {advice}") from error
     except OSError as error:
         raise RegistryError(
-            f"{str(error.filename or path)!r}: {error.strerror or error}; check the disk and "
-            "who may write there, "
-            "or name another registry with NAVRL_REGISTRY"
+            f"{str(error.filename or path)!r}: {error.strerror or error}; check the disk and its "
+            "permissions, or set NAVRL_REGISTRY to another folder"
         ) from error

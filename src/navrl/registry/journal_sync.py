@@ -1,4 +1,4 @@
-"""Brings database and journal together: whichever is behind is brought up to date."""
+"""Synchronises the database with the journal: whichever is behind is brought up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["State", "catch_up", "is_level", "record", "rewrite_journal", "store_
 
 
 class State(NamedTuple):
-    """How far a database has followed the journal, by sequence number and by size of the file."""
+    """How much of the journal a database holds, by sequence number and by bytes."""
 
     store: str
     generation: str
@@ -23,7 +23,7 @@ class State(NamedTuple):
 
 
 def is_level(connection: sqlite3.Connection, journal: Journal) -> bool:
-    """Return whether the database holds what the journal holds."""
+    """Return whether the database holds everything in the journal."""
     state, header = _state(connection), journal.header()
     if state is None or header is None:
         return False
@@ -33,8 +33,8 @@ def is_level(connection: sqlite3.Connection, journal: Journal) -> bool:
 def catch_up(connection: sqlite3.Connection, journal: Journal) -> State:
     """Bring whichever is behind up to date, inside a write transaction, and return the state.
 
-    A new or older database repeats the changes of the journal. A journal that is missing, damaged
-    at its head or older is written again from the database.
+    A new or older database replays the journal. A journal that is missing, has a damaged first line
+    or is older is rewritten from the database.
 
     Raises:
         RegistryError: the database belongs to another registry than the journal.
@@ -43,7 +43,7 @@ def catch_up(connection: sqlite3.Connection, journal: Journal) -> State:
     if header is None:
         if journal.size():
             if state is None:
-                _repeat(connection, journal.read().entries)
+                _replay(connection, journal.read().entries)
             set_aside(journal.path)
         return rewrite_journal(connection, journal, state)
     if state is None:
@@ -51,8 +51,8 @@ def catch_up(connection: sqlite3.Connection, journal: Journal) -> State:
     if state.store != header.store:
         raise RegistryError(
             f"the database belongs to another registry than {journal.path}; nothing was changed. "
-            "Put the right registry.db there, or run `navrl models repair`, which keeps this one "
-            "under another name"
+            "Restore the right registry.db, or run `navrl models repair`, which renames this one "
+            "and rebuilds it"
         )
     if state.generation == header.generation and state.bytes == journal.size():
         return state
@@ -78,14 +78,14 @@ def record(
 def rewrite_journal(
     connection: sqlite3.Connection, journal: Journal, state: State | None = None
 ) -> State:
-    """Replace the journal by one that makes the rows of this database, and return the state."""
+    """Replace the journal by one that recreates this database; return the state."""
     state = state or _state(connection) or State(uuid.uuid4().hex, "", 0, 0)
     header, size = journal.rewrite(state.store, state.sequence, all_rows(connection))
     return _set_state(connection, State(*header, state.sequence, size))
 
 
 def _rebuild(connection: sqlite3.Connection, journal: Journal, entries: list[Entry]) -> State:
-    """Make all rows again from the journal."""
+    """Rebuild all rows from the journal."""
     clear(connection)
     return _follow(connection, journal, entries, 0)
 
@@ -93,8 +93,8 @@ def _rebuild(connection: sqlite3.Connection, journal: Journal, entries: list[Ent
 def _follow(
     connection: sqlite3.Connection, journal: Journal, entries: list[Entry], sequence: int
 ) -> State:
-    """Repeat entries that come after a sequence number, and return the state."""
-    _repeat(connection, entries)
+    """Replay the entries after a sequence number, and return the state."""
+    _replay(connection, entries)
     whole = journal.end_of_last_line()
     if whole < journal.size():
         journal.truncate(whole)  # a line that was cut short was never committed
@@ -105,8 +105,8 @@ def _follow(
     return _set_state(connection, State(*header, last, whole))
 
 
-def _repeat(connection: sqlite3.Connection, entries: list[Entry]) -> None:
-    """Make the changes of entries, and drop what a damaged line among them leaves dangling."""
+def _replay(connection: sqlite3.Connection, entries: list[Entry]) -> None:
+    """Apply the changes of entries, and drop what a damaged line leaves dangling."""
     connection.execute("PRAGMA defer_foreign_keys = ON")
     for entry in entries:
         for change in entry.changes:
@@ -123,7 +123,7 @@ def _repeat(connection: sqlite3.Connection, entries: list[Entry]) -> None:
 
 
 def store_of(connection: sqlite3.Connection) -> str | None:
-    """Return the store that a database belongs to, or None if it is new."""
+    """Return the id of the store that a database belongs to, or None if it is new."""
     state = _state(connection)
     return state.store if state else None
 

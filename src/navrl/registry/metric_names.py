@@ -1,4 +1,4 @@
-"""The metrics of an evaluation: our names, and the other names that settings and scripts use."""
+"""Names of evaluation metrics, and the other names that settings and scripts use for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from navrl.errors import ConfigError, nearest_name
 
 __all__ = ["KNOWN_METRICS", "check_metric", "evaluation_metrics", "metric_value", "other_names"]
 
-# Ours, the one that is logged and stored beside it, and others that are understood.
+# name -> the one that is logged and stored beside it, and others that are accepted
 NAMES: dict[str, tuple[str, ...]] = {
     "success_100": ("success_rate", "success"),
     "mean_return": ("mean_reward", "return", "reward"),
@@ -35,9 +35,9 @@ KNOWN_METRICS = (
 
 
 def evaluation_metrics(row: Any) -> dict[str, float]:
-    """Return the numbers of one condition of an evaluation, those with two names under both.
+    """Return the metrics of one condition of an evaluation, under all their stored names.
 
-    `row` is what `navrl.evaluate.report.summary` makes. What is missing or not finite is left out.
+    `row` comes from `navrl.evaluate.report.summary`. What is missing or not finite is left out.
     """
     values = _mapping(row)
     found = {name: values.get(name) for name in ("mean_return", "mean_length")}
@@ -59,7 +59,7 @@ def other_names(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def metric_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return a metric by any of its names, also behind `eval/`; None if missing or not finite."""
+    """Return a metric by any of its names, also with `eval/`; None if missing or not finite."""
     same = next(((ours, *others) for ours, others in NAMES.items() if name in (ours, *others)), ())
     for one in dict.fromkeys((name, *same)):
         for key in (one, f"eval/{one}"):
@@ -69,7 +69,7 @@ def metric_value(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def check_metric(key: str, name: str) -> None:
-    """Raise a ConfigError that lists the known metrics if a setting names none of them."""
+    """Raise a ConfigError that lists the known metrics if `name` is not one of them."""
     if name not in KNOWN_METRICS:
         known = ", ".join(KNOWN_METRICS)
         raise ConfigError(
@@ -88,5 +88,5 @@ def _is_number(value: Any) -> TypeGuard[float]:
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer too large for a float
         return False

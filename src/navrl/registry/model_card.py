@@ -1,6 +1,4 @@
-"""The model card: what a version is, what it can do, how to load it and where it came from, as
-Markdown.
-"""
+"""The model card of a version as Markdown: what it is, its results, how to load it, its origin."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ __all__ = ["model_card"]
 _WHAT = {
     MODEL: "A policy that flies a drone to its goal among static and moving obstacles: weights, "
     "network and task in one file.",
-    CHECKPOINT: "A checkpoint of a training: the complete state, to go on from.",
+    CHECKPOINT: "A checkpoint of a training: the complete state, to resume from.",
 }
 _ORIGIN = {
     "parent": "made from",
@@ -107,7 +105,7 @@ def _origin(version: ModelVersion) -> str:
         for key, value in known.items()
         if key not in _ORIGIN and "." not in key
     ]
-    return _table(("", ""), [*rows, *others]) if rows or others else "Nobody said."
+    return _table(("", ""), [*rows, *others]) if rows or others else "Unknown."
 
 
 def _table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -127,6 +125,6 @@ def _shown(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text that stays in its cell and is not taken for markup."""
+    """Return text escaped for a cell of a Markdown table."""
     plain = " ".join(text.split())
     return "".join(f"\\{letter}" if letter in "\\`*[]<>|" else letter for letter in plain)

@@ -1,8 +1,7 @@
-"""Names of models, aliases and references: what is legal, and a clear word about what is not.
+"""Names of models and aliases, and references to versions: what is legal, and errors that say why.
 
-A name from outside ends up in tables, in commands, in the services that mirror the registry and
-sometimes in a file's name. So the alphabet is one that all of them take, and that no two names can
-share while looking the same.
+Names end up in tables, commands, trackers and file names. The alphabet is one that all of them
+accept, and in which no two names look the same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from navrl.errors import RegistryError
 
 __all__ = ["MAX_LENGTH", "Reference", "check_alias", "check_name", "parse_reference", "shown"]
 
-MAX_LENGTH = 128  # what the strictest of the mirrors takes
+MAX_LENGTH = 128  # of the strictest tracker
 
 _LEGAL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _VERSION = re.compile(r"[vV][0-9]+", re.ASCII)
@@ -30,9 +29,7 @@ _RULE = f"1 to {MAX_LENGTH} of the characters A-Z a-z 0-9 _ . -, neither first .
 
 
 class Reference(NamedTuple):
-    """What `parse_reference` found: `entity` and `project` say where in a mirror, `label` which
-    version of `name`.
-    """
+    """The parts of a reference: where in a tracker, the model, and which version of it."""
 
     entity: str | None
     project: str | None
@@ -90,19 +87,19 @@ def check_alias(alias: str) -> str:
     """
     if check_name(alias, "alias") and _VERSION.fullmatch(alias):
         raise RegistryError(
-            f"alias name {alias!r} is a version number: v and digits always mean that very "
-            "version; "
+            f"alias name {alias!r} is a version number: v and digits always mean that version; "
             "choose another, such as latest, best, stable, prod or v1.0"
         )
     return alias
 
 
 def parse_reference(text: str) -> Reference:
-    """Return the parts of `name`, `name:alias`, `name:v3` or `user/project/name:alias` (the user
-    may be left out).
+    """Return the parts of `name`, `name:alias`, `name:v3` or `user/project/name:alias`.
+
+    The user may be left out.
 
     Raises:
-        RegistryError: the text has another form, or one of its parts is no legal name.
+        RegistryError: the text has another form, or one of its parts is illegal.
     """
     if not isinstance(text, str):
         raise RegistryError(
@@ -131,14 +128,14 @@ _FORMS = "NAME, NAME:ALIAS, NAME:v3 or USER/PROJECT/NAME:ALIAS"
 def _check_label(label: str) -> None:
     if _VERSION.fullmatch(label) and not _CANONICAL_VERSION.fullmatch(label):
         raise RegistryError(
-            f"version {shown(label)} is not written as versions are: v1, v2, up to v999999999"
+            f"version {shown(label)} is malformed; expected v1, v2, up to v999999999"
         )
     if not _VERSION.fullmatch(label):
         check_alias(label)
 
 
 def _fault(name: str) -> str:
-    """Say what is wrong with an illegal name, the most telling first."""
+    """Return what is wrong with an illegal name."""
     if not name:
         return "is empty"
     if len(name) > MAX_LENGTH:
@@ -154,6 +151,6 @@ def _fault(name: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as one short line of plain characters, whatever is in it."""
+    """Return a value as one short line of ASCII."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

@@ -1,5 +1,6 @@
-"""Where a model came from: its run, settings, commit, versions, iteration, seed; found beside the
-file, not asked for.
+"""Provenance of a model: its run, settings, commit, versions, iteration and seed.
+
+Read from the file, its run's folder and this machine.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from navrl.registry.blob_contents import Contents
 __all__ = ["gather_lineage"]
 
 
-def gather_lineage(file: Path, contents: Contents, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the caller, the file, the folder of its run and this machine tell, in this order.
+def gather_lineage(file: Path, contents: Contents, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a file came from; what the caller knows wins over what is found.
 
     Keys: `file`, `run_folder`, `command`, `config`, `git` (commit, dirty), `versions`, `iteration`,
-        `frames`, `seed`,
-    `parameters`.
+    `frames`, `seed`, `parameters`.
     """
     lineage: dict[str, Any] = {
         "file": str(file.absolute()),
@@ -35,7 +35,7 @@ def gather_lineage(file: Path, contents: Contents, told: Mapping[str, Any]) -> d
     if run is not None:
         lineage["run_folder"] = str(run)
         lineage |= _record(run)
-    if "git" not in {**lineage, **told} and (git := _git()) is not None:
+    if "git" not in {**lineage, **known} and (git := _git()) is not None:
         lineage["git"] = git
     config = (_settings(run) if run is not None else None) or contents.config
     if config:
@@ -44,12 +44,12 @@ def gather_lineage(file: Path, contents: Contents, told: Mapping[str, Any]) -> d
             lineage.setdefault("seed", config["seed"])
     if contents.parameters:
         lineage["parameters"] = contents.parameters
-    # a run of an earlier version has passwords in its files
-    return dict(redacted(lineage | dict(told)))
+    # runs of earlier versions have passwords in their files
+    return dict(redacted(lineage | dict(known)))
 
 
 def run_folder_of(file: Path) -> Path | None:
-    """Return the folder of the run that a file lies in: RUN/model.pt or RUN/checkpoints/latest."""
+    """Return the run's folder of a file: RUN of RUN/model.pt and RUN/checkpoints/latest."""
     real = file.resolve()
     return next(
         (folder for folder in (real.parent, real.parent.parent) if (folder / "run.json").is_file()),
@@ -58,9 +58,7 @@ def run_folder_of(file: Path) -> Path | None:
 
 
 def _record(run: Path) -> dict[str, Any]:
-    """Return what `run.json` tells of a run: a record that cannot be read tells nothing, and keeps
-    no model out.
-    """
+    """Return the facts in a run's `run.json`, or nothing if it cannot be read."""
     with suppress(OSError, ValueError):
         record = json.loads((run / "run.json").read_text())
         if isinstance(record, Mapping):

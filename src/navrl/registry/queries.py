@@ -1,32 +1,48 @@
-"""Queries: the questions and changes that one transaction asks of the tables."""
+"""Queries: what one transaction reads from the tables and changes in them."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from navrl.errors import RegistryError, nearest_name
 from navrl.registry import aliases, validation
 from navrl.registry.blobs import BlobStore
+from navrl.registry.database import Database
 from navrl.registry.model_names import Reference, parse_reference
 from navrl.registry.schema import AliasMove, ModelSummary, ModelVersion, instant, version_of
 from navrl.registry.transaction import Transaction
 
 
-class Queries:
-    """The tables, inside a transaction."""
+@contextmanager
+def reading(database: Database, blobs: BlobStore) -> Iterator[Queries]:
+    """Give the queries of a transaction that sees one moment of the registry."""
+    with database.reading() as transaction:
+        yield Queries(transaction, blobs)
 
-    def __init__(self, transaction: Transaction, files: BlobStore) -> None:
+
+@contextmanager
+def writing(database: Database, blobs: BlobStore) -> Iterator[Queries]:
+    """Give the queries of a transaction that is committed if the block succeeds."""
+    with database.writing() as transaction:
+        yield Queries(transaction, blobs)
+
+
+class Queries:
+    """Reads and changes the tables inside a transaction."""
+
+    def __init__(self, transaction: Transaction, blobs: BlobStore) -> None:
         self._transaction = transaction
         self._connection = transaction.connection
-        self._files = files
+        self._blobs = blobs
 
     def find(self, reference: Reference) -> ModelVersion:
         """Return the version that a reference means.
 
         Raises:
-            RegistryError: there is none; the message names what there is.
+            RegistryError: there is none; the message says which there are.
         """
         name = reference.name
         number = reference.version
@@ -42,7 +58,7 @@ class Queries:
         raise RegistryError(
             f"model {name!r} has no {reference.label or reference.alias!r}; it has {there}"
             f"{', aliases ' + ', '.join(known) if known else ', no aliases'}."
-            f"{nearest_name(reference.label or '', known)} `navrl models show {name}` lists all"
+            f"{nearest_name(reference.label or '', known)} `navrl models show {name}` lists them"
         )
 
     def version(self, name: str, number: int) -> ModelVersion | None:
@@ -53,7 +69,7 @@ class Queries:
         return self._record(row, aliases.current(self._connection, name)) if row else None
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return all versions of a model, the oldest first."""
+        """Return all versions of a model, oldest first."""
         known = aliases.current(self._connection, name)
         rows = self._connection.execute(
             "SELECT * FROM versions WHERE name = ? ORDER BY version", (name,)
@@ -65,7 +81,7 @@ class Queries:
         rows = self._connection.execute(
             "SELECT name, count(*) AS count, max(version) AS last, sum(size) AS size, created "
             "AS updated "
-            # with max(), SQLite takes `created` of that very row
+            # with max(), SQLite takes `created` from the row that has the maximum
             "FROM versions GROUP BY name ORDER BY name"
         ).fetchall()
         return [
@@ -81,7 +97,7 @@ class Queries:
         ]
 
     def check_model(self, name: str) -> None:
-        """Raise a RegistryError if there is no such model; the nearest name is named."""
+        """Raise a RegistryError that names the nearest model if there is no such model."""
         known = [
             row["name"] for row in self._connection.execute("SELECT DISTINCT name FROM versions")
         ]
@@ -109,7 +125,7 @@ class Queries:
         return self.give(self.find(Reference(None, None, name, f"v{number}")), names)
 
     def give(self, version: ModelVersion, names: Iterable[str]) -> ModelVersion:
-        """Move aliases to a version that is being registered, and return it with them."""
+        """Move aliases to a version as part of its registration, and return it with them."""
         for alias in names:
             self.move(version.name, alias, version.version, "register")
         return self.find(parse_reference(version.label))
@@ -121,11 +137,11 @@ class Queries:
         )
 
     def move(self, name: str, alias: str, version: int | None, reason: str) -> None:
-        """Point an alias at a version, or at none."""
+        """Point an alias at a version, or remove it."""
         aliases.move(self._transaction, name, alias, version, reason)
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
-        """Return every move of an alias, the oldest first."""
+        """Return every move of an alias, oldest first."""
         return aliases.history(self._connection, name, alias)
 
     def set_stage(self, version: ModelVersion, stage: str) -> None:
@@ -133,47 +149,38 @@ class Queries:
         aliases.set_stage(self._transaction, version.name, version.version, stage)
 
     def set_tags(self, version: ModelVersion, tags: dict[str, str]) -> None:
-        """Give a version these tags and no others."""
+        """Replace the tags of a version."""
         key = {"name": version.name, "version": version.version}
         self._transaction.set("versions", key, tags=validation.json_text(tags, "tags"))
 
     def delete(self, version: ModelVersion) -> None:
-        """Remove a version that no alias points at; its file may be removed if no other version has
-        the same content.
+        """Remove a version that no alias points at.
+
+        Its file may be removed afterwards if no other version has the same content.
         """
         self._transaction.drop("versions", name=version.name, version=version.version)
         if not self.uses(version.digest):
             self._transaction.put("removals", digest=version.digest)
 
     def was_deleted(self, digest: str) -> bool:
-        """Return whether the last version with this content was deleted, so that its file may be
-        removed.
-        """
-        return (
-            self._connection.execute(
-                "SELECT 1 FROM removals WHERE digest = ?", (digest,)
-            ).fetchone()
-            is not None
-        )
+        """Return whether the last version with this content was deleted."""
+        sql = "SELECT 1 FROM removals WHERE digest = ?"
+        return self._connection.execute(sql, (digest,)).fetchone() is not None
 
     def forget(self, digest: str) -> None:
-        """Drop the note that a file may be removed, once it has been."""
+        """Drop the note that a file may be removed, once it has been removed."""
         self._transaction.drop("removals", digest=digest)
 
     def uses(self, digest: str) -> bool:
         """Return whether a version refers to a file."""
-        return (
-            self._connection.execute(
-                "SELECT 1 FROM versions WHERE digest = ? LIMIT 1", (digest,)
-            ).fetchone()
-            is not None
-        )
+        sql = "SELECT 1 FROM versions WHERE digest = ? LIMIT 1"
+        return self._connection.execute(sql, (digest,)).fetchone() is not None
 
     def all_versions(self) -> list[ModelVersion]:
         """Return every version of every model."""
         return [version for model in self.models() for version in self.versions(model.name)]
 
-    def complaints(self) -> list[str]:
+    def faults(self) -> list[str]:
         """Return what SQLite finds wrong with the database."""
         checked = [row[0] for row in self._connection.execute("PRAGMA integrity_check")]
         dangling = self._connection.execute("PRAGMA foreign_key_check").fetchall()
@@ -183,4 +190,4 @@ class Queries:
 
     def _record(self, row: sqlite3.Row, known: dict[str, int]) -> ModelVersion:
         own = tuple(alias for alias, number in known.items() if number == row["version"])
-        return version_of(row, self._files.path(row["digest"]), own)
+        return version_of(row, self._blobs.path(row["digest"]), own)

@@ -1,4 +1,4 @@
-"""Repair of a registry whose database or journal is damaged or lost. Nothing is deleted."""
+"""Repairs a registry whose database or journal is damaged or lost. Nothing is deleted."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 __all__ = ["RECOVERED", "Repair", "repair"]
 
-RECOVERED = "recovered"  # the model whose versions are files of which no record is left
+RECOVERED = "recovered"  # the model that unowned files become versions of
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What `repair` did, and what it could not do."""
+    """What `repair` did, and what is still missing."""
 
-    kept: tuple[Path, ...]  # damaged databases and journals, under the names that they have now
-    rebuilt: bool  # the database was made again from the journal
-    versions: int  # that there are now
-    adopted: tuple[str, ...]  # files without any record, by the labels that they have now
-    returned: tuple[str, ...]  # labels of versions whose files came back from quarantine
-    quarantined: tuple[Path, ...]  # damaged files without any record, where they are now
-    missing: tuple[str, ...]  # labels of versions whose files are gone
+    kept: tuple[Path, ...]  # damaged databases and journals, by their new names
+    rebuilt: bool  # the database was rebuilt from the journal
+    versions: int  # after the repair
+    adopted: tuple[str, ...]  # labels that unowned files got
+    returned: tuple[str, ...]  # labels of versions whose files were in quarantine
+    quarantined: tuple[Path, ...]  # damaged unowned files, by their new paths
+    missing: tuple[str, ...]  # labels of versions whose files are missing
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as values that JSON can hold."""
+        """Return everything as JSON values."""
         plain: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
         return plain
 
 
-def repair(registry: Registry, database: Database, files: BlobStore) -> Repair:
-    """Make database or journal, whichever is damaged, again from the other; adopt files.
+def repair(registry: Registry, database: Database, blobs: BlobStore) -> Repair:
+    """Rebuild the database or the journal, whichever is damaged, from the other; adopt files.
 
-    Every whole file without a record becomes a version of `recovered`. See `Registry.repair`.
+    Every undamaged unowned file becomes a version of `recovered`. See `Registry.repair`.
     """
     before = _kept(database)
     with database.alone():
-        rebuilt = _mend_records(database)
-    returned = _return_files(registry, files)
-    adopted, quarantined = _adopt(registry, files)
+        rebuilt = _rebuild(database)
+    returned = _return_files(registry, blobs)
+    adopted, quarantined = _adopt(registry, blobs)
     versions = [version for model in registry.models() for version in registry.versions(model.name)]
     return Repair(
         kept=tuple(sorted(_kept(database) - before)),
@@ -64,14 +64,14 @@ def repair(registry: Registry, database: Database, files: BlobStore) -> Repair:
     )
 
 
-def _mend_records(database: Database) -> bool:
-    """Make database or journal, whichever is damaged, again; return whether it was the database."""
+def _rebuild(database: Database) -> bool:
+    """Rebuild the database or the journal if damaged; return whether it was the database."""
     journal_is_damaged = database.journal.fault() is not None
     rebuilt = database.is_damaged() or (not journal_is_damaged and _differs(database))
     if rebuilt:
         database.close()
         _set_database_aside(database.path)
-    with database.writing() as transaction:  # makes it again from the journal, if it was put aside
+    with database.writing() as transaction:  # rebuilds it from the journal, if it was set aside
         if database.journal.fault() is not None:
             set_aside(database.journal.path)
             rewrite_journal(transaction.connection, database.journal)
@@ -79,14 +79,14 @@ def _mend_records(database: Database) -> bool:
 
 
 def _kept(database: Database) -> set[Path]:
-    """Return the damaged databases and journals that were kept under other names."""
+    """Return the damaged databases and journals that were renamed and kept."""
     pairs = ((path.parent, path.name) for path in (database.path, database.journal.path))
     found = (path for folder, name in pairs for path in folder.glob(f"{name}.damaged-*"))
     return {path for path in found if path.suffix[-4:] not in ("-wal", "-shm")}
 
 
 def _differs(database: Database) -> bool:
-    """Return whether the database holds other rows than the journal says."""
+    """Return whether the database differs from what the journal says."""
     with database.writing() as transaction:
         made = empty_database()
         catch_up(made, database.journal)
@@ -94,7 +94,7 @@ def _differs(database: Database) -> bool:
 
 
 def _set_database_aside(path: Path) -> None:
-    """Keep a database under another name, with its log, which belongs to no other."""
+    """Rename a database and its write-ahead log, which fits no other database."""
     if path.exists():
         kept = set_aside(path)
         for suffix in ("-wal", "-shm"):
@@ -102,27 +102,27 @@ def _set_database_aside(path: Path) -> None:
                 os.replace(f"{path}{suffix}", f"{kept}{suffix}")
 
 
-def _return_files(registry: Registry, files: BlobStore) -> list[str]:
-    """Put files that versions need back from quarantine; return the labels of those versions."""
+def _return_files(registry: Registry, blobs: BlobStore) -> list[str]:
+    """Take the files that versions need out of quarantine; return those versions' labels."""
     returned = []
     for model in registry.models():
         for version in registry.versions(model.name):
-            if not files.holds(version.digest) and files.take_from_quarantine(version.digest):
+            if not blobs.holds(version.digest) and blobs.take_from_quarantine(version.digest):
                 returned.append(version.label)
     return returned
 
 
-def _adopt(registry: Registry, files: BlobStore) -> tuple[list[str], list[Path]]:
-    """Register the files without a record; those that are damaged go into quarantine."""
+def _adopt(registry: Registry, blobs: BlobStore) -> tuple[list[str], list[Path]]:
+    """Register the unowned files; damaged ones go into quarantine."""
     adopted, quarantined = [], []
-    for digest in registry.unknown_files():
-        if files.fault(Stored(digest, files.size(digest))) is None:
+    for digest in registry.unowned_files():
+        if blobs.fault(Stored(digest, blobs.size(digest))) is None:
             with suppress(RegistryError):
                 lineage = {"git": {}, "file": digest}
                 tags = {RECOVERED: ""}
-                path = files.path(digest)
+                path = blobs.path(digest)
                 version = registry.register(RECOVERED, path, tags=tags, lineage=lineage)
                 adopted.append(version.label)
                 continue
-        quarantined.append(files.put_into_quarantine(digest))
+        quarantined.append(blobs.put_into_quarantine(digest))
     return adopted, quarantined

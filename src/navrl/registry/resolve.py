@@ -1,4 +1,4 @@
-"""A model by its path or by its name in the registry, wherever a model is asked for."""
+"""Finds a model by its path or by its name in the registry."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ __all__ = ["find_model"]
 
 
 def find_model(reference: str | os.PathLike[str], registry: Registry | None = None) -> Path:
-    """Return the file of a model: a path that exists wins, else `name`, `name:alias`, `name:v3` or
-    `user/project/name:alias`.
+    """Return the file of a model: a path, a run's folder, or a reference into the registry.
 
-    Of the folder of a run it is the model in it.
-
-    The registry on this machine is asked, and nobody else: of `user/project/name:alias` it knows
-    the name. The file that is returned stays the same file, whatever becomes of the alias.
+    A path that exists wins. References are `name`, `name:alias`, `name:v3` or
+    `user/project/name:alias`, which is looked up by its name. Only the registry on this machine is
+    asked. The returned file never changes, even if the alias moves.
 
     Raises:
-        RegistryError: there is neither such a file nor such a model, or the model's file is gone.
+        RegistryError: there is neither such a file nor such a model, or its file is missing.
     """
     if not isinstance(reference, str | os.PathLike):
         raise RegistryError(
-            f"a model is {shown(reference)}; expected a path, or a name such as policy:best"
+            f"the model is {shown(reference)}; expected a path, or a name such as policy:best"
         )
     text = os.fspath(reference)
     if os.path.isdir(text) and not os.path.isfile(os.path.join(text, "model.pt")):
         raise RegistryError(
-            f"{shown(text)} is a folder without model.pt; expected a model, the folder of a "
-            "run, or a name"
+            f"{shown(text)} is a folder without model.pt; expected a model, a run's folder, or "
+            "a name"
         )
-    if os.path.exists(text):  # takes any text, where Path.exists does not
+    if os.path.exists(text):  # accepts any text, unlike Path.exists
         return Path(text, "model.pt") if os.path.isdir(text) else Path(text)
     own = registry is None
     registry = registry or Registry()
@@ -48,14 +46,14 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
             registry.close()
     if not found.path.is_file():
         raise RegistryError(
-            f"{found.label}: its file {found.path} is gone; `navrl models verify` lists what "
-            "else is"
+            f"{found.label}: its file {found.path} is missing; `navrl models verify` lists all "
+            "damage"
         )
     return found.path
 
 
 def _advice(text: str) -> str:
-    """Say how a model gets here from elsewhere, if the text names an elsewhere."""
+    """Return how to fetch a model, if the text names a place in a tracker."""
     return (
         f"; `navrl models pull {text}` fetches it from a tracker"
         if text.count("/") == 2 and text.isprintable()

@@ -1,4 +1,4 @@
-"""What the registry knows: the tables, and the records that come out of them."""
+"""The tables of the registry, and the records read from them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 __all__ = ["PRODUCTION_ALIAS", "STAGES", "AliasMove", "ModelSummary", "ModelVersion"]
 
 STAGES = ("none", "staging", "production", "archived")
-PRODUCTION_ALIAS = "prod"  # points at the version in stage production, and at no other
+PRODUCTION_ALIAS = "prod"  # always points at the version in stage production
 
-# What makes each layout from the one before; the number of the last is the layout of today.
+# Each layout's changes to the one before it; the last is the current one.
 LAYOUTS = (
     """
 CREATE TABLE models (
@@ -72,7 +72,7 @@ SCHEMA_VERSION = len(LAYOUTS)
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One version of a model: its file, and all that is known about it."""
+    """One version of a model: its file, and everything known about it."""
 
     name: str
     version: int
@@ -90,7 +90,7 @@ class ModelVersion:
 
     @property
     def label(self) -> str:
-        """The reference that always means this version: `name:v3`."""
+        """The reference that always points at this version: `name:v3`."""
         return f"{self.name}:v{self.version}"
 
     @property
@@ -99,7 +99,7 @@ class ModelVersion:
         return self.lineage.get("parent")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as values that JSON can hold."""
+        """Return everything as JSON values."""
         values = asdict(self) | {
             "path": str(self.path),
             "created": self.created.isoformat(),
@@ -120,7 +120,7 @@ class ModelSummary:
     updated: datetime
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as values that JSON can hold."""
+        """Return everything as JSON values."""
         return asdict(self) | {"updated": self.updated.isoformat()}
 
 
@@ -135,12 +135,12 @@ class AliasMove:
     reason: str  # set, remove, rollback, register, promote, delete
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as values that JSON can hold."""
+        """Return everything as JSON values."""
         return asdict(self) | {"moved": self.moved.isoformat()}
 
 
 def instant(seconds: float) -> datetime:
-    """Return the time that a column holds."""
+    """Return the time of a column."""
     return datetime.fromtimestamp(seconds, UTC)
 
 

@@ -1,4 +1,4 @@
-"""Copies of versions to and from a tracker; the registry stays the source of truth."""
+"""Copies versions to and from a tracker; the registry stays the source of truth."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["ModelSource", "ModelStore", "pull", "push"]
 
 
 class ModelSource(Protocol):
-    """What `pull` needs of a tracker."""
+    """A tracker to `pull` from."""
 
     def download(self, reference: str, folder: Path) -> Path:
         """Fetch a file into a folder and return its path."""
 
 
 class ModelStore(ModelSource, Protocol):
-    """What the registry needs of a tracker."""
+    """A tracker to `push` to."""
 
     def upload(
         self,
@@ -38,11 +38,9 @@ class ModelStore(ModelSource, Protocol):
 
 
 def push(registry: Registry, reference: str, store: ModelStore, kind: str) -> str:
-    """Upload a version with its aliases and what is known about it; return the label that the
-    tracker gave it.
+    """Upload a version with its aliases, metrics and lineage; return the tracker's label for it.
 
-    The label is kept as the version's tag `kind`, so that everybody can see what has been uploaded,
-    and as what.
+    The label is kept as the version's tag `kind`, which shows what has been uploaded.
 
     Raises:
         RegistryError: there is no such version, its file is damaged, or the tracker failed.
@@ -66,7 +64,7 @@ def push(registry: Registry, reference: str, store: ModelStore, kind: str) -> st
         "total_parameters": version.lineage.get("parameters", 0),
         "description": registry.card(version),
     }
-    with _told(kind, f"upload {version.label}"):
+    with _explained(kind, f"upload {version.label}"):
         label = store.upload(version.path, version.name, aliases=version.aliases, metadata=metadata)
     registry.tag(version, {check_name(kind, "tracker"): str(label)})
     return str(label)
@@ -75,10 +73,10 @@ def push(registry: Registry, reference: str, store: ModelStore, kind: str) -> st
 def pull(
     registry: Registry, reference: str, source: ModelSource, kind: str, name: str | None = None
 ) -> ModelVersion:
-    """Fetch a model into the registry and return its version there; an alias comes along, a version
-    number is given anew.
+    """Fetch a model into the registry and return its version there.
 
-    What is there already, by its content, is not registered twice.
+    An alias is kept, a version number is not. Content that is registered already is not registered
+    again.
 
     Raises:
         RegistryError: the tracker has no such model, or failed.
@@ -87,15 +85,15 @@ def pull(
     name = check_name(name) if name is not None else asked.name
     aliases = [asked.label] if asked.label is not None and asked.version is None else []
     with tempfile.TemporaryDirectory(prefix="navrl-pull-") as folder:
-        with _told(kind, f"fetch {asked}"):
+        with _explained(kind, f"fetch {asked}"):
             file = source.download(str(asked), Path(folder))
         lineage = {"pulled_from": str(asked), "mirror": kind, "file": file.name, "git": {}}
         return registry.register(name, file, aliases=aliases, lineage=lineage, reuse=True)
 
 
 @contextmanager
-def _told(kind: str, task: str) -> Iterator[None]:
-    """Turn whatever a tracker's client raises into one sentence."""
+def _explained(kind: str, task: str) -> Iterator[None]:
+    """Turn any error of a tracker's client into a RegistryError."""
     try:
         yield
     except NavrlError:

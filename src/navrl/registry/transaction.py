@@ -1,4 +1,4 @@
-"""Changes of rows inside a transaction, recorded so that the journal can repeat them."""
+"""Transactions that record their changes, so that the journal can replay them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS = {
 
 
 class Transaction:
-    """A connection inside a transaction, and the changes that were made through it."""
+    """A connection inside a transaction, and the changes made through it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -56,7 +56,7 @@ class Transaction:
 
 
 def apply(connection: sqlite3.Connection, change: Change) -> None:
-    """Make one change.
+    """Apply one change.
 
     Raises:
         RegistryError: it names a table or a column that does not exist.
@@ -93,7 +93,7 @@ def _where(key: Iterable[str]) -> str:
 
 
 def all_rows(connection: sqlite3.Connection) -> Iterator[Change]:
-    """Yield the changes that make these tables from empty ones."""
+    """Yield the changes that recreate these tables from empty ones."""
     for table, columns in _COLUMNS.items():
         order = ", ".join(_KEYS[table])
         for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"):

@@ -1,6 +1,4 @@
-"""When a training hands its model to the registry and its mirrors, and what is kept there:
-settings, and pure decisions.
-"""
+"""When a training registers and uploads its model, and how many versions are kept."""
 
 from __future__ import annotations
 
@@ -20,15 +18,13 @@ DIRECTIONS = ("max", "min")
 
 @dataclass
 class UploadConditions:
-    """Keys `registry.upload_conditions.*`: what a model must reach to be worth an upload; null asks
-    for nothing.
-    """
+    """Keys `registry.upload_conditions.*`: what a model must reach; null: no condition."""
 
     min_reward_threshold: float | None = None  # mean return of the evaluation
     min_success_rate: float | None = None  # share of the episodes, 0 to 1
 
     def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
+        """Raise a ConfigError that names the first invalid setting."""
         threshold, rate = self.min_reward_threshold, self.min_success_rate
         if threshold is not None and not math.isfinite(threshold):
             raise ConfigError(
@@ -47,18 +43,18 @@ class UploadPolicy:
     """Keys `registry.*`: when a model is registered and uploaded, and how many are kept."""
 
     name: str = "navigation"  # of the model in the registry; empty: nothing is registered
-    upload_frequency: int = 0  # every so many saved checkpoints; 0: only the best and the final one
+    upload_frequency: int = 0  # upload every n-th checkpoint; 0: only the best and the final one
     save_best_models: bool = True
     best_model_metric: str = "success_100"  # also decides which model is RUN/model.pt
-    best_model_mode: str = "max"  # or min, where less is better
+    best_model_mode: str = "max"  # or min, if less is better
     upload_conditions: UploadConditions = field(default_factory=UploadConditions)
-    upload_final_model: bool = True  # whatever the conditions say
+    upload_final_model: bool = True  # even if the conditions do not hold
     keep_last_n: int = 5  # versions, beside those with an alias or a stage; 0: all
     max_retries: int = 3  # after the first attempt has failed
     continue_on_upload_failure: bool = True
 
     def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
+        """Raise a ConfigError that names the first invalid setting."""
         if self.name:
             check_name(self.name)
         self.upload_conditions.check()
@@ -81,8 +77,10 @@ class UploadPolicy:
 
 
 class Action(NamedTuple):
-    """One thing to do. `upload`: register the model with the aliases, hand it to the mirrors.
-    `prune`: drop old versions.
+    """One thing to do.
+
+    `upload`: register the model with the aliases, and send it to the trackers. `prune`: remove old
+    versions.
     """
 
     what: Literal["upload", "prune"]
@@ -97,24 +95,24 @@ def decide(
     best: float | Mapping[str, Any] | None = None,
     final: bool = False,
 ) -> list[Action]:
-    """Return what to do with a model, in order; nothing is an empty list.
+    """Return what to do with a model, in order; an empty list for nothing.
 
-    One model is uploaded once, however many reasons there are, and its aliases say them all. A
-    metric that is missing or not finite is never best, and fulfils no condition.
+    A model is uploaded once, however many reasons there are; its aliases name them all. A metric
+    that is missing or not finite is never best, and fulfils no condition.
 
     Args:
         policy: the settings.
-        save: the number of the checkpoint that is saved now, from 1; 0 if none is.
-        metrics: of the evaluation of this model, empty if there was none.
-        best: of the best model that was uploaded so far: its value of the metric, or all metrics.
-        final: whether the training has come to its end.
+        save: the number of the checkpoint being saved, from 1; 0 if none is.
+        metrics: of this model's evaluation; empty if there was none.
+        best: of the best model uploaded so far: its value of the metric, or all its metrics.
+        final: whether the training has ended.
     """
     aliases: list[str] = []
     reasons: list[str] = []
-    worthy = conditions_hold(policy, metrics)
-    if worthy and policy.upload_frequency and save > 0 and save % policy.upload_frequency == 0:
+    qualified = conditions_hold(policy, metrics)
+    if qualified and policy.upload_frequency and save > 0 and save % policy.upload_frequency == 0:
         reasons.append(f"every {policy.upload_frequency} checkpoints")
-    if worthy and policy.save_best_models and is_better(policy, metrics, best):
+    if qualified and policy.save_best_models and is_better(policy, metrics, best):
         aliases.append("best")
         reasons.append(told_best(policy, metrics))
     if final and policy.upload_final_model:
@@ -133,10 +131,10 @@ def decide(
 def is_better(
     policy: UploadPolicy, metrics: Mapping[str, Any], best: float | Mapping[str, Any] | None
 ) -> bool:
-    """Return whether a model is better than the best so far; one that is just as good is not.
+    """Return whether a model is strictly better than the best so far.
 
-    Models go by `best_model_metric`. Of two with the same value the one with the larger clearance
-    is better, then the one with the higher return; a bare number as `best` has neither.
+    Models are ranked by `best_model_metric`, then by clearance, then by return; a bare number as
+    `best` has neither of the latter.
     """
     own = _rank(policy, metrics)
     if own is None:
@@ -150,13 +148,13 @@ def is_better(
 
 
 def told_best(policy: UploadPolicy, metrics: Mapping[str, Any]) -> str:
-    """Return by what a model is the best, and how good it is: `best mean_reward 12.3`."""
+    """Return the metric of a best model and its value: `best mean_reward 12.3`."""
     value = metric_value(metrics, policy.best_model_metric)
     return f"best {policy.best_model_metric}" + ("" if value is None else f" {value:.4g}")
 
 
 def _rank(policy: UploadPolicy, metrics: Mapping[str, Any]) -> tuple[float, float, float] | None:
-    """Return what models are compared by, more is better; None without the metric of the policy."""
+    """Return the sort key of a model, higher is better; None without the policy's metric."""
     value = metric_value(metrics, policy.best_model_metric)
     if value is None:
         return None
@@ -169,7 +167,7 @@ def _rank(policy: UploadPolicy, metrics: Mapping[str, Any]) -> tuple[float, floa
 
 
 def conditions_hold(policy: UploadPolicy, metrics: Mapping[str, Any]) -> bool:
-    """Return whether a model reaches everything that the conditions ask for."""
+    """Return whether a model fulfils all conditions."""
     asked = policy.upload_conditions
     for least, name in (
         (asked.min_reward_threshold, "mean_return"),

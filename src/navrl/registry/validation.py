@@ -1,4 +1,4 @@
-"""What a caller gives to the registry, checked and as JSON text: metrics, tags, lineage, notes."""
+"""Validation of what callers give to the registry: metrics, tags, lineage, notes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ MAX_KEY = 200
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:
-    """Return metrics as JSON; one element of torch or NumPy is a number too, what is not finite
-    becomes null.
+    """Return metrics as JSON text; values that are not finite become null.
+
+    Tensors and arrays of one element count as numbers.
     """
     values = _plain(metrics, "metrics")
     for key, value in values.items():
@@ -43,16 +44,14 @@ def json_text(values: Mapping[str, Any], what: str) -> str:
 
 
 def check_text(value: Any, what: str, most: int = MAX_TEXT) -> str:
-    """Return a text that can be stored: no other type, not too long, and without characters that
-    are none.
-    """
+    """Return a text if it can be stored: not too long, and valid Unicode without NUL."""
     if not isinstance(value, str):
         raise RegistryError(f"{what} is a {type(value).__name__}; expected text")
     if len(value) > most:
         raise RegistryError(f"{what} has {len(value)} characters; expected at most {most}")
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise RegistryError(
-            f"{what} is {ascii(value)[:80]}; expected text without NUL and halves of characters"
+            f"{what} is {ascii(value)[:80]}; expected text without NUL and lone surrogates"
         )
     return value
 
@@ -65,7 +64,7 @@ def _plain(values: Any, what: str) -> dict[str, Any]:
     for key in values:
         check_text(key, f"a key of {what}", MAX_KEY)
         if not key.isprintable() or not key:
-            raise RegistryError(f"{what} has the key {key!a}; expected text that can be printed")
+            raise RegistryError(f"{what} has the key {key!a}; expected printable text")
     try:
         return dict(plain_value(values, what))
     except ConfigError as error:

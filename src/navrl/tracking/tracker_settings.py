@@ -1,6 +1,4 @@
-"""Where a run's metrics and models are mirrored to, and how long anybody waits: keys `tracker*`,
-`wandb.*`, `mlflow.*`.
-"""
+"""Settings of trackers: keys `tracker*`, `wandb.*` and `mlflow.*`."""
 
 from __future__ import annotations
 
@@ -23,10 +21,10 @@ class WandbSettings:
     project: str = "NavRL"  # of every tracker
     name: str = ""  # of the run; default: its folder's
     entity: str = ""
-    run_id: str = ""  # go on with this run
+    run_id: str = ""  # continue this run
 
     def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
+        """Raise a ConfigError that names the first invalid setting."""
         if self.mode not in MODES:
             raise ConfigError(f"wandb.mode is {self.mode!r}; expected one of {', '.join(MODES)}")
 
@@ -38,23 +36,23 @@ class MlflowSettings:
     uri: str = ""  # of the server, http://...; default: an SQLite store in the run's folder
 
     def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
+        """Raise a ConfigError that names the first invalid setting."""
         check_address("mlflow.uri", self.uri)
 
 
 @dataclass
 class TrackingSettings:
-    """All that trackers need to know."""
+    """All settings of trackers."""
 
     trackers: tuple[str, ...] = ()
     wandb: WandbSettings = field(default_factory=WandbSettings)
     mlflow: MlflowSettings = field(default_factory=MlflowSettings)
     patience: float = 8.0  # s that the end of a run waits for its trackers
-    # s that a tracker has to answer before its worker is ended and another one sent
+    # s that a call to a tracker may take before its delivery worker is restarted
     deadline: float = 60.0
 
     def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
+        """Raise a ConfigError that names the first invalid setting."""
         self.wandb.check()
         self.mlflow.check()
         for name in self.trackers:

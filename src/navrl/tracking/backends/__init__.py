@@ -1,6 +1,4 @@
-"""Mirrors: one small interface to Weights & Biases, trackio, MLflow, TensorBoard and the local
-registry.
-"""
+"""Backends: one interface to W&B, trackio, MLflow, TensorBoard and the local registry."""
 
 from __future__ import annotations
 
@@ -23,23 +21,23 @@ _CLASSES = {
 
 
 def open_backend(kind: str, **options: Any) -> Backend:
-    """Return a backend by its name, such as `open_backend("mlflow", uri="http://localhost:5000")`.
+    """Return the backend of a tracker: `open_backend("mlflow", uri="http://localhost:5000")`.
 
     `wandb` with `mode="offline"` is a queue in `folder`, from which `navrl sync` delivers.
 
     Raises:
-        ConfigError: there is no such backend.
+        ConfigError: there is no such tracker.
         MissingExtraError: its package is not installed.
     """
     if kind not in _CLASSES:
         raise ConfigError(
-            f"no backend {kind!r}; there are {', '.join(_CLASSES)}.{nearest_name(kind, _CLASSES)}"
+            f"no tracker {kind!r}; there are {', '.join(_CLASSES)}.{nearest_name(kind, _CLASSES)}"
         )
     if kind == "wandb":
         mode = options.pop("mode", "online")
         if mode == "disabled":
             raise ConfigError(
-                "wandb.mode is disabled: there is nothing to open; use online or offline"
+                "wandb.mode is disabled, so there is nothing to open; expected online or offline"
             )
         kind = "queued" if mode == "offline" else kind
     try:

@@ -1,4 +1,4 @@
-"""The backend to MLflow: a server, or a store of SQLite and files in the run's folder."""
+"""MLflow: a server, or a store of SQLite and files in the run's folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# the worker tries again, and knows for how long
+# the delivery worker retries, within its own deadline
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -23,31 +23,30 @@ from mlflow.models import Model
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from navrl.credentials import sign_in
-from navrl.registry.model_names import check_alias, check_name, parse_reference
+from navrl.registry.model_names import check_alias, check_name
 from navrl.tracking.backends.interface import (
+    Backend,
     RunInfo,
+    all_aliases,
     described,
     named_file,
     verified,
-    wanted_version,
 )
 
 RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata"
-_PARAMETERS_AT_ONCE = 100  # what MLflow takes
+_PARAMETERS_AT_ONCE = 100  # MLflow's limit
 _LONGEST_PARAMETER = 500
 _LONGEST_NAME = 200
 _LONGEST_DESCRIPTION = 5000
-# what stands for characters that MLflow refuses; "_" for others
+# replaces characters that MLflow refuses; "_" replaces others
 _READABLE = {"+": "and", "%": "percent"}
 
 
-class MlflowBackend:
-    """Runs in an experiment, models in the registry. A metric carries its record's time, so that it
-    never counts twice.
-    """
+class MlflowBackend(Backend):
+    """Runs in an experiment, models in MLflow's registry.
 
-    confirms = True
-    keeps_models = True
+    A metric carries its record's time, so it is never stored twice.
+    """
 
     def __init__(
         self, uri: str = "", project: str = "NavRL", folder: str | os.PathLike[str] = "."
@@ -62,7 +61,7 @@ class MlflowBackend:
         self._run = ""
 
     def start(self, run: RunInfo) -> int:
-        """Begin the run, or find it again by the tag that has our name of it."""
+        """Begin the run, or resume the one whose tag has its id."""
         experiment = self._experiment()
         found = self._client.search_runs(
             [experiment], f"tags.`{RUN_TAG}` = '{run.id}'", max_results=1
@@ -75,8 +74,7 @@ class MlflowBackend:
             self._run = self._client.create_run(
                 experiment, tags={RUN_TAG: run.id}, run_name=run.name
             ).info.run_id
-        # MLflow refuses to change a parameter; those that a worker died before it could write are
-        # still missing.
+        # MLflow refuses to change a parameter; a worker that died may have left some out
         parameters = [Param(key, value) for key, value in _flat(run.config) if key not in known]
         for first in range(0, len(parameters), _PARAMETERS_AT_ONCE):
             self._client.log_batch(
@@ -85,7 +83,7 @@ class MlflowBackend:
         return 0
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
-        """Take the numbers among the metrics of a step."""
+        """Log the numbers among the metrics of a step."""
         numbers = {
             _metric(key): float(value)
             for key, value in values.items()
@@ -96,15 +94,15 @@ class MlflowBackend:
             self._client.log_batch(self._run, metrics=metrics)
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a picture of a step."""
+        """Log a picture."""
         self._client.log_artifact(self._run, str(file), f"media/{name}/{step:09d}")
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a video of a step."""
+        """Log a video."""
         self.image(step, name, file, number=number, moment=moment)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Take what sums the run up, as tags."""
+        """Set the summary of the run, as tags."""
         for key, value in values.items():
             self._client.set_tag(self._run, f"summary.{_metric(key)}", value)
 
@@ -124,7 +122,7 @@ class MlflowBackend:
     ) -> str:
         """Keep a file with the run and register it as a version."""
         check_name(name)
-        labels = ["latest", *(check_alias(alias) for alias in aliases)]
+        labels = all_aliases(aliases)
         known = described(file, metadata)
         version = next(
             (v for v in self._all(name) if v.tags.get(DIGEST_TAG) == known["sha256"]), None
@@ -158,8 +156,8 @@ class MlflowBackend:
 
     def download(self, reference: str, folder: Path) -> Path:
         """Fetch `name:alias` or `name:v3`, verified."""
-        name = parse_reference(reference).name
-        _, label = wanted_version(reference, self.versions(name), self.aliases(name))
+        parsed, label = self._resolve(reference)
+        name = parsed.name
         version = self._client.get_model_version(name, label[1:])
         known = json.loads(version.tags[METADATA_TAG])
         target = Path(folder) / name / label
@@ -177,7 +175,7 @@ class MlflowBackend:
         ]
 
     def aliases(self, name: str) -> dict[str, str]:
-        """Return the version of each alias, under the names that we gave them."""
+        """Return the version of each alias."""
         if not self._all(name):
             return {}
         model = self._client.get_registered_model(name)
@@ -185,16 +183,12 @@ class MlflowBackend:
 
     def set_alias(self, name: str, alias: str, version: str) -> None:
         """Move an alias."""
-        _, label = wanted_version(
-            f"{check_name(name)}:{version}", self.versions(name), self.aliases(name)
-        )
+        _, label = self._resolve(f"{check_name(name)}:{version}")
         self._client.set_registered_model_alias(name, to_mlflow(check_alias(alias)), label[1:])
 
     def delete(self, name: str, version: str) -> None:
-        """Remove a version, its aliases, and the files that MLflow would leave behind."""
-        _, label = wanted_version(
-            f"{check_name(name)}:{version}", self.versions(name), self.aliases(name)
-        )
+        """Remove a version, its aliases, and its files, which MLflow would leave behind."""
+        _, label = self._resolve(f"{check_name(name)}:{version}")
         source = self._client.get_model_version(name, label[1:]).source
         for alias, pointed in self.aliases(name).items():
             if pointed == label:
@@ -214,7 +208,7 @@ class MlflowBackend:
         )
 
     def _run_of_models(self) -> str:
-        """Return a run that holds the files of models that were uploaded outside of a training."""
+        """Return the run that holds the files of models uploaded outside of a training."""
         experiment = self._experiment()
         found = self._client.search_runs(
             [experiment], f"tags.`{RUN_TAG}` = 'models'", max_results=1
@@ -228,8 +222,9 @@ class MlflowBackend:
 
 
 def to_mlflow(alias: str) -> str:
-    """Return an alias as MLflow takes it: `latest`, `v1` and names with a dot are written `x-` and
-    escaped.
+    """Return an alias in a form that MLflow accepts.
+
+    `latest`, `v1` and names with a dot are escaped and begin with `x-`.
     """
     plain = re.fullmatch(r"[\w-]+", alias, re.ASCII) and not re.fullmatch(
         r"(?i)latest|v\d+|x-.*", alias
@@ -240,16 +235,14 @@ def to_mlflow(alias: str) -> str:
 
 
 def from_mlflow(alias: str) -> str:
-    """Return the alias that `to_mlflow` was given."""
+    """Undo `to_mlflow`."""
     if not alias.startswith("x-"):
         return alias
     return re.sub(r"-([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), alias[2:])
 
 
 def _flavour(place: str, known: Mapping[str, Any], run: str) -> Model:
-    """Return what makes a folder with a model file a model of MLflow, that
-    `mlflow.pyfunc.load_model` loads.
-    """
+    """Return the MLmodel file that lets `mlflow.pyfunc.load_model` load a model file."""
     model = Model(artifact_path=place, run_id=run, metadata={"sha256": known["sha256"]})
     loader = "navrl.adapters.mlflow_model"
     return model.add_flavor(
@@ -261,10 +254,9 @@ def _flavour(place: str, known: Mapping[str, Any], run: str) -> Model:
 
 
 def _metric(key: str) -> str:
-    """Return a metric's name as MLflow takes it: `350 static + 80 moving` becomes `350 static and
-    80 moving`.
+    """Return a metric's name in a form that MLflow accepts: `a + b` becomes `a and b`.
 
-    A name that it refused would hold up all that follows.
+    A refused name would hold up everything after it.
     """
     legal = re.sub(r"[^\w\-. :/]", lambda found: _READABLE.get(found[0], "_"), key)
     parts = (part.strip(".") for part in legal[:_LONGEST_NAME].split("/"))

@@ -1,6 +1,4 @@
-"""A backend without network: models go into the queue of a folder, can be read back, and are
-delivered by `navrl sync`.
-"""
+"""W&B without network: models go into a queue, can be read back, and `navrl sync` delivers them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from navrl.registry.model_names import Reference, check_alias, check_name, parse_reference
-from navrl.tracking.backends.interface import RunInfo, described, verified, wanted_version
+from navrl.tracking.backends.interface import (
+    Backend,
+    RunInfo,
+    all_aliases,
+    described,
+    verified,
+    wanted_version,
+)
 from navrl.tracking.queue import RecordQueue
 from navrl.tracking.tracker_settings import WandbSettings
 
@@ -24,13 +29,8 @@ class _Version:
     file: str
 
 
-class QueuedBackend:
-    """The queue of a run, seen as a tracker; a version is `v0`, `v1`, ... in the order of the
-    queue.
-    """
-
-    confirms = True
-    keeps_models = True
+class QueuedBackend(Backend):
+    """The queue of a run as a backend; versions are `v0`, `v1`, ... in the order of the queue."""
 
     def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
         self._queue = RecordQueue(folder)
@@ -51,23 +51,23 @@ class QueuedBackend:
         return 0
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
-        """Take the metrics of a step."""
+        """Queue the metrics of a step."""
         self._queue.append("metrics", step=step, values=dict(values))
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a picture of a step."""
+        """Queue a picture."""
         self._media("image", step, name, file)
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a video of a step."""
+        """Queue a video."""
         self._media("video", step, name, file)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Take what sums the run up."""
+        """Queue the summary of the run."""
         self._queue.append("summary", values=dict(values))
 
     def finish(self) -> None:
-        """Close the session."""
+        """End the session."""
         self._queue.append("end")
         self._queue.sync()
 
@@ -81,8 +81,9 @@ class QueuedBackend:
     ) -> str:
         """Queue a file as the newest version."""
         check_name(name)
-        labels = [check_alias(alias) for alias in aliases]
-        if not any(record["kind"] == "run" for record in self._queue.read()):
+        labels = all_aliases(aliases)
+        self._queue.read()
+        if self._queue.session() is None:
             self.start(
                 RunInfo(os.urandom(4).hex(), self._queue.run.resolve().name, self._queue.run)
             )
@@ -91,24 +92,24 @@ class QueuedBackend:
             digest = self._keep(file)
             for version, entry in self._state(name)[0].items():
                 if entry.sha256 == digest:
-                    for alias in ("latest", *labels):
+                    for alias in labels:
                         self.set_alias(name, alias, version)
                     return version
             self._queue.append(
                 "artifact",
                 name=name,
                 file=known["file"],
-                aliases=labels,
+                aliases=labels[1:],
                 metadata=known,
                 sha256=digest,
             )
         return [*self._state(name)[0]][-1]
 
     def download(self, reference: str, folder: Path) -> Path:
-        """Copy a queued file out of the queue, verified.
+        """Copy a file out of the queue, verified.
 
-        A user and a project in the reference leave out what was queued for another one. What was
-        queued for the default project, or for nobody in particular, is found under any.
+        A user and project in the reference leave out what was queued for others. What was queued
+        for the default project, or without a user, is found under any.
         """
         asked = parse_reference(reference)
         versions, aliases = self._state(asked.name, asked)
@@ -135,9 +136,7 @@ class QueuedBackend:
         )
 
     def delete(self, name: str, version: str) -> None:
-        """Remove a version; its file stays in the queue until it is no longer needed to deliver the
-        version.
-        """
+        """Remove a version; its file stays until the version has been delivered."""
         _, version = wanted_version(f"{check_name(name)}:{version}", *self._state(name))
         self._queue.append("delete", name=name, of=self._state(name)[0][version].number)
 
@@ -152,9 +151,7 @@ class QueuedBackend:
     def _state(
         self, name: str, asked: Reference | None = None
     ) -> tuple[dict[str, _Version], dict[str, str]]:
-        """Return versions and aliases of a name as the records leave them; of one user and project,
-        if asked for.
-        """
+        """Return the versions and aliases of a name, of one user and project if asked for."""
         versions: dict[str, _Version] = {}
         aliases: dict[str, int] = {}
         count, here = 0, True
@@ -185,12 +182,10 @@ class QueuedBackend:
 
 
 def _may_be_of(run: Mapping[str, Any], asked: Reference) -> bool:
-    """Return whether what a run queues may be what a reference means: its user and its project are
-    not other ones.
-    """
+    """Return whether a run's user and project do not contradict those of a reference."""
     place = run.get("options", {}).get("wandb", {})
     entity, project = place.get("entity") or None, place.get("project") or None
     if project == WandbSettings.project:
-        project = None  # the default: nobody chose it
+        project = None  # the default, not chosen by the user
     pairs = ((entity, asked.entity), (project, asked.project))
     return all(known is None or wanted is None or known == wanted for known, wanted in pairs)

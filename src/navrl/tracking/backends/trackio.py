@@ -1,6 +1,4 @@
-"""The backend to trackio: its local store of SQLite and hashed files, in its own folder
-(TRACKIO_DIR), without network.
-"""
+"""trackio: its local store of SQLite and hashed files in TRACKIO_DIR, without network."""
 
 from __future__ import annotations
 
@@ -15,38 +13,37 @@ import trackio
 from trackio import cas
 from trackio.sqlite_storage import SQLiteStorage as Store
 
-from navrl.registry.model_names import check_alias, check_name, parse_reference
+from navrl.registry.model_names import check_alias, check_name
 from navrl.tracking.backends.interface import (
+    Backend,
     RunInfo,
+    all_aliases,
     described,
     refused_here,
     verified,
-    wanted_version,
 )
 
 KIND = "model"
 
 
-class TrackioBackend:
-    """Runs and models of a project. A row carries the run's and the record's number, so that it
-    never counts twice.
+class TrackioBackend(Backend):
+    """Runs and models of a project.
+
+    A row carries the run's id and its record's number, so it is never stored twice. trackio has no
+    summary: it shows the last value of each metric.
     """
 
-    confirms = True
-    keeps_models = True
-
     def __init__(self, project: str = "NavRL", folder: str | os.PathLike[str] = ".") -> None:
-        # the folder is the run's; trackio has one of its own
-        self._project, self._folder = (project, folder)
+        self._project = project  # trackio has a folder of its own; that of the run is not used
         self._run: RunInfo | None = None
 
     def start(self, run: RunInfo) -> int:
-        """Begin or go on with a run."""
+        """Begin or resume a run."""
         self._run = run
         return 0
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
-        """Take the metrics of a step."""
+        """Log the metrics of a step."""
         run = self._begun()
         Store.bulk_log(
             self._project,
@@ -60,19 +57,16 @@ class TrackioBackend:
         )
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a picture of a step."""
+        """Log a picture."""
         with refused_here(file):
             media = trackio.Image(str(file))
         self._media(media, step, name, number, moment)
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a video of a step."""
+        """Log a video."""
         with refused_here(file):
             media = trackio.Video(str(file))
         self._media(media, step, name, number, moment)
-
-    def summary(self, values: Mapping[str, Any]) -> None:
-        """Leave the summary out: trackio takes the last value of each metric."""
 
     def finish(self) -> None:
         """End the run."""
@@ -87,7 +81,7 @@ class TrackioBackend:
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Keep a file as a version of an artifact."""
-        labels = ["latest", *(check_alias(alias) for alias in aliases)]
+        labels = all_aliases(aliases)
         known = described(file, metadata)
         artifact = trackio.Artifact(check_name(name), KIND, metadata=known)
         artifact.add_file(str(file), name=known["file"])
@@ -110,11 +104,10 @@ class TrackioBackend:
 
     def download(self, reference: str, folder: Path) -> Path:
         """Copy `name:alias` or `name:v3` out of the store, verified."""
-        name = parse_reference(reference).name
-        _, label = wanted_version(reference, self.versions(name), self.aliases(name))
-        record = Store.get_artifact_manifest(self._project, name, label)
+        parsed, label = self._resolve(reference)
+        record = Store.get_artifact_manifest(self._project, parsed.name, label)
         [entry] = record["manifest"]
-        target = Path(folder) / name / label / check_name(entry["path"], "file")
+        target = Path(folder) / parsed.name / label / check_name(entry["path"], "file")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(cas.blob_path(self._project, entry["digest"]), target)
         return verified(target, (record["metadata"] or {}).get("sha256", ""), reference)
@@ -141,8 +134,9 @@ class TrackioBackend:
         )
 
     def delete(self, name: str, version: str) -> None:
-        """Remove a version, for which trackio has no call of its own, and its file unless another
-        version has the same.
+        """Remove a version, and its file unless another version has the same.
+
+        trackio has no call for this.
         """
         record = self._record(name, version)
         with (
@@ -172,9 +166,7 @@ class TrackioBackend:
         return self._run
 
     def _record(self, name: str, version: str) -> dict[str, Any]:
-        _, label = wanted_version(
-            f"{check_name(name)}:{version}", self.versions(name), self.aliases(name)
-        )
+        _, label = self._resolve(f"{check_name(name)}:{version}")
         record: dict[str, Any] = Store.get_artifact_manifest(self._project, name, label)
         return record
 

@@ -1,6 +1,4 @@
-"""The backend to Weights & Biases, online. Its calls may block for minutes: only workers and
-commands make them.
-"""
+"""Weights & Biases, online. Calls may block for minutes: only workers and commands make them."""
 
 from __future__ import annotations
 
@@ -14,20 +12,28 @@ import wandb
 
 from navrl.errors import TrackingError
 from navrl.registry.model_names import Reference, check_alias, check_name, parse_reference
-from navrl.tracking.backends.interface import SLOWEST, RunInfo, described, refused_here, verified
+from navrl.tracking.backends.interface import (
+    SLOWEST,
+    Backend,
+    RunInfo,
+    all_aliases,
+    described,
+    refused_here,
+    verified,
+)
 
-STEP = "iteration"  # the axis of every chart; W&B's own steps are the numbers of our records
+STEP = "iteration"  # the axis of every chart; W&B's own steps are the numbers of records
 KIND = "model"
 TIMEOUT = 60  # s for the queries of W&B's public interface
 
 
-class WandbBackend:
-    """Runs and models in a project of W&B. Records are counted by W&B's step, so a row never
-    arrives twice.
+class WandbBackend(Backend):
+    """Runs and models in a project of W&B.
+
+    The number of a record is W&B's step, so a row is never stored twice.
     """
 
-    confirms = False  # W&B takes a row and sends it some time later
-    keeps_models = True
+    confirms = False  # W&B accepts a row and sends it some time later
 
     def __init__(
         self, project: str = "NavRL", entity: str = "", folder: str | os.PathLike[str] = "."
@@ -39,7 +45,7 @@ class WandbBackend:
         _keep_files_in(self._folder / "wandb")
 
     def start(self, run: RunInfo) -> int:
-        """Begin or resume the run; W&B tells its last row."""
+        """Begin or resume the run; return the last row that W&B has."""
         settings = wandb.Settings(
             init_timeout=TIMEOUT,
             console="off",
@@ -63,28 +69,28 @@ class WandbBackend:
         return max(0, int(self._run.starting_step) - 1)
 
     def log(self, step: int, values: Mapping[str, Any], *, number: int, moment: float) -> None:
-        """Take the metrics of a step."""
+        """Log the metrics of a step."""
         self._run.log({STEP: step, **values}, step=number, commit=True)
         self._sent = number
 
     def image(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a picture of a step."""
+        """Log a picture."""
         with refused_here(file):
             picture = wandb.Image(str(file))
         self.log(step, {name: picture}, number=number, moment=moment)
 
     def video(self, step: int, name: str, file: Path, *, number: int, moment: float) -> None:
-        """Take a video of a step."""
+        """Log a video."""
         with refused_here(file):
             video = wandb.Video(str(file))
         self.log(step, {name: video}, number=number, moment=moment)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Take what sums the run up."""
+        """Set the summary of the run."""
         self._run.summary.update(dict(values))
 
     def finish(self) -> None:
-        """Wait for everything to be sent, and ask the server whether it has arrived."""
+        """Wait until everything is sent, and ask the server whether it has arrived."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -109,7 +115,7 @@ class WandbBackend:
             name, KIND, description=known.pop("description", None), metadata=known
         )
         artifact.add_file(str(file), name=known["file"], policy="immutable", skip_cache=True)
-        labels = ["latest", *(check_alias(alias) for alias in aliases)]
+        labels = all_aliases(aliases)
         seconds = TIMEOUT + math.ceil(file.stat().st_size / SLOWEST)
         if self._run is not None:
             self._run.log_artifact(artifact, aliases=labels)
@@ -136,7 +142,7 @@ class WandbBackend:
         files = [check_name(entry.path, "file") for entry in artifact.manifest.entries.values()]
         if len(files) != 1:
             raise TrackingError(
-                f"{reference}: holds {len(files)} files, expected one, as navrl uploads it"
+                f"{reference}: has {len(files)} files; expected one, as uploaded by navrl"
             )
         root = Path(
             artifact.download(
@@ -146,7 +152,7 @@ class WandbBackend:
         return verified(root / files[0], str(known.get("sha256", "")), reference)
 
     def version_of(self, reference: str) -> str:
-        """Return the version that a reference means now."""
+        """Return the version that a reference points at now."""
         return str(self._find(reference)[1].version)
 
     def versions(self, name: str) -> list[str]:
@@ -207,8 +213,9 @@ class WandbBackend:
 
 
 def _keep_files_in(folder: Path) -> None:
-    """Have W&B stage what it uploads below the run, instead of in the home folder; what the user
-    has set stays.
+    """Have W&B stage uploads in the run's folder, not in the home folder.
+
+    Variables that the user has set are left alone.
     """
     for variable, name in (
         ("WANDB_DATA_DIR", "data"),

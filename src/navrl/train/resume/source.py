@@ -11,12 +11,12 @@ from navrl.errors import CheckpointError, ConfigError, RegistryError, TrackingEr
 from navrl.evaluate import PRETRAINED
 from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, find_checkpoint
 from navrl.io.checkpoint.listing import newest_whole
+from navrl.io.container.checksums import sha256_of
 from navrl.registry.model_names import parse_reference
 from navrl.registry.registry import Registry
 from navrl.registry.schema import ModelVersion
 from navrl.registry.tracker_sync import pull
-from navrl.tracking.queue import digest_of
-from navrl.tracking.wandb_models import fetch_model_from_wandb
+from navrl.tracking.wandb_downloads import fetch_model_from_wandb
 
 __all__ = ["Source", "find_source", "run_of"]
 
@@ -47,7 +47,7 @@ class Source:
         record = {
             "reference": self.reference,
             "file": str(self.file),
-            "sha256": digest_of(self.file),
+            "sha256": sha256_of(self.file),
         }
         return record | ({"version": self.version} if self.version else {})
 

@@ -1,0 +1,5 @@
+"""Events as dictionaries."""
+
+from __future__ import annotations
+
+Event = dict
