@@ -19,7 +19,8 @@ from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, RolloutError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.checkpoint.listing import list_entries
-from navrl.io.rollouts.export import export_minari, export_parquet, read_experience
+from navrl.io.rollouts.experience import read_experience
+from navrl.io.rollouts.export import export_minari, export_parquet
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
@@ -343,7 +344,7 @@ def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch
             np.testing.assert_array_equal(
                 episode.observations["state"][-1], data["last_observation"]["state"][env].numpy()
             )
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists; choose another dataset_id"):
         export_minari(storage, tmp_path)
 
 

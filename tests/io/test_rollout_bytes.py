@@ -212,7 +212,7 @@ def test_damaged_bytes_are_not_written(tmp_path):
         (
             lambda: decompress_rollout(b"\x04\x22\x4d\x18 lz4"),
             RolloutError,
-            "no compressed rollout",
+            "not a compressed rollout",
         ),
         (lambda: decompress_rollout(b""), RolloutError, "0 bytes"),
         (

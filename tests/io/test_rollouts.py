@@ -27,7 +27,7 @@ from navrl.errors import (
 from navrl.io.container.container_writer import CHUNK_BYTES, ArraySource, write_container
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.tensor_types import TORCH_DTYPES
-from navrl.io.rollouts.rollout_layout import array_names
+from navrl.io.rollouts.rollout_keys import array_names
 from navrl.io.rollouts.storage import RolloutStorage
 
 ENVS, STEPS = 24, 20

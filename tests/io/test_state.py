@@ -146,7 +146,7 @@ def test_a_refusal_is_a_checkpoint_error_and_a_type_error():
 def test_a_state_that_holds_itself_is_refused(tmp_path):
     state: dict = {}
     state["self"] = state
-    with pytest.raises(UnsupportedStateError, match="hold itself"):
+    with pytest.raises(UnsupportedStateError, match="contain itself"):
         save_checkpoint(state, tmp_path / "x.pt")
 
 

@@ -223,7 +223,7 @@ class CheckpointDirectory:
         """Remove the checkpoints that no rule, alias or kept difference needs; return them."""
         with self._alias_lock:
             entries = self.entries()
-            self._numbers.saw(_sequences(entries))
+            self._numbers.observe(_sequences(entries))
             pruned = prune_entries(
                 self.folder, self.retention, entries, with_rollouts=self.with_rollouts
             )

@@ -1,7 +1,6 @@
 """The file format: named arrays and a JSON document in one file, verified when it is read.
 
-Index, writer, reader, atomic files, codecs, state trees, thread pool: all that the other rooms
-share.
+Index, writer, reader, atomic files, codecs, state trees, thread pool: what the rest of io shares.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Files that appear under their name whole, or not at all, whatever kills the writer.
 
-A file is written under a temporary name beside its destination, flushed to the disk, renamed, and
-the folder flushed. The writer holds a lock on the temporary file: the kernel drops it when the
-process dies, however it dies, and so the next start can tell what a dead writer left behind from
-what a living one is still writing.
+ A file is written under a temporary name beside its destination, flushed to the disk, renamed, and
+the folder flushed. The writer holds a lock on the temporary file, which the kernel drops when the
+process dies: so the next start can tell files of dead writers from files that are being written.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from navrl.errors import CheckpointError
@@ -40,16 +38,14 @@ __all__ = [
 
 TEMPORARY_PATTERN = ".navrl-*.tmp"
 
-# The disk starts to work on each part of this size while the next is being made.
+# the disk starts writing each part of this size while the next is being encoded
 _START_EVERY = 8 << 20
-_BUFFERS_AT_ONCE = 512  # the system takes at most 1024 in one call
-_BYTES_AT_ONCE = 1 << 20  # by trial, on ext4: more at once took much longer every now and then
+_BUFFERS_AT_ONCE = 512  # writev accepts at most 1024
+_BYTES_AT_ONCE = 1 << 20  # larger writes stall now and then on ext4
 
 
 class AtomicFile:
-    """A file under construction: `write`, then `commit`; leaving the block without `commit` leaves
-    no trace.
-    """
+    """A file being written: `write`, then `commit`; without `commit` it leaves no trace."""
 
     def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o666) -> None:
         self.path = Path(path)
@@ -72,9 +68,7 @@ class AtomicFile:
             self._started = self.size
 
     def commit(self, check: Callable[[], None] = lambda: None) -> None:
-        """Make the file durable, and only then visible under its name; should `check` raise in
-        between, it never is.
-        """
+        """Make the file durable, call `check`, and only then rename the file to its path."""
         os.fsync(self._descriptor)
         check()
         with _outliving(self.path):
@@ -89,12 +83,7 @@ class AtomicFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._descriptor >= 0:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
@@ -102,7 +91,7 @@ class AtomicFile:
 
 
 class MemoryFile:
-    """The bytes of a file that is not on the disk, with the methods of `AtomicFile`."""
+    """A file in memory, with the methods of `AtomicFile`."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -118,7 +107,7 @@ class MemoryFile:
             self._data += memoryview(buffer).cast("B")
 
     def commit(self, check: Callable[[], None] = lambda: None) -> None:
-        """Call `check`, as it is called before a file on the disk gets its name."""
+        """Call `check`, as `AtomicFile.commit` does."""
         check()
 
     def getvalue(self) -> bytes:
@@ -128,17 +117,12 @@ class MemoryFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
 
 
 def descriptor_of(data: bytes) -> int:
-    """Return a descriptor of a file without a name that holds these bytes, to read from."""
+    """Return a descriptor of an unnamed file that holds these bytes, to read from."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("navrl", os.MFD_CLOEXEC)
     else:
@@ -155,9 +139,7 @@ def descriptor_of(data: bytes) -> int:
 
 
 def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
-    """Yield the bytes of the buffers in order, in as many lists as it takes to keep each to what is
-    written at once.
-    """
+    """Yield the bytes of the buffers in order, in lists that one `writev` takes."""
     portion: list[memoryview] = []
     room = _BYTES_AT_ONCE
     for buffer in buffers:
@@ -174,15 +156,14 @@ def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
 
 @contextlib.contextmanager
 def _outliving(path: Path) -> Iterator[None]:
-    """Keep what stands at `path` from being freed in the block, and free it later, in a thread of
-    its own.
+    """Keep the file at `path` open during the block, and close it later in a thread.
 
-    To free a large file takes the system longer than to make its successor durable, and nobody
-    needs to wait for it.
+     Freeing a large replaced file takes longer than making its successor durable, and nothing has
+    to wait for it.
     """
     try:
         held = os.open(path, _HOLD) if _HOLD else None
-    except OSError:  # most often: nothing stands there
+    except OSError:  # usually because there is no such file
         held = None
     try:
         yield
@@ -192,24 +173,24 @@ def _outliving(path: Path) -> Iterator[None]:
                 threading.Thread(
                     target=os.close, args=(held,), name="navrl-free", daemon=True
                 ).start()
-            except RuntimeError:  # the interpreter is leaving and starts no more threads
+            except RuntimeError:  # the interpreter exits and starts no more threads
                 os.close(held)
 
 
-# To refer to a file without opening it: no permission is needed, and no device or pipe takes
-# notice.
+# refers to a file without opening it: needs no permission, and has no effect on devices and pipes
 _HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else 0
 
 
 def _start_writing(descriptor: int, start: int, size: int) -> None:
-    """Ask the system to begin writing to the disk now. Only a hint: `fsync` waits for it all, and
-    tells of errors.
+    """Ask the kernel to start writing to the disk now.
+
+    Only a hint: `fsync` waits for all of it and reports errors.
     """
     if _sync_file_range is not None:
         _sync_file_range(descriptor, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
-# Linux has it, Python does not offer it
+# a Linux call that Python does not offer
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
@@ -217,16 +198,14 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 def _create_locked(folder: Path, mode: int) -> tuple[Path, int]:
-    """Create a temporary file that is locked by this process; between the two a cleaner may take
-    it: then try again.
-    """
+    """Create a temporary file that this process has locked."""
     while True:
         path = folder / f".navrl-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with contextlib.suppress(
-            OSError
-        ):  # a file system without locks: nobody will clean up there either
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a cleaner that was quicker
+        # without locks on this file system, nothing is cleaned up there either
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # a cleaner in another process may have locked and removed the file before us
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)
@@ -236,12 +215,12 @@ def remove_stale_files(folder: str | os.PathLike[str]) -> list[Path]:
     """Remove the temporary files whose writers are dead, and return their paths."""
     removed = []
     for path in sorted(Path(folder).glob(TEMPORARY_PATTERN)):
-        if path.is_symlink():  # an alias on the way: not lockable, made and renamed in one breath
+        if path.is_symlink():  # an alias between creation and rename, which cannot be locked
             with contextlib.suppress(OSError):
                 os.unlink(path)
                 removed.append(path)
             continue
-        if irregular_kind(path) is not None:  # not ours, and opening a named pipe would block
+        if irregular_kind(path) is not None:  # not ours; opening a named pipe would block
             continue
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -252,7 +231,7 @@ def remove_stale_files(folder: str | os.PathLike[str]) -> list[Path]:
             os.unlink(path)
             removed.append(path)
         except OSError:
-            continue  # its writer lives, or finished just now, or the folder is not ours to clean
+            continue  # its writer lives or has just finished, or we lack permission
         finally:
             os.close(descriptor)
     return removed
@@ -268,14 +247,15 @@ def point_alias(alias: str | os.PathLike[str], target: str) -> None:
     """
     alias = Path(alias)
     if alias.is_dir() and not alias.is_symlink():
-        raise CheckpointError(f"{alias}: found a directory, expected a link; move it away")
+        raise CheckpointError(
+            f"{alias}: found a directory, expected a link; move the directory away"
+        )
     moved = False
     while not moved:
         temporary = alias.parent / f".navrl-{secrets.token_hex(8)}.tmp"
         os.symlink(target, temporary)
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # somebody cleaned up between the two calls: again
+        # if a cleaner removes the link before it is renamed, try again
+        with contextlib.suppress(FileNotFoundError):
             try:
                 os.replace(temporary, alias)
                 moved = True
@@ -312,10 +292,10 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Create a folder and those above it, and make their names durable.
+    """Create a folder and its parents, and make their names durable.
 
-    After a power loss a file is lost with the name of its folder. Whoever created the folders above
-    may not have flushed them, so all are flushed here, as far as permissions allow.
+     After a power loss a file is lost with the name of its folder. The process that created the
+    parents may not have flushed them, so all are flushed here, as far as permissions allow.
 
     Raises:
         CheckpointError: the path is taken by something else.
@@ -350,8 +330,7 @@ def check_is_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def irregular_kind(path: str | os.PathLike[str]) -> str | None:
-    """Return what is at a path, such as `a directory`; None for a regular file or if nothing is
-    there.
+    """Return what a path is, such as `a directory`; None for a regular file or nothing.
 
     Nothing is opened: opening a named pipe blocks, and opening a device may have side effects.
     """

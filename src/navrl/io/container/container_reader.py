@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -21,8 +20,8 @@ from navrl.io.container.thread_pool import TaskThreads, usable_cores
 
 __all__ = ["Container"]
 
-_WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
-# small enough that what was read is still in the cache when its checksum is taken
+_WORTH_THREADS = 4 << 20  # below this, starting a thread takes longer than reading
+# small enough to be still in the cache when the checksum is computed
 _READ_BYTES = 1 << 19
 _SCRATCH_BYTES = (1 << 21) + 4096  # room for a chunk of any of our files
 
@@ -30,17 +29,17 @@ _SCRATCH_BYTES = (1 << 21) + 4096  # room for a chunk of any of our files
 class Container:
     """An open container: its index at once, its arrays when asked for.
 
-    It is closed when it is told to, or else when nobody has it any more.
+     Closed by `close`, or when it is garbage collected.
 
     Args:
         path: the file, or what errors call it.
-        descriptor: of the file, if it is open already; it is closed with this.
+        descriptor: of the file, if it is open already; closed with this object.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, descriptor: int | None = None) -> None:
         self._descriptor = open_to_read(path) if descriptor is None else descriptor
         self._close = weakref.finalize(self, os.close, self._descriptor)
-        self._close.atexit = False  # the end of the process closes it, after all who may still read
+        self._close.atexit = False  # other exit handlers may still read; the process closes it
         try:
             self._found = os.fstat(self._descriptor)
             self.index: Index = read_index_of(self._descriptor, Path(path))
@@ -49,8 +48,9 @@ class Container:
             raise
 
     def is_still(self, path: str | os.PathLike[str]) -> bool:
-        """Return whether a path leads to the file that is open here; while it is, no other can have
-        its number.
+        """Return whether a path still leads to the file that is open here.
+
+        While it is open, no other file can have its inode number.
         """
         try:
             now, then = os.stat(path), self._found
@@ -64,7 +64,7 @@ class Container:
     def read(
         self, entries: Sequence[ArrayEntry], outputs: Sequence[Bytes], *, workers: int | None = None
     ) -> Sequence[Bytes]:
-        """Fill each output with the bytes of its array, chunks side by side in `workers` threads.
+        """Fill each output with the bytes of its array; `workers` threads decode chunks.
 
         Raises:
             ContainerError: a chunk is damaged; the message names the file and the array.
@@ -85,10 +85,9 @@ class Container:
         *,
         workers: int | None = None,
     ) -> None:
-        """Fill the output with some rows of an array that is stored by rows, in the order given;
-        the rest is not decoded.
+        """Fill the output with some rows of an array stored by rows; no others are decoded.
 
-        Rows of one chunk that follow one another are best given as a range (of step 1).
+         Consecutive rows of one chunk are read fastest if they are asked for as a range of step 1.
 
         Raises:
             ContainerError: the array is not stored by rows, or a chunk that was needed is damaged.
@@ -126,8 +125,9 @@ class Container:
     def _decoded(
         self, entry: ArrayEntry, codec: RowCodec, rows: Rows, number: int, groups: Iterable[int]
     ) -> Bytes:
-        """Return a chunk in which these groups of rows are decoded; it is valid until this thread
-        decodes the next.
+        """Return a chunk in which these groups of rows are decoded.
+
+        It is valid until this thread decodes the next.
         """
         where = entry.chunk(number)
         chunk = _scratch(where.stop - where.start, "decoded")
@@ -159,9 +159,7 @@ class Container:
         chunks: Sequence[tuple[Any, ...]],
         workers: int | None,
     ) -> None:
-        """Call the function on every chunk, in this thread and `workers - 1` more; each takes the
-        next that is left.
-        """
+        """Call the function on every chunk, in this thread and `workers - 1` more."""
         count = workers or (usable_cores() if self.index.size >= _WORTH_THREADS else 1)
         if min(count, len(chunks)) <= 1:
             for chunk in chunks:
@@ -170,7 +168,7 @@ class Container:
         left = iter(chunks)
 
         def work() -> None:
-            for chunk in left:  # `next` of a list's iterator is safe to share
+            for chunk in left:  # threads may share a list's iterator
                 function(*chunk)
 
         with TaskThreads(min(count, len(chunks)) - 1, "navrl-read") as threads:
@@ -199,13 +197,11 @@ class Container:
             raise self._named(error, entry, number) from error
 
     def _named(self, error: ContainerError, entry: ArrayEntry, number: int) -> ContainerError:
-        """Return what a codec says about a chunk with the name of the chunk."""
+        """Return a codec's error with the name of the file, array and chunk."""
         return ContainerError(f"{self.index.path}: array {entry.name!r}, chunk {number}: {error}")
 
     def _load_chunk(self, entry: ArrayEntry, number: int, into: Bytes | None = None) -> Bytes:
-        """Return the stored bytes of a chunk, verified; they are valid until this thread loads the
-        next.
-        """
+        """Return the stored bytes of a chunk, verified; valid until this thread's next."""
         size = entry.stored[number]
         stored = _scratch(size) if into is None else into
         offset = entry.offsets[number]
@@ -227,8 +223,7 @@ class Container:
         if read < size or checksum.intdigest() != entry.checksums[number]:
             raise ContainerError(
                 f"{self.index.path}: array {entry.name!r} is damaged: the checksum of chunk "
-                f"{number} "
-                f"(byte {offset} of the file) does not match; use an older checkpoint"
+                f"{number} (byte {offset} of the file) does not match; use an older checkpoint"
             )
         return stored
 
@@ -240,20 +235,16 @@ class Container:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
 def _pieces(
     wanted: NDArray[np.int64], per_chunk: int, group: int
 ) -> Iterator[tuple[int, Any, Any, Iterable[int]]]:
-    """Yield, for each chunk that is needed: its number, where its rows go, which they are in it,
-    and their groups.
+    """Yield for each chunk that is needed: its number, where its rows go, places, and groups.
+
+    The places are those of the rows in the chunk.
     """
     chunk_of = wanted // per_chunk
     for number in np.unique(chunk_of).tolist():
@@ -266,13 +257,13 @@ def _chunks(entry: ArrayEntry) -> range:
     return range(len(entry.stored))
 
 
-_of_this_thread = threading.local()
+_thread_local = threading.local()
 
 
 def _scratch(size: int, purpose: str = "stored") -> Bytes:
-    """Return memory of this thread's own, valid until it asks for the same purpose again."""
-    buffer = getattr(_of_this_thread, purpose, None)
+    """Return memory of this thread, valid until it asks for the same purpose again."""
+    buffer = getattr(_thread_local, purpose, None)
     if buffer is None or buffer.size < size:
         buffer = np.empty(max(size, _SCRATCH_BYTES), np.uint8)
-        setattr(_of_this_thread, purpose, buffer)
+        setattr(_thread_local, purpose, buffer)
     return buffer[:size]

@@ -1,6 +1,4 @@
-"""Containers: named arrays and a JSON document in one file, written whole or not at all, read
-verified.
-"""
+"""Write a container: named arrays and a JSON document in one file, whole or not at all."""
 
 from __future__ import annotations
 
@@ -41,29 +39,24 @@ from navrl.io.container.thread_pool import TaskThreads, spare_cores
 
 __all__ = ["ArraySource", "Written", "write_container"]
 
-# by trial: with half of it files were later on the disk, and with twice of it raw ones
 CHUNK_BYTES = 1 << 21
-# Beside training, if there is no hurry: what is coded and what comes of it stay in a core's own
-# cache, and the memory is left to training. By trial; with half of it files are much later on the
-# disk.
+# While training runs and nobody waits for the file: input and output of a chunk stay in the core's
+# own cache, so that memory bandwidth is left to training.
 _CALM_CHUNK_BYTES = 1 << 19
-_SMALL = 1 << 12  # arrays below this are stored raw: their codes would hardly be smaller
-_WORTH_THREADS = 4 << 20  # reading less than this takes less than starting a thread
-# small enough that what was read is still in the cache when its checksum is taken
-_READ_BYTES = 1 << 19
+_SMALL = 1 << 12  # arrays below this are stored raw: compression would gain little
 
 
 @dataclass(frozen=True)
 class ArraySource:
-    """An array to be written: its name, what it is, and its bytes."""
+    """An array to be written: its name, type and shape, and its bytes."""
 
     name: str
     element: str
     shape: tuple[int, ...]
     data: Bytes
-    ready: Callable[[], None] = lambda: None  # returns when the data are there
-    codec: str | None = None  # of its own, whatever the file's is
-    # gives a part of the array's bytes, where the data lie otherwise
+    ready: Callable[[], None] = lambda: None  # blocks until the data are complete
+    codec: str | None = None  # overrides the codec of the file
+    # returns a part of the array's bytes, if the data are laid out differently
     cut: Callable[[slice], Bytes] | None = None
 
     def part(self, where: slice) -> Bytes:
@@ -91,21 +84,20 @@ def write_container(
     check: Callable[[], None] = lambda: None,
     into: AtomicFile | MemoryFile | None = None,
 ) -> Written:
-    """Write a container and return its sizes; when this returns the file is on the disk under its
-    name.
+    """Write a container and return its sizes; the file is then on the disk under its name.
 
     Args:
-        path: the destination; what stands there is replaced in one step, at the end.
+        path: the destination; an existing file is replaced atomically, at the end.
         arrays: named arrays; names must differ.
         document: JSON values that are stored in the index.
-        codec: one of `codecs.CODECS`; small arrays are stored raw. A codec of rows takes the first
-            two axes of an array for environments and steps; arrays without them get zstd.
-        level: how hard the codec tries; None is the codec's own choice.
-        threads: that encode, as this one does when it has nothing to write; None starts one for
-            each other core, or one.
-        check: called when the file is on the disk, before it gets its name; should it raise, the
-            file never appears.
-        into: a file in memory to write to instead; then `path` is only what errors name.
+        codec: one of `codecs.CODECS`; small arrays are stored raw. A row codec takes the first two
+            axes of an array for environments and steps; arrays without them get zstd.
+        level: the compression level; None is the codec's default.
+        threads: encode chunks, as the calling thread does when it has nothing to write; None starts
+            one for each other core, at least one.
+        check: called when the file is on the disk, before it is renamed; if it raises, the file
+            never appears under its name.
+        into: a file in memory to write to instead; `path` is then only used in errors.
 
     Raises:
         CheckpointError: the index would be larger than a reader accepts; the file never appears.
@@ -151,8 +143,7 @@ def write_container(
         if len(text) > MAX_INDEX_BYTES:
             raise CheckpointError(
                 f"{path}: an index of {len(text)} bytes, expected at most {MAX_INDEX_BYTES}; "
-                "nothing was stored. "
-                "Keep long lists of numbers in tensors, and metadata short"
+                "nothing was written. Keep long lists of numbers in tensors, and metadata short"
             )
         file.write([text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)])
         file.commit(check)
@@ -173,8 +164,9 @@ class _Plan:
         return fields if self.rows is None else fields | {"part_rows": self.rows.group}
 
     def run_bytes(self) -> int:
-        """Return the bytes of chunks that a thread takes at once: to hand over a small one takes
-        longer than to code it.
+        """Return how many bytes of chunks a thread encodes in one task.
+
+        Handing over a small chunk takes longer than encoding it.
         """
         return self.chunk_bytes * (max(1, CHUNK_BYTES // self.chunk_bytes) if self.rows else 1)
 
@@ -193,7 +185,7 @@ def _plan(array: ArraySource, codec: ChunkCodec, chunk_bytes: int) -> _Plan:
 
 @dataclass
 class _Run:
-    """Chunks of an array, coded: buffers to be written, and the size and checksum of each chunk."""
+    """Encoded chunks of an array: buffers to write, and size and checksum of each chunk."""
 
     buffers: list[Any]
     sizes: list[int]
@@ -203,10 +195,11 @@ class _Run:
 def _encode_all(
     arrays: Sequence[ArraySource], plans: Sequence[_Plan], level: int | None, threads: TaskThreads
 ) -> Iterator[tuple[int, _Run]]:
-    """Yield the number of an array and some of its chunks, all in order; the buffers are valid
-    until the next.
+    """Yield the number of an array and some of its encoded chunks, all in order.
+
+    The buffers are valid until the next.
     """
-    # runs that may wait for the disk; each has its scratch, used again and again
+    # runs that may wait for the disk; each has a scratch buffer, which is reused
     ahead = 2 * threads.count + 2
     scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
     pending: deque[tuple[int, Future[_Run] | _Run, Bytes | None]] = deque()
@@ -223,7 +216,7 @@ def _encode_all(
 
     for number, array in enumerate(arrays):
         array.ready()
-        if array.data.size < _SMALL:  # not worth a thread's while
+        if array.data.size < _SMALL:  # not worth a task
             if array.data.size:
                 pending.append(
                     (
@@ -238,7 +231,7 @@ def _encode_all(
         run_bytes = plans[number].run_bytes()
         for start in range(0, array.data.size, run_bytes):
             where = slice(start, min(start + run_bytes, array.data.size))
-            if plans[number].codec == RAW or threads.resting():  # what is raw needs but a checksum
+            if plans[number].codec == RAW or threads.resting():  # raw only needs a checksum
                 while pending:
                     yield from finish()
                 yield number, _encode_run(plans[number], level, array, where, scratches[-1])
@@ -255,7 +248,7 @@ def _encode_all(
 def _encode_run(
     plan: _Plan, level: int | None, array: ArraySource, where: slice, scratch: Bytes
 ) -> _Run:
-    """Return the chunks in a part of an array; the buffers are valid as long as the scratch."""
+    """Return the encoded chunks of a part of an array; valid as long as the scratch."""
     done = _Run([], [], [])
     whole = array.part(where)
     if whole.size != where.stop - where.start:
@@ -272,7 +265,7 @@ def _encode_run(
         done.buffers += buffers
         done.sizes.append(size)
         done.checksums.append(checksum.intdigest())
-        # row codecs put what they code at its beginning, others have a chunk a run
+        # row codecs write to its beginning; other codecs have one chunk a run
         scratch = scratch[size:]
     return done
 

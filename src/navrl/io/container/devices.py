@@ -1,4 +1,4 @@
-"""Devices by name, refused in one sentence where the machine has none."""
+"""Torch devices by name, refused with a clear message where the machine has none."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["usable_device"]
 
 
 def usable_device(device: Any, subject: str = "device") -> torch.device:
-    """Return a torch device that tensors can be put on here.
+    """Return a torch device that this machine has.
 
     Args:
         device: `cpu`, `cuda`, `cuda:1`, or a `torch.device`.
         subject: what the error message calls it, such as the name of a setting.
 
     Raises:
-        ConfigError: torch knows no such device, or this machine has none; the message says which
-            there are.
+        ConfigError: torch does not know the device, or this machine does not have it; the message
+            names those that there are.
     """
     try:
         found = torch.device(device)

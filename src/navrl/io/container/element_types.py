@@ -1,5 +1,6 @@
-"""The element types that a container can hold, by the names written in the file. Needs no torch;
-see `tensor_types`.
+"""The element types that a container can hold, by the names written in the file.
+
+Needs no torch; see `tensor_types`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ITEM_BYTES = {
     "complex128": 16,
 }
 
-# The unit that a codec looks at: a complex number is two floats.
+# What a codec works on: a complex number is two floats.
 SCALAR_OF = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 NUMPY_DTYPES = {

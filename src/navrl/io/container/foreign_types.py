@@ -1,8 +1,7 @@
 """Paths, sets, defaultdicts, TensorDicts and OmegaConf nodes in a state, as a tag and plain values.
 
-Each comes back as what it was. Where the library is not installed, a TensorDict or an OmegaConf
-node comes back as the plain dict or list inside it. Nothing here imports those libraries to save a
-state.
+ Each is restored as what it was. Where the library is not installed, a TensorDict or an OmegaConf
+node becomes the plain dict or list inside it. Saving a state imports none of these libraries.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Tagged:
 
 
 def as_tagged(value: Any) -> Tagged | None:
-    """Return a value of a foreign type as plain values, or None if its type is not one of them."""
+    """Return a value of a foreign type as plain values; None for any other type."""
     kind = type(value)
     if isinstance(value, PurePath):
         return Tagged("path", str(value))
@@ -137,7 +136,7 @@ FOREIGN_TAGS = frozenset(_RESTORERS)
 
 
 def restore(tag: str, content: Any, node: Mapping[str, Any]) -> Any:
-    """Return the value that `as_tagged` took apart; `node` holds what it put beside the tag.
+    """Return the value that `as_tagged` was called on; `node` holds what stands beside the tag.
 
     Raises:
         ValueError, TypeError, LookupError: the content is not what `as_tagged` makes.

@@ -1,8 +1,8 @@
-"""The index of a container: what the file holds, checked before anything is allocated or believed.
+"""The index of a container: what the file holds, validated before anything is allocated.
 
-docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to back,
-an index in JSON, a footer. No offsets are written down; they follow from the lengths, so there is
-nothing to point astray.
+ docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to
+back, an index in JSON, a footer. Offsets are not stored but follow from the lengths, so none can be
+wrong.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ArrayEntry:
     stored: tuple[int, ...]  # bytes of each chunk in the file
     checksums: tuple[int, ...]  # of the stored bytes of each chunk
     offsets: tuple[int, ...]  # of each chunk in the file
-    part_rows: int = 0  # rows that are coded together, where the codec stores rows
+    part_rows: int = 0  # rows that are coded together, if the codec stores rows
 
     @cached_property
     def size(self) -> int:
@@ -74,7 +74,7 @@ class ArrayEntry:
 
     @cached_property
     def rows(self) -> Rows | None:
-        """How the array falls into rows, if its codec stores them."""
+        """How the array divides into rows, if its codec stores rows."""
         if not self.part_rows:
             return None
         return Rows(
@@ -84,7 +84,7 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class Index:
-    """What a container holds: its arrays, and a document of JSON values beside them."""
+    """What a container holds: its arrays, and a document of JSON values."""
 
     path: Path
     arrays: tuple[ArrayEntry, ...]
@@ -116,9 +116,7 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
 @contextmanager
 def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what the system says while a file is read into an error that names the file; a missing
-    one stays as it is.
-    """
+    """Turn OS errors while a file is read into errors that name it, except a missing file."""
     try:
         yield
     except FileNotFoundError:
@@ -131,11 +129,11 @@ def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def open_to_read(path: str | os.PathLike[str]) -> int:
-    """Return a descriptor of a file to read from.
+    """Return a file descriptor to read from.
 
     Raises:
         FileNotFoundError: `path` does not exist.
-        ContainerError: it cannot be opened, or is no regular file; the message says what it is.
+        ContainerError: it cannot be opened, or is not a regular file; the message says what it is.
     """
     kind = irregular_kind(path)
     if kind is not None:
@@ -152,9 +150,7 @@ def read_index_of(descriptor: int, path: Path) -> Index:
 
 
 def _read_text(descriptor: int, path: Path) -> tuple[bytes, int, int]:
-    """Return the verified text of an index, the size of the file, and the checksum in its
-    footer.
-    """
+    """Return the verified text of an index, the size of the file, and the footer's checksum."""
     size = os.fstat(descriptor).st_size
     header = os.pread(descriptor, HEADER.size, 0)
     _check_header(path, header)
@@ -183,9 +179,7 @@ def _read_text(descriptor: int, path: Path) -> tuple[bytes, int, int]:
 
 
 def index_checksum(header: bytes, text: bytes) -> int:
-    """Return the checksum in the footer: it covers the header, the length of the index, and the
-    index.
-    """
+    """Return the checksum in the footer: of the header, the index's length, and the index."""
     return xxhash.xxh3_64_intdigest(header + struct.pack("<Q", len(text)) + text)
 
 
@@ -205,8 +199,9 @@ def _check_header(path: Path, header: bytes) -> None:
 
 
 def _parse(path: Path, text: bytes, file_size: int, checksum: int) -> Index:
-    """Check every claim of an index against the file. A matching checksum proves no good will, only
-    no accident.
+    """Check every claim of an index against the file.
+
+    A matching checksum rules out accidents, not malice.
     """
     try:
         whole = json.loads(text, parse_constant=_refuse_constant)
@@ -259,9 +254,7 @@ def _parse_array(fields: dict[str, Any], offset: int) -> ArrayEntry:
 
 
 def _part_rows(entry: ArrayEntry, value: Any, shown: str) -> int:
-    """Return how many rows are coded together; 0 for an array without elements, which has no
-    rows.
-    """
+    """Return how many rows are coded together; 0 for an array without elements."""
     (part_rows,) = _integers([value], f"{shown}: part_rows", least=1)
     if not entry.size:
         return 0

@@ -1,4 +1,4 @@
-"""Threads and processes that give way to training where both want the same core."""
+"""Lower the priority of threads and processes that share cores with training."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ __all__ = ["give_way", "lower_priority"]
 
 
 def lower_priority(niceness: int) -> None:
-    """Make the calling thread give way to others; on Linux this touches no other thread of the
-    process.
+    """Raise the niceness of the calling thread.
+
+    On Linux no other thread of the process is affected.
     """
     if niceness and hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
@@ -21,20 +22,19 @@ def lower_priority(niceness: int) -> None:
 
 
 def give_way(process: int, niceness: int) -> None:
-    """Let a process come after others; where the system does not let it, nothing happens. May take
-    a second.
+    """Raise the niceness of a process, and of its session; without permission nothing happens.
 
-    Niceness counts among the processes of one session; on Linux a session has a niceness of its
-    own, beside other sessions.
+     On Linux niceness counts only within a session, and each session has a niceness of its own. May
+    take a second.
     """
     with contextlib.suppress(OSError):
         _lower(process, niceness)
     for _ in range(10):
         try:
-            if os.getsid(process) == process:  # else the session is somebody else's too
+            if os.getsid(process) == process:  # otherwise other processes share the session
                 Path(f"/proc/{process}/autogroup").write_text(str(niceness))
             return
-        except BlockingIOError:  # Linux lets users do this ten times a second, all of them together
+        except BlockingIOError:  # Linux allows ten such writes a second, of all users together
             time.sleep(0.1)
         except OSError:
             return

@@ -1,7 +1,7 @@
-"""Sequence numbers: in which order the files of a folder were saved, whatever the clock said.
+"""Sequence numbers: the order in which the files of a folder were saved, whatever the clock said.
 
-A clock can be set back, or run a day fast for a while. So every file carries a number in its index
-that only grows, and files are ordered by it; the time of day beside it is for people.
+ A clock can be set back, or run a day fast for a while. So every file carries a number in its index
+that only grows, and files are ordered by it. The time of day beside it is for people.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from typing import Any
 
 __all__ = ["SequenceNumbers", "sequence_of"]
 
-# Numbers a new opener of a folder leaves out. A process that was killed may still have a file
-# written whose number nobody can see yet, and that file must stay older than what is saved from now
-# on.
+# A process that opens a folder starts at the next multiple of this. The last process may have been
+# killed while a file was on its way whose number is not visible yet; that file must count as older.
 _SESSION = 1 << 20
-# And if a file is there whose number cannot be read: it may be the newest, and readable again once
-# the disk is repaired.
+# Added if a file's number cannot be read: it may be the newest, and readable again after a repair.
 _UNREADABLE = 1 << 30
 _EXACT = 1 << 53  # other readers of JSON keep numbers in doubles
 
@@ -31,10 +29,10 @@ def sequence_of(document: Mapping[str, Any]) -> int | None:
 
 
 class SequenceNumbers:
-    """Gives every file of a folder a number that is larger than all before it.
+    """Gives every file of a folder a number larger than all before it.
 
     Args:
-        folder: all objects of a process for one folder give out different numbers.
+        folder: all objects of one process for the same folder give out different numbers.
         known: the numbers of the files in the folder.
         unreadable: whether the folder has a file whose number cannot be read.
     """
@@ -48,7 +46,7 @@ class SequenceNumbers:
         if unreadable:
             self._floor += _UNREADABLE
 
-    def saw(self, known: Iterable[int]) -> None:
+    def observe(self, known: Iterable[int]) -> None:
         """Stay above these numbers too, which another process may have given out."""
         self._floor = max(self._floor, *known, 0)
 

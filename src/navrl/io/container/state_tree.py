@@ -1,7 +1,6 @@
-"""Nested state (dicts, lists, tensors, numbers, strings) as a tree of JSON values plus a list of
-arrays, and back.
+"""Nested state (dicts, lists, tensors, numbers, strings) as a JSON tree plus a list of arrays.
 
-In the tree a JSON number, string, boolean, null or array stands for the Python value of the same
+ In the tree a JSON number, string, boolean, null or array stands for the Python value of the same
 kind. Everything else is an object with a tag, such as `{"tuple": [1, 2]}` or `{"tensor": 7}`, where
 7 counts the arrays. No pickle: reading a tree can build the types named here and nothing else.
 """
@@ -28,16 +27,14 @@ from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE
 __all__ = ["Packed", "pack_state", "unpack_state"]
 
 MAX_DEPTH = 100
-# larger whole numbers are written as text: other readers keep numbers in doubles
+# larger integers are written as text: many JSON readers keep numbers in doubles
 _JSON_EXACT = 1 << 53
 TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 
 @dataclass
 class Packed:
-    """A state taken apart: the tree holds copies of everything small, `values` the tensors, which
-    are still live.
-    """
+    """A packed state: the tree holds copies of everything small, `values` the live tensors."""
 
     tree: Any = None
     values: list[Any] = field(default_factory=list)
@@ -45,8 +42,9 @@ class Packed:
     tags: list[dict[str, Any]] = field(default_factory=list)
 
     def distinct(self) -> list[int]:
-        """Return the numbers of the values to store, each memory once, and count the arrays of the
-        tree by them.
+        """Return the numbers of the values to store, shared memory once.
+
+        The tree then refers to arrays by their place in that list.
         """
         first: dict[Any, int] = {}
         numbers: list[int] = []
@@ -58,9 +56,7 @@ class Packed:
         return numbers
 
     def names(self) -> list[str]:
-        """Return a name for each value, such as `optimizer/state/[0]/exp_avg`; no two are the
-        same.
-        """
+        """Return a unique name for each value, such as `optimizer/state/[0]/exp_avg`."""
         places = {id(node): place for node, place in _tagged(self.tree, "")}
         names: dict[str, None] = {}
         for tag in self.tags:
@@ -72,7 +68,7 @@ class Packed:
 
 
 def _identity(value: Any) -> Any:
-    """Return something that two tensors share when they are the same numbers in the same memory."""
+    """Return a key that two tensors share if they are the same numbers in the same memory."""
     if type(value) is not torch.Tensor or not value.nbytes:
         return id(value)
     return (
@@ -118,8 +114,8 @@ def pack_state(state: Any) -> Packed:
     """Return a state as a tree and its arrays.
 
     Raises:
-        UnsupportedStateError: the state holds an object that cannot be stored; the message names
-            its place.
+        UnsupportedStateError: an object in the state cannot be stored; the message says where it
+            is.
     """
     packed = Packed()
     try:
@@ -130,7 +126,7 @@ def pack_state(state: Any) -> Packed:
 
 
 class Refused(Exception):
-    """A value cannot be stored; where in the state it lies is not known here."""
+    """A value cannot be stored; where it is in the state is not known here."""
 
     def __init__(self, value: Any, reason: str) -> None:
         super().__init__(reason)
@@ -138,13 +134,13 @@ class Refused(Exception):
 
 
 def name_place(refused: Refused, state: Any) -> UnsupportedStateError:
-    """Return an error that says where in the state the refused value lies."""
+    """Return an error that says where in the state the refused value is."""
     place = _locate(state, refused.value, "", 0) or "state"
     return UnsupportedStateError(f"{place}: {refused}")
 
 
 def check_tensor(value: torch.Tensor) -> None:
-    """Raise `Refused` unless the tensor is one that a container can hold."""
+    """Raise `Refused` unless a container can hold the tensor."""
     if value.dtype not in NAME_OF_TORCH_DTYPE or value.layout is not torch.strided or value.is_meta:
         raise Refused(
             value,
@@ -154,7 +150,7 @@ def check_tensor(value: torch.Tensor) -> None:
 
 
 def check_array(value: Any) -> None:
-    """Raise `Refused` unless the NumPy array is one that a container can hold."""
+    """Raise `Refused` unless a container can hold the NumPy array."""
     if value.dtype not in NAME_OF_NUMPY_DTYPE:
         raise Refused(
             value,
@@ -169,8 +165,7 @@ def _pack(value: Any, packed: Packed, depth: int) -> Any:
     if kind is torch.Tensor or kind in TENSOR_TYPES:
         check_tensor(value)
         node = {"tensor": len(packed.values)}
-        # A parameter may be given other memory later (`p.data = ...`); its detached twin keeps what
-        # it has now.
+        # `p.data = ...` may give a parameter other memory later; its detached twin keeps this one
         packed.values.append(value if kind is torch.Tensor else value.detach())
         packed.tags.append(node)
         return node
@@ -182,7 +177,9 @@ def _pack(value: Any, packed: Packed, depth: int) -> Any:
         return value if math.isfinite(value) else {"float": repr(value)}
     packer = _PACKERS.get(kind) or _pack_foreign
     if depth > MAX_DEPTH:
-        raise Refused(value, f"nested deeper than {MAX_DEPTH} levels; does the state hold itself?")
+        raise Refused(
+            value, f"nested deeper than {MAX_DEPTH} levels; does the state contain itself?"
+        )
     return packer(value, packed, depth + 1)
 
 
@@ -194,7 +191,7 @@ def _pack_foreign(value: Any, packed: Packed, depth: int) -> Any:
 
 
 def _pack_array(value: Any, packed: Packed, tag: str) -> Any:
-    """Add a copy of a NumPy array: nothing guards it from being written to later."""
+    """Add a copy of a NumPy array: nothing prevents writes to it later."""
     check_array(value)
     node = {tag: len(packed.values)}
     packed.values.append(np.array(value, order="C", copy=True))
@@ -215,7 +212,7 @@ def _pack_pairs(values: Mapping[Any, Any], packed: Packed, depth: int) -> list[A
 
 def _pack_ordered(value: Any, packed: Packed, depth: int) -> Any:
     node = {"ordered": _pack_pairs(value, packed, depth)}
-    if vars(value):  # what a module's state_dict() says about versions
+    if vars(value):  # versions, in a module's state_dict()
         node["attributes"] = _pack_pairs(vars(value), packed, depth)
     return node
 
@@ -259,7 +256,7 @@ def refusal(value: Any) -> str:
 
 
 def _locate(state: Any, value: Any, place: str, depth: int) -> str | None:
-    """Return where in a state an object was found."""
+    """Return where in a state an object is."""
     if state is value:
         return place
     pairs: Iterable[tuple[Any, Any]] = ()
@@ -278,8 +275,7 @@ def _locate(state: Any, value: Any, place: str, depth: int) -> str | None:
 
 
 def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int], Any]) -> Any:
-    """Return the state of a tree; `tensors(i)` and `arrays(i)` give the i-th array as a tensor or
-    as a NumPy array.
+    """Return the state of a tree; `tensors(i)` and `arrays(i)` return the i-th array.
 
     Raises:
         ContainerError: the tree is not one that `pack_state` makes.
@@ -288,9 +284,8 @@ def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int
         "tensor": tensors,
         "ndarray": arrays,
         "scalar": lambda number: arrays(number)[()],
-        "bytes": cache(
-            lambda number: arrays(number).tobytes()
-        ),  # one copy, however often the tree names it
+        # one copy, however often the tree refers to it
+        "bytes": cache(lambda number: arrays(number).tobytes()),
     }
     with _reading_tree():
         return _unpack(tree, builders, 0)
@@ -334,13 +329,15 @@ def _unpack(tree: Any, arrays: Mapping[str, Callable[[int], Any]], depth: int) -
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ContainerError(f"invalid state tree: {value!r:.60} is no number of an array")
+        raise ContainerError(f"invalid state tree: {value!r:.60} is not the number of an array")
     return value
 
 
 def _attribute(name: Any) -> str:
-    """Let only data attributes through, such as torch's `_metadata`: nothing a file says may
-    replace a method.
+    """Return the name of a data attribute, such as torch's `_metadata`.
+
+    Raises:
+        ContainerError: a file must not replace a method.
     """
     if type(name) is not str or hasattr(OrderedDict, name) or not name.isidentifier():
         raise ContainerError(f"invalid state tree: attribute {name!r:.60}")
@@ -348,37 +345,35 @@ def _attribute(name: Any) -> str:
 
 
 def widened_arrays(tree: Any) -> dict[int, str]:
-    """Return the arrays that a tree says were rounded, and the element types to widen them to
-    again.
-    """
+    """Return the arrays that a tree marks as rounded, and the types to widen them to."""
     with _reading_tree():
         nodes = (node for node, _ in _tagged(tree, "") if "widen" in node and "tensor" in node)
         return {_whole(node["tensor"]): f"{node['widen']!s:.60}" for node in nodes}
 
 
 def array_numbers(tree: Any) -> set[int]:
-    """Return the numbers of the arrays that a tree names."""
+    """Return the numbers of the arrays that a tree refers to."""
     with _reading_tree():
         return {_whole(next(iter(node.values()))) for node, _ in _tagged(tree, "")}
 
 
 @contextmanager
 def _reading_tree() -> Iterator[None]:
-    """Turn what goes wrong with a tree that `pack_state` did not make into `ContainerError`."""
+    """Turn errors about a tree that `pack_state` did not make into `ContainerError`."""
     try:
         yield
     except ContainerError:
         raise
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-        told = f"{type(error).__name__}: {error!s:.200}"
-        raise ContainerError(f"invalid state tree: {told}") from error
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise ContainerError(f"invalid state tree: {reason}") from error
 
 
 def check_json(value: Any, what: str) -> Any:
     """Return a copy of a value made of JSON types only.
 
     Raises:
-        UnsupportedStateError: it holds something that JSON cannot say.
+        UnsupportedStateError: it holds something that JSON does not have.
     """
     try:
         return json.loads(json.dumps(value, allow_nan=False))

@@ -1,4 +1,4 @@
-"""A few threads that carry out tasks in the order given; the result of a task is a future."""
+"""A thread pool that still accepts tasks while the interpreter exits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self
 
 from navrl.io.container.priority import lower_priority
@@ -17,27 +16,27 @@ __all__ = ["TaskThreads", "spare_cores", "usable_cores"]
 
 
 def usable_cores() -> int:
-    """Return how many processors this process may use."""
+    """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spare_cores() -> int:
-    """Return how many cores are left to other threads than the calling one; at least 1."""
+    """Return how many cores are left besides the calling thread's; at least 1."""
     return max(1, usable_cores() - 1)
 
 
 class TaskThreads:
-    """Threads that carry out tasks, first come first served.
+    """Threads that run tasks first in, first out.
 
-    Unlike the executors of `concurrent.futures` they still take tasks while the interpreter is
-    leaving, when a saver that nobody closed writes what is pending.
+     Unlike the executors of `concurrent.futures` they accept tasks while the interpreter exits,
+    when a saver that was never closed writes what is pending.
 
     Args:
         count: how many threads.
-        name: of the threads, with a number behind it.
-        niceness: how far they give way to others.
-        resting: tells whether who has tasks had better carry them out itself for now; tasks that
-            are given are carried out.
+        name: of the threads, followed by a number.
+        niceness: added to the niceness of the threads.
+        resting: returns True while the submitter should run tasks inline; tasks that are submitted
+            anyway are run.
     """
 
     def __init__(
@@ -62,62 +61,56 @@ class TaskThreads:
             thread.start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a thread call the function; the future holds what it returns or raises."""
+        """Run the function in a thread; the future holds its result or exception."""
         future: Future[Any] = Future()
         self._tasks.put((future, function, arguments))
         return future
 
     def help(self) -> bool:
-        """Carry out one task that no thread has begun with, in the calling thread; return whether
-        there was one.
-        """
+        """Run one waiting task in the calling thread; return False if there is none."""
         try:
             task = self._tasks.get_nowait()
         except queue.Empty:
             return False
-        if task is None:  # the end, for one of the threads
+        if task is None:  # ends one of the threads
             self._tasks.put(None)
             return False
-        with contextlib.suppress(Exception):  # the future tells; Ctrl+C is for the caller
-            _carry_out(*task)
-        del task  # which the error of a failed one would hold
+        with contextlib.suppress(Exception):  # the future holds it; Ctrl+C is for the caller
+            _run_task(*task)
+        del task  # or the exception of a failed task would keep it alive
         return True
 
     def close(self) -> None:
-        """Let the threads end after the tasks that were given."""
+        """Let the threads end after the tasks that were submitted."""
         for _ in self._threads:
             self._tasks.put(None)
 
     def join(self) -> None:
-        """Return when the threads have ended, after `close`: the interpreter must not leave while
-        one is on its way out.
+        """Wait for the threads to end, after `close`.
+
+        The interpreter must not exit while one is still ending.
         """
         join_all(self._threads)
 
     def _work(self) -> None:
         lower_priority(self._niceness)
         while (task := self._tasks.get()) is not None:
-            with contextlib.suppress(BaseException):  # the future tells
-                _carry_out(*task)
-            del task  # or a whole state would live until the next task comes
+            with contextlib.suppress(BaseException):  # the future holds it
+                _run_task(*task)
+            del task  # or a whole state would stay alive until the next task comes
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
         self.join()
 
 
-def _carry_out(
+def _run_task(
     future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    """Do a task and have its future tell; what it raises is raised here too."""
+    """Run a task and set its future; what it raises is raised here too."""
     try:
         result = function(*arguments)
     except BaseException as error:
@@ -130,11 +123,11 @@ def _carry_out(
             future,
             function,
             arguments,
-        )  # else a failed task, its error and a whole state would hold each other
+        )  # breaks the cycle of a failed task, its exception and the state it refers to
 
 
 def join_all(threads: Iterable[threading.Thread]) -> None:
-    """Return when the threads have ended, but for the one that calls."""
+    """Wait for the threads to end, except for the calling one."""
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join()

@@ -1,4 +1,4 @@
-"""Batches of experience on disk or as bytes, of which any environment, key or window is read alone.
+"""Batches of experience on disk or as bytes; any environment, key or time window is read alone.
 
 Written in the background like checkpoints; exported to Minari and Parquet.
 """

@@ -1,9 +1,8 @@
-"""Rollouts as bytes, to be kept in memory or sent: the contents of a rollout file."""
+"""Rollouts as bytes, to keep in memory or to send: the contents of a rollout file."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +22,8 @@ from navrl.io.container.devices import usable_device
 from navrl.io.container.index import MAGIC
 from navrl.io.container.state_tree import pack_state
 from navrl.io.rollouts.reader import RolloutReader
-from navrl.io.rollouts.rollout_layout import Key, complete_document, plain_rollout, rollout_document
+from navrl.io.rollouts.rollout_document import complete_document, rollout_document
+from navrl.io.rollouts.rollout_keys import Key, is_tensordict, map_arrays, plain_rollout
 from navrl.io.rollouts.storage import zstd_level
 
 __all__ = [
@@ -38,7 +38,7 @@ _IN_MEMORY = Path("<compressed rollout>")  # what errors call it
 
 
 class CompressedRollout(bytes):
-    """The bytes of a rollout file, which remember what they hold once they were read.
+    """The bytes of a rollout file; after the first read they remember their index.
 
     They are bytes like any others: send them, write them to a file, hash them.
     """
@@ -62,19 +62,18 @@ def compress_rollout(
     error_bounds: Mapping[Key, float] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> CompressedRollout:
-    """Return a rollout as bytes: those of the file that `save_rollout_compressed` would write.
+    """Return a rollout as bytes: the contents of the file `save_rollout_compressed` would write.
 
     Args:
         data: a TensorDict or a nested dict of arrays (environments, steps, ...), on any device.
         compression_level: 0 to 16; see `RolloutStorage`.
         time_first: the arrays are (steps, environments, ...).
         error_bounds: keys of floats that may be rounded, and by how much; all others are lossless.
-        metadata: JSON values that are kept with it.
+        metadata: JSON values that are stored with it.
 
     Raises:
-        RolloutError: this is no rollout.
-        UnsupportedStateError: it holds an object that cannot be stored; the message names its
-            place.
+        RolloutError: `data` is not a rollout.
+        UnsupportedStateError: it holds an object that cannot be stored; the message says where.
     """
     level = zstd_level(compression_level)
     sources, document = _prepared(data, time_first, error_bounds, metadata)
@@ -92,11 +91,11 @@ def save_rollout_compressed(
     error_bounds: Mapping[Key, float] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a rollout to a file of its own, whole and on the disk, and return its path.
+    """Write a rollout to a file of its own, durably and whole, and return its path.
 
-    The arguments are those of `compress_rollout`. What that returned is verified and written as it
-    is, so that no other argument may be given with it. The file is like those of `RolloutStorage`,
-    whatever its suffix, and `decompress_rollout` reads it.
+     The arguments are those of `compress_rollout`. Bytes that `compress_rollout` returned are
+    verified and written as they are; other arguments are then refused. `decompress_rollout` reads
+    the file, whatever its suffix.
     """
     path = as_path("path", path)
     level = zstd_level(compression_level)
@@ -105,7 +104,7 @@ def save_rollout_compressed(
             raise ConfigError(
                 "compressed rollouts are written as they are; give options to compress_rollout"
             )
-        decompress_rollout(data)  # refuses what is damaged
+        decompress_rollout(data)  # raises if they are damaged
         path.parent.mkdir(parents=True, exist_ok=True)
         with AtomicFile(path) as file:
             file.write([data])
@@ -118,13 +117,13 @@ def save_rollout_compressed(
 
 
 def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
-    """Return a rollout from its bytes, every one verified, or from the path of its file.
+    """Return a rollout from its bytes or from the path of its file, every byte verified.
 
-    It is a TensorDict if one was compressed and tensordict is installed, else nested dicts. What is
-    a rollout already, compressed by a `CompressedDataCollector` or not at all, is given back whole.
+     It is a TensorDict if one was compressed and tensordict is installed, else nested dicts. A
+    TensorDict, or what a `CompressedDataCollector` returned, is returned as a whole TensorDict.
 
     Raises:
-        ContainerError: the bytes are damaged, cut short, or those of something else.
+        ContainerError: the bytes are damaged, cut short, or not those of a rollout.
     """
     if _is_rollout(data):
         return _whole(data).to(usable_device(device))
@@ -132,9 +131,9 @@ def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
 
 
 def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "cpu") -> Any:
-    """Return some frames of a rollout: what `decompress_rollout(data).reshape(-1)[indices]` is.
+    """Return frames of a rollout: `decompress_rollout(data).reshape(-1)[indices]`.
 
-    Only what these frames lie in is decompressed. Of bytes that are read often, pass what
+     Only the chunks with these frames are decompressed. For repeated reads pass what
     `compress_rollout` returned, which remembers its index. Arrays without environments and steps,
     which rollouts of dicts may have, are left out.
 
@@ -146,7 +145,7 @@ def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "
 
     Raises:
         RolloutError: there is no such frame.
-        ContainerError: what was needed of the bytes is damaged.
+        ContainerError: the bytes that were needed are damaged.
     """
     if _is_rollout(data):
         return _frames_of(data, indices).to(usable_device(device))
@@ -159,17 +158,9 @@ def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "
 def _at_frames(reader: RolloutReader, indices: Any, device: str | torch.device) -> Any:
     chosen = _frame_numbers(reader.frames, indices)
     flat = reader.read_frames(chosen.reshape(-1), device)
-    return (
-        flat
-        if chosen.ndim == 1
-        else _map(flat, lambda part: part.reshape(*chosen.shape, *part.shape[1:]))
-    )
-
-
-def _map(state: Any, function: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _map(part, function) for key, part in state.items()}
-    return function(state)
+    if chosen.ndim == 1:
+        return flat
+    return map_arrays(lambda part: part.reshape(*chosen.shape, *part.shape[1:]), flat)
 
 
 def _frame_numbers(count: int, indices: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -207,11 +198,8 @@ def _prepared(
 
 
 def _is_rollout(data: Any) -> bool:
-    """Return whether this is a TensorDict, or a CompressedTensorDict, which can become one."""
-    tensordict = sys.modules.get("tensordict")  # nobody has a TensorDict without having loaded it
-    return hasattr(data, "minibatches") or (
-        tensordict is not None and tensordict.is_tensor_collection(data)
-    )
+    """Return whether this is a TensorDict, or a CompressedTensorDict."""
+    return hasattr(data, "minibatches") or is_tensordict(data)
 
 
 def _whole(data: Any) -> Any:
@@ -233,16 +221,14 @@ def _reader(data: Any) -> RolloutReader:
         return _reader_of(bytes(data))
     raise RolloutError(
         f"a compressed rollout is a {type(data).__name__}; expected what compress_rollout "
-        "returned, its bytes, "
-        "or the path of a file"
+        "returned, its bytes, or the path of a file"
     )
 
 
 def _reader_of(data: bytes) -> RolloutReader:
     if not data.startswith(MAGIC):
         raise RolloutError(
-            f"{len(data)} bytes that begin with {data[:8]!r} are no compressed rollout; "
-            "expected what compress_rollout "
-            "returned, or the contents of a rollout file"
+            f"{len(data)} bytes that begin with {data[:8]!r} are not a compressed rollout; "
+            "expected what compress_rollout returned, or the contents of a rollout file"
         )
     return RolloutReader(_IN_MEMORY, Container(_IN_MEMORY, descriptor=descriptor_of(data)))

@@ -1,6 +1,4 @@
-"""Reads a stored rollout, or some keys, environments and steps of it; what is not asked for is not
-decoded.
-"""
+"""Read a stored rollout, or some keys, environments and steps of it; nothing else is decoded."""
 
 from __future__ import annotations
 
@@ -23,17 +21,16 @@ from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import ArrayEntry
 from navrl.io.container.state_tree import array_numbers, unpack_state
 from navrl.io.container.tensor_types import TORCH_DTYPES
-from navrl.io.rollouts.rollout_layout import Axes, Key, resolve_key, stored_layout
+from navrl.io.rollouts.rollout_keys import Key, resolve_key
+from navrl.io.rollouts.rollout_layout import Axes, stored_layout
 
 __all__ = ["RolloutReader"]
 
-_WORTH_THREADS = 1 << 21  # bytes to be decoded
+_WORTH_THREADS = 1 << 21  # below this many bytes, starting a thread takes longer than decoding
 
 
 class RolloutReader:
-    """The file of a rollout, kept open: who reads part after part need not read its index each
-    time.
-    """
+    """An open rollout file: its index is read once for many reads."""
 
     def __init__(self, path: Path, container: Container | None = None) -> None:
         self.path = path
@@ -51,7 +48,7 @@ class RolloutReader:
 
     @property
     def dimensions(self) -> int:
-        """How many axes the batch has: 2, unless a TensorDict says otherwise."""
+        """How many batch dimensions there are: 2, unless a TensorDict has others."""
         batches = self._layout.batch_dimensions
         return 2 if batches is None else batches.get((), 2)
 
@@ -61,7 +58,7 @@ class RolloutReader:
         return self._layout.axes.envs * self._layout.axes.steps
 
     def read_frames(self, frames: NDArray[np.int64], device: str | torch.device) -> Any:
-        """Return frames of the flattened rollout; arrays that have no frames are left out."""
+        """Return frames of the flattened rollout; arrays without frames are left out."""
         axes, arrays = self._layout.axes, self._container.index.arrays
         if axes.time_first:
             frames = frames % axes.envs * axes.steps + frames // axes.envs
@@ -94,7 +91,7 @@ class RolloutReader:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of what knows no files."""
+    """Add the name of the file to errors."""
     try:
         yield
     except (ContainerError, RolloutError) as error:
@@ -109,7 +106,7 @@ class Selection:
 
     envs: NDArray[np.int64]
     steps: NDArray[np.int64]
-    dropped: tuple[int, ...]  # axes that a single number was given for: environments 0, steps 1
+    dropped: tuple[int, ...]  # axes selected by a single number: environments 0, steps 1
     everything: bool
     every_step: bool  # in order
     frames: NDArray[np.int64] | None = None  # rows in any order, instead of environments and steps
@@ -134,7 +131,7 @@ class Selection:
 
 
 def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool]:
-    """Return which of `count` are meant, and whether it was a single one, by its number."""
+    """Return which of `count` are meant, and whether a single number was asked for."""
     if which is None or isinstance(which, slice):
         return np.arange(count)[which or slice(None)], False
     try:
@@ -157,7 +154,7 @@ def _numbers(which: Any, count: int, what: str) -> tuple[NDArray[np.int64], bool
 
 
 class _Reading:
-    """One load: the arrays that were read, by their numbers."""
+    """One read: the arrays that were read, by their numbers."""
 
     def __init__(
         self,
@@ -173,7 +170,7 @@ class _Reading:
         self._outputs: dict[int, Bytes] = {}
 
     def read(self, numbers: Sequence[int]) -> None:
-        """Read these arrays, as far as they were asked for."""
+        """Read these arrays, or the selected rows of them."""
         arrays = self._container.index.arrays
         if any(number >= len(arrays) for number in numbers):
             raise ContainerError(
@@ -217,7 +214,7 @@ class _Reading:
         return self._shaped(entry, flat, torch.Tensor.contiguous).to(self._device)
 
     def array(self, number: int) -> Any:
-        """Return an array as one of NumPy."""
+        """Return an array as a NumPy array."""
         entry = self._container.index.arrays[number]
         if entry.element not in NUMPY_DTYPES:
             raise ContainerError(f"{entry.name}: NumPy has no {entry.element}")
@@ -226,11 +223,11 @@ class _Reading:
         )
 
     def _shaped(self, entry: ArrayEntry, flat: Any, contiguous: Any) -> Any:
-        """Give flat numbers the shape that was asked for."""
+        """Return flat numbers in the shape that was asked for."""
         chosen, inner = self.selection, entry.shape[2:]
         if entry.name not in self._by_rows:
             return flat.reshape(entry.shape)
-        if entry.rows is None and self._is_cut(entry):  # too small to have been stored by rows
+        if entry.rows is None and self._is_cut(entry):  # too small to be stored by rows
             flat = flat.reshape(self._axes.envs * self._axes.steps, *inner)[
                 np.asarray(chosen.rows(self._axes))
             ]
@@ -247,11 +244,10 @@ class _Reading:
 
 
 def _chosen(tree: Any, keys: Sequence[Key] | Key) -> Any:
-    """Return the part of a tree that holds these keys; a tuple is a path, and so is a string with
-    `/` in it.
+    """Return the part of a tree that holds these keys.
 
     Raises:
-        RolloutError: there is no such key; the nearest is named.
+        RolloutError: there is no such key; the message names the nearest.
     """
     known = list(_paths(tree, ()))
     paths = [resolve_key(key, known) for key in ([keys] if isinstance(keys, str | tuple) else keys)]
@@ -293,17 +289,17 @@ def _paths(tree: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _pairs(tree: Any) -> list[tuple[str, Any]]:
-    """Return the keys and values of a node of a tree, if it is one of a dict."""
+    """Return the keys and values of a dict's node in a tree; none for other nodes."""
     pairs = tree.get("dict", []) if type(tree) is dict else []
     if type(pairs) is not list or any(type(pair) is not list or len(pair) != 2 for pair in pairs):
-        raise ContainerError("invalid state tree: a dict that is no list of pairs")
+        raise ContainerError("invalid state tree: a dict that is not a list of pairs")
     return [(name, node) for name, node in pairs if type(name) is str]
 
 
 def _tensordict(
     state: Any, path: tuple[str, ...], batches: Mapping[tuple[str, ...], int], dropped: int
 ) -> Any:
-    """Return nested dicts as the TensorDicts that they were, if the package is there."""
+    """Return nested dicts as the TensorDicts they were, if tensordict is installed."""
     try:
         from tensordict import TensorDict
     except ImportError:

@@ -1,6 +1,4 @@
-"""RolloutStorage: batches of experience on disk, written in the background, of which any part can
-be read alone.
-"""
+"""RolloutStorage: batches of experience on disk, written in the background, read in part."""
 
 from __future__ import annotations
 
@@ -28,40 +26,33 @@ from navrl.io.container.index import read_index
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
 from navrl.io.retention import Item, Retention
 from navrl.io.rollouts.reader import RolloutReader
-from navrl.io.rollouts.rollout_layout import (
-    Key,
-    RolloutInfo,
-    complete_document,
-    plain_rollout,
-    rollout_document,
-    rollout_info,
-)
+from navrl.io.rollouts.rollout_document import complete_document, rollout_document
+from navrl.io.rollouts.rollout_keys import Key, plain_rollout
+from navrl.io.rollouts.rollout_layout import RolloutInfo, rollout_info
 
 __all__ = ["RolloutStorage"]
 
 
 class RolloutStorage:
-    """A folder of rollouts, one file for each iteration; every file equals the data at the moment
-    of the call.
+    """A folder of rollouts, one file an iteration; a file equals the data when `save` was called.
 
-    A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element
-    types. The first two lengths that most of the arrays have are taken for environments and steps;
-    arrays that begin otherwise are kept too, but only ever read whole.
+     A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element
+    types. The first two lengths that most of the arrays share are taken for environments and steps;
+    other arrays are stored too, but are always read whole.
 
     Args:
-        save_dir: the folder; it is made with the first rollout.
-        compression_level: how hard to try, 0 to 16. Up to 9 all are the same, zstd's level 1;
-            beyond, zstd's own level: slower, for a few percent. Reading takes the same time
-            whatever the level.
+        save_dir: the folder; created with the first rollout.
+        compression_level: 0 to 16. Levels up to 9 are zstd's level 1; higher ones are zstd's own:
+            slower, for a few percent. Reading takes the same time whatever the level.
         error_bounds: keys of floats that may be rounded, and by how much at most; all others are
             lossless. A nested key is a tuple, or its parts joined by `/`. The file says what was
             rounded; NaN and infinity stay.
         time_first: the arrays are (steps, environments, ...), and are loaded as such.
-        keep_last_n: whenever a rollout was written, remove all but the last so many saved; None
-            keeps all. A file whose index cannot be read is never removed.
-        max_queue_size: rollouts that may be on their way at once; each holds one copy of the data
-            in memory.
-        on_error: `raise` a failed save at the next call and at the end, or `warn` and go on.
+        keep_last_n: after each save, remove all but the last n saved; None keeps all. A file whose
+            index cannot be read is never removed.
+        max_queue_size: rollouts that may be pending at once; each holds one copy of the data in
+            memory.
+        on_error: `raise` a failed save at the next call and at the end, or `warn` and continue.
         workers: threads that compress; None is one for each core.
     """
 
@@ -89,8 +80,8 @@ class RolloutStorage:
             "workers": workers,
         }
         self._writer: _RolloutWriter | None = None
-        self._numbers: SequenceNumbers | None = None  # of the files; made with the first
-        self._reader: RolloutReader | None = None  # of the rollout that was read last
+        self._numbers: SequenceNumbers | None = None  # of the files; made with the first rollout
+        self._reader: RolloutReader | None = None  # of the last rollout that was read
         self._closed = False
 
     def save(
@@ -101,20 +92,20 @@ class RolloutStorage:
         metadata: Mapping[str, Any] | None = None,
         wait: bool = False,
     ) -> Path:
-        """Copy a rollout and return the path that it will have; a background thread writes it.
+        """Copy a rollout and return the path it will have; a background thread writes it.
 
         Args:
             data: a TensorDict or a nested dict; numbers and strings may stand beside the arrays.
             iteration: its number; an earlier rollout of that number is replaced when the new one is
-                whole.
+                complete.
             metadata: JSON values that can be read without reading the rollout.
             wait: return when the file is on the disk.
 
         Raises:
-            RolloutError: an earlier save failed (this one was not started; call again), or this is
-                no rollout.
-            UnsupportedStateError: the data hold an object that cannot be stored; the message names
-                its place.
+            RolloutError: an earlier save failed (this one was not started; call again), or `data`
+                is not a rollout.
+            UnsupportedStateError: the data hold an object that cannot be stored; the message says
+                where.
         """
         path = self.path(iteration)
         if self._closed:
@@ -147,19 +138,17 @@ class RolloutStorage:
         keys: Sequence[Key] | Key | None = None,
         steps: int | slice | Sequence[int] | None = None,
     ) -> Any:
-        """Return a rollout, or a part of it; every byte that is read is verified, and only the
-        needed ones are read.
+        """Return a rollout, or a part of it; only the bytes needed are read, and all verified.
 
-        It is a TensorDict if one was saved and tensordict is installed, else nested dicts; keys,
-        shapes and element types are those that were saved, but for the part that was not asked for.
+         It is a TensorDict if one was saved and tensordict is installed, else nested dicts. Keys,
+        shapes and element types are those that were saved, as far as they were asked for.
 
         Args:
             iteration: its number.
             device: where tensors go.
-            envs: environments: a number (the axis is dropped then), a slice, or numbers in any
-                order.
-            keys: names of keys, tuples for nested ones (or joined by `/`); one with others below it
-                means all of those.
+            envs: environments: a number (the axis is dropped), a slice, or numbers in any order.
+            keys: names of keys, tuples for nested ones (or joined by `/`); a key with others below
+                it means all of those.
             steps: steps, as `envs`.
 
         Raises:
@@ -171,9 +160,8 @@ class RolloutStorage:
         if reader is None or not reader.is_still(self.path(iteration)):
             reader = RolloutReader(self._existing(iteration))
         self._reader = reader
-        if self._closed or not reader.is_still(
-            reader.path
-        ):  # removed meanwhile: an open file would keep its place on the disk
+        # a file that was removed meanwhile would keep its space on the disk while it is open
+        if self._closed or not reader.is_still(reader.path):
             self._reader = None
         return reader.read(device, envs, keys, steps)
 
@@ -182,7 +170,7 @@ class RolloutStorage:
 
         Raises:
             RolloutError: there is no such rollout.
-            ContainerError: the index is damaged, or none of a rollout.
+            ContainerError: the index is damaged, or not that of a rollout.
         """
         return rollout_info(read_index(self._existing(iteration)))
 
@@ -194,7 +182,7 @@ class RolloutStorage:
     def latest(self) -> int | None:
         """Return the iteration of the rollout that was saved last, or None.
 
-        Its sequence number counts, not the iteration or the clock. Damaged files are passed over.
+        The sequence number decides, not the iteration or the clock. Damaged files are skipped.
         """
         self.flush()
         ordered = _oldest_first(_stored(self.folder))
@@ -233,9 +221,7 @@ class RolloutStorage:
                 self._writer.flush()
 
     def close(self) -> None:
-        """Write everything that is pending, stop the threads, and raise what failed; what is stored
-        can still be read.
-        """
+        """Write what is pending, stop the threads, raise what failed; reading still works."""
         self._closed, self._reader = True, None
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -243,13 +229,14 @@ class RolloutStorage:
                 writer.shutdown()
 
     def get_stats(self) -> dict[str, float]:
-        """Return counts, bytes, and how long the calls took, as `AsyncCheckpointSaver.get_stats`;
-        empty before a save.
+        """Return counts, bytes and the time of the calls, as `AsyncCheckpointSaver.get_stats`.
+
+        Empty before the first save.
         """
         return {} if self._writer is None else self._writer.get_stats()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reader": None}  # a file is open in one process only
+        return self.__dict__ | {"_reader": None}  # an open file stays in its process
 
     def __enter__(self) -> Self:
         return self
@@ -265,10 +252,10 @@ class RolloutStorage:
         except RolloutError as failed:
             if error is None:
                 raise
-            error.add_note(f"and a rollout was not saved: {failed}")
+            error.add_note(f"a rollout was not saved either: {failed}")
 
     def _existing(self, iteration: int) -> Path:
-        """Return the file of a rollout, once what was saved is there."""
+        """Return the file of a rollout, after pending saves."""
         path = self.path(iteration)
         self.flush()
         if not os.path.isfile(path):
@@ -284,9 +271,7 @@ class RolloutStorage:
         return path
 
     def _next_number(self) -> int:
-        """Return the sequence number of the next file; the first call reads the folder's
-        indexes.
-        """
+        """Return the sequence number of the next file; the first call reads all indexes."""
         if self._numbers is None:
             stored = _stored(self.folder)
             ages = _ages(stored)
@@ -296,8 +281,8 @@ class RolloutStorage:
         return self._numbers.take()
 
     def _prune(self, written: Written) -> None:
-        """Remove the oldest files; in the background thread."""
-        self._reader = None  # its file may have been replaced, or is removed now
+        """Remove what `keep_last_n` does not keep; called in the background thread."""
+        self._reader = None  # its file may be replaced or removed
         if self.keep_last_n is None:
             return
         stored = _stored(self.folder)
@@ -314,7 +299,7 @@ class RolloutStorage:
 
 
 class _RolloutFiles(FileWriter):
-    """Files whose arrays are stored by rows, which are cut from the copy as they are written."""
+    """Writes files whose arrays are stored by rows, cut from the copy as they are written."""
 
     def sources(self, job: Job) -> Sequence[ArraySource]:
         """Return the arrays as rows, and complete the document."""
@@ -324,19 +309,19 @@ class _RolloutFiles(FileWriter):
 
 
 class _RolloutWriter(AsyncCheckpointSaver):
-    """Keeps the saver's promises for rollouts: only what is written to the file differs."""
+    """The saver, with another content of the files."""
 
     _file_writer = _RolloutFiles
 
     def save(
         self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]
     ) -> None:
-        """Take a copy and return."""
+        """Copy the data and return."""
         self._take(data, path, lambda: document, self.codec, after)
 
 
 def _checked_iteration(iteration: Any) -> int:
-    """Return the number of an iteration as Python's own, whatever kind of integer it is."""
+    """Return the number of an iteration as an int, whatever kind of integer it is."""
     try:
         number = -1 if isinstance(iteration, bool) else operator.index(iteration)
     except TypeError:
@@ -347,7 +332,7 @@ def _checked_iteration(iteration: Any) -> int:
 
 
 def _stored(folder: Path) -> dict[int, Path]:
-    """Return what is named like a rollout in a folder, by iteration."""
+    """Return the files of a folder that are named like a rollout, by iteration."""
     if not os.path.isdir(folder):
         return {}
     found = ((ROLLOUT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
@@ -355,17 +340,17 @@ def _stored(folder: Path) -> dict[int, Path]:
 
 
 def _ages(stored: Mapping[int, Path]) -> builtins.list[tuple[int, float, int]]:
-    """Return what orders the rollouts with a readable index: sequence number, time, iteration.
+    """Return (sequence number, time, iteration) of the rollouts with a readable index.
 
-    Those of an older navrl have no number, and count as 0.
+    Files of an older navrl have no number, and count as 0.
     """
     ages = []
     for iteration, path in stored.items():
         with suppress(ContainerError, FileNotFoundError):
             document = read_index(path).document
             created = document.get("created")
-            told = created if isinstance(created, float) else 0.0
-            ages.append((sequence_of(document) or 0, told, iteration))
+            time = created if isinstance(created, float) else 0.0
+            ages.append((sequence_of(document) or 0, time, iteration))
     return ages
 
 
@@ -376,7 +361,7 @@ def _oldest_first(stored: Mapping[int, Path]) -> builtins.list[tuple[int, Path]]
 
 @contextmanager
 def _as_rollout_errors() -> Iterator[None]:
-    """Turn what the saver says into errors of this module."""
+    """Turn the saver's errors into `RolloutError`."""
     try:
         yield
     except UnsupportedStateError:
@@ -389,8 +374,7 @@ def _as_rollout_errors() -> Iterator[None]:
 
 
 def zstd_level(compression_level: int) -> int:
-    """Return zstd's level: the entropy coder finds nearly all there is to find, so that little is
-    gained by patience.
+    """Return zstd's level for a compression level; the row codecs leave little to search for.
 
     Raises:
         ConfigError: there is no such level.

@@ -1,9 +1,8 @@
-"""libzstd's own functions, where the wheel of zstandard exports them: what its Python interface has
-no words for.
+"""ctypes bindings to libzstd inside the zstandard wheel, for what the package does not expose.
 
-`entropy_code` is Zstandard without its search for repetitions, of which planes of trained weights
-have none: it only codes the bytes, frequent ones in fewer bits. Beside the smallest search that is
-twice as fast, and 1.5 times as fast to decode.
+ `entropy_code` is Zstandard without its search for matches, of which byte planes of trained weights
+have none: it only gives frequent bytes shorter codes. It takes half the time of the smallest
+search, and its frames decode 1.5 times as fast.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ _NAMES = {
     "ZSTD_getFrameContentSize": (ctypes.c_size_t, None),
 }
 
-# By the numbers of ZSTD_cParameter: a small window and tables, and the fastest search (107), which
-# skips this many bytes (106) after each that it looks at. It would then leave bytes uncoded too,
-# unless it is told to code them (1002).
+# ZSTD_cParameter numbers: a small window and tables, and the fastest strategy (107), which skips
+# this many bytes (106) after each that it tries. It would then store literals uncompressed, unless
+# literal compression is forced (1002).
 _ENTROPY_ONLY = {101: 18, 102: 6, 103: 6, 105: 7, 107: 1, 106: 1 << 17, 1002: 1}
 
 
 @cache
 def functions() -> ctypes.CDLL | None:
-    """Return the library, with the functions that are needed; None where the wheel hides them."""
+    """Return the library with the functions declared; None where the wheel hides them."""
     found = importlib.util.find_spec("zstandard._cffi")
     if found is None or found.origin is None:
         return None
     try:
-        library = ctypes.CDLL(found.origin)  # whose calls let other threads run
+        library = ctypes.CDLL(found.origin)  # calls through CDLL release the GIL
         for name, (result, arguments) in _NAMES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
@@ -59,8 +58,9 @@ def functions() -> ctypes.CDLL | None:
 
 
 class Context:
-    """Tables of zstd, to compress or to decompress, which live as long as this object. Not for two
-    threads at once.
+    """A zstd context, to compress or to decompress; freed with this object.
+
+    Two threads must not use one at the same time.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Context:
         self.address = getattr(library, f"ZSTD_create{kind}")()
         self._free = getattr(library, f"ZSTD_free{kind}")
         if not self.address:
-            raise MemoryError("zstd has no memory for its tables")
+            raise MemoryError("zstd cannot allocate its tables")
         taken = [
             library.ZSTD_CCtx_setParameter(self.address, *parameter)
             for parameter in parameters.items()
@@ -85,26 +85,27 @@ class Context:
 
 @cache
 def codes_entropy() -> bool:
-    """Tell whether libzstd is in reach, and takes the parameters."""
+    """Return whether libzstd can be reached and accepts the parameters."""
     return functions() is not None and Context("CCtx", _ENTROPY_ONLY).takes_all
 
 
-_of_this_thread = threading.local()
+_thread_local = threading.local()
 
 
 def entropy_code(part: Bytes) -> Bytes | None:
-    """Return a Zstandard frame that holds the bytes, or nothing if it would be longer; None where
-    libzstd is out of reach.
+    """Return a Zstandard frame of the bytes; empty if it would be longer than they are.
+
+    None where libzstd cannot be reached.
     """
     if not codes_entropy():
         return None
-    if not hasattr(_of_this_thread, "context"):
-        _of_this_thread.context = Context("CCtx", _ENTROPY_ONLY)
+    if not hasattr(_thread_local, "context"):
+        _thread_local.context = Context("CCtx", _ENTROPY_ONLY)
     library: Any = functions()
-    # held here: when the interpreter leaves, it forgets what other threads have of their own
-    context = _of_this_thread.context
+    # a reference of our own: at exit, the interpreter drops the thread-locals of other threads
+    context = _thread_local.context
     part, frame = np.ascontiguousarray(part), np.empty(part.size, np.uint8)
     size = library.ZSTD_compress2(
         context.address, frame.ctypes.data, frame.size, part.ctypes.data, part.size
     )
-    return frame[: size if size <= frame.size else 0]  # what is an error is larger than any size
+    return frame[: size if size <= frame.size else 0]  # error codes are larger than any size

@@ -1,8 +1,7 @@
-"""Compiled form of the row codecs: a whole chunk is encoded or decoded in one call without the GIL,
-frames included.
+"""Compiled kernels of the row codecs: a chunk is encoded or decoded in one call without the GIL.
 
-`navrl.io.container.row_codec` says the same in NumPy, byte for byte. The wheel of zstandard carries
-libzstd within it, whose functions are called by their addresses.
+ `navrl.io.container.codecs.rows` has the same in NumPy, byte for byte. zstd is called through the
+addresses of its functions inside the zstandard wheel.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ _NAMES = (
 )
 _COMPRESS, _BOUND, _DECOMPRESS, _CONTENT_SIZE = range(4)
 _FLAG, _LENGTH = np.uint64(COMPRESSED), np.uint64(COMPRESSED - 1)
-_SLACK = 64  # bytes that kernels may write behind what they are asked for
+_SLACK = 64  # bytes that kernels may write behind their output
 
 _compress, _bound, _decompress, _content_size = (
-    c_call(given, WORD) for given in ("pppppi", "p", "ppppp", "pp")
+    c_call(signature, WORD) for signature in ("pppppi", "p", "ppppp", "pp")
 )
 
-# Exact arithmetic, and kept on disk.
+# exact arithmetic; the machine code is cached on disk
 _entry = kernel(nogil=True, error_model="numpy")
 
 
 @cache
 def zstd_functions() -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Return the addresses of the zstd functions, or None where the wheel does not export them."""
+    """Return the addresses of the zstd functions; None where the wheel hides them."""
     library = libzstd.functions()
     if library is None:
         return None
@@ -63,7 +62,7 @@ def zstd_functions() -> np.ndarray[Any, np.dtype[np.int64]] | None:
 
 
 class _Contexts(threading.local):
-    """What a thread keeps between chunks: zstd's tables, and memory."""
+    """What a thread keeps between chunks: zstd contexts and scratch memory."""
 
     def __init__(self) -> None:
         self.compressing, self.decompressing = libzstd.Context("CCtx"), libzstd.Context("DCtx")
@@ -78,21 +77,18 @@ class _Contexts(threading.local):
 
 @cache
 def _contexts() -> _Contexts:
-    """Return what each thread has of its own; made when the first chunk comes, not when the module
-    is loaded.
-    """
+    """Return the contexts of each thread; made for the first chunk, not at import."""
     return _Contexts()
 
 
 def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | None:
-    """Return the stored form of a chunk but for its padding, in `target` if that is large enough;
-    None if zstd fails.
+    """Return the stored form of a chunk without its padding; None if zstd fails.
 
-    `cut` holds the bytes of a row and of a number, the steps, the rows of a group, the number of
-    the first row, and whether differences are stored.
+     It lies in `target` if that is large enough. `cut` holds: bytes of a row, bytes of a number,
+    steps, rows of a group, number of the first row, and whether differences are stored.
     """
     own, functions = _contexts(), zstd_functions()
-    # held here: when the interpreter leaves, it forgets what other threads have of their own
+    # a reference of our own: at exit, the interpreter drops the thread-locals of other threads
     context = own.compressing
     row_bytes, width, _, group, _, _ = cut
     numbers = min(group * row_bytes, chunk.size) // width
@@ -115,9 +111,7 @@ def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | N
 
 
 def decode_chunk(stored: Bytes, chunk: Bytes, cut: Any, groups: Any) -> bool:
-    """Fill these groups of a chunk from its stored form; return whether it is one that can be
-    decoded.
-    """
+    """Fill these groups of a chunk from its stored form; return False if it is invalid."""
     own, functions = _contexts(), zstd_functions()
     context = own.decompressing
     row_bytes, width, _, group, _, _ = cut
@@ -131,17 +125,16 @@ def decode_chunk(stored: Bytes, chunk: Bytes, cut: Any, groups: Any) -> bool:
 
 
 def _splitter(width: int) -> Any:
-    """Return the function for numbers of so many bytes that writes the map of a group, and its
-    numbers that changed.
-    """
+    """Return the kernel that writes the bitmap and the changes of a group, for one width."""
     low = np.uint64(2 ** (8 * width) - 1)
 
     @inner
     def split(
         source: int, lines: int, length: int, until: int, steps: int, bits: int, values: int
     ) -> Any:
-        """`until` is the number of lines until the next environment begins; return how many numbers
-        changed.
+        """Return how many numbers changed.
+
+        `until` is the number of rows before the next environment begins.
         """
         found, place, mask, jump = np.int64(0), np.int64(0), np.uint64(0), length * width
         for column in range(length):
@@ -179,7 +172,7 @@ def _splitter(width: int) -> Any:
 
 
 def _joiner(width: int) -> Any:
-    """Return the function for numbers of so many bytes that adds up what changed."""
+    """Return the kernel that sums up the changes of a group, for one width."""
 
     @inner
     def join(
@@ -219,9 +212,7 @@ _join_1, _join_2, _join_4, _join_8 = (_joiner(width) for width in (1, 2, 4, 8))
 def _store(
     source: int, size: int, word: int, target: int, level: int, context: int, functions: Any
 ) -> Any:
-    """Store a part at `target` and its length at `word`; return the length, or less than 0 if zstd
-    fails.
-    """
+    """Store a part at `target` and its length at `word`; return the length, negative on error."""
     if size == 0:
         write_word(word, 4, np.uint64(0))
         return np.int64(0)
@@ -265,15 +256,15 @@ def _encode(
         until = steps - (first + number * group) % steps
         total = lines * length
         values, bits = scratch, scratch + total * width + 8
-        given = (source + begin, lines, length, until, steps, bits, values)
+        arguments = (source + begin, lines, length, until, steps, bits, values)
         if width == 4:
-            found = _split_4(*given)
+            found = _split_4(*arguments)
         elif width == 1:
-            found = _split_1(*given)
+            found = _split_1(*arguments)
         elif width == 2:
-            found = _split_2(*given)
+            found = _split_2(*arguments)
         else:
-            found = _split_8(*given)
+            found = _split_8(*arguments)
         plane = bits + (total >> 3) + 8
         for turn in range(width + 1):
             begin_of, size_of = bits, (total + 7) >> 3
@@ -290,8 +281,9 @@ def _encode(
 
 @inner
 def _load(source: int, word: int, size: int, target: int, context: int, functions: Any) -> Any:
-    """Return the address of a part that must have this size; it is decompressed to `target` if it
-    is coded; 0 if wrong.
+    """Return the address of a part that must have this size, decompressed to `target` if needed.
+
+    0 if it is invalid.
     """
     length = np.int64(np.uint64(word) & _LENGTH)
     if np.uint64(word) & _FLAG == np.uint64(0):
@@ -304,7 +296,7 @@ def _load(source: int, word: int, size: int, target: int, context: int, function
 
 @inner
 def _count(bits: int, total: int) -> Any:
-    """Return how many of the first bits of a map are set."""
+    """Return how many of the first `total` bits of a bitmap are set."""
     found = np.int64(0)
     for i in range(total >> 3):
         found += popcount(read_byte(bits + i))
@@ -324,8 +316,9 @@ def _decode_group(
     context: int,
     functions: Any,
 ) -> bool:
-    """Decode a group whose parts begin at `source`; `until` of its lines end the environment that
-    it begins in.
+    """Decode a group whose parts begin at `source`; return False if it is invalid.
+
+    `until` of its rows belong to the environment that it begins in.
     """
     row_bytes, width, steps, _, until, _ = cut
     length = row_bytes // width
@@ -345,23 +338,24 @@ def _decode_group(
             return False
         for i in range(found):
             write_byte(values + i * width + width - turn, read_byte(begin + i))
-    given = (target, lines, length, until, steps, bits, values)
+    arguments = (target, lines, length, until, steps, bits, values)
     if width == 4:
-        _join_4(*given)
+        _join_4(*arguments)
     elif width == 1:
-        _join_1(*given)
+        _join_1(*arguments)
     elif width == 2:
-        _join_2(*given)
+        _join_2(*arguments)
     else:
-        _join_8(*given)
+        _join_8(*arguments)
     return True
 
 
 @_entry
 def _decode(
-    given: Any, whole: Any, cut: Any, groups: Any, memory: Any, context: int, functions: Any
+    encoded: Any, chunk: Any, cut: Any, groups: Any, memory: Any, context: int, functions: Any
 ) -> bool:
-    stored, stored_size, target, size = given.ctypes.data, given.size, whole.ctypes.data, whole.size
+    stored, stored_size = encoded.ctypes.data, encoded.size
+    target, size = chunk.ctypes.data, chunk.size
     scratch = memory.ctypes.data
     row_bytes, width, steps, group, first, differences = cut
     group_bytes = group * row_bytes
