@@ -8,6 +8,7 @@ from navrl.commands import (
     convert,
     curves,
     evaluate,
+    export,
     inspect,
     model_registry,
     report,
@@ -20,6 +21,7 @@ from navrl.commands import (
 COMMANDS = (
     train,
     evaluate,
+    export,
     curves,
     report,
     world,

@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING
 from navrl.lazy import lazy_names
 
 _PUBLIC = {
+    "RobotPolicy": "navrl.deploy.robot_policy",
     "Shield": "navrl.deploy.shield",
     "ShieldResult": "navrl.deploy.shield",
     "ShieldSettings": "navrl.deploy.shield",
+    "ShieldedPilot": "navrl.deploy.shielded_pilot",
+    "export_policy": "navrl.deploy.export",
+    "verify_export": "navrl.deploy.verify",
 }
 
 if TYPE_CHECKING:
+    from navrl.deploy.export import export_policy as export_policy
+    from navrl.deploy.robot_policy import RobotPolicy as RobotPolicy
     from navrl.deploy.shield import Shield as Shield
     from navrl.deploy.shield import ShieldResult as ShieldResult
     from navrl.deploy.shield import ShieldSettings as ShieldSettings
+    from navrl.deploy.shielded_pilot import ShieldedPilot as ShieldedPilot
+    from navrl.deploy.verify import verify_export as verify_export
 
 __all__ = [*_PUBLIC]
 

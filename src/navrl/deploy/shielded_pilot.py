@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from navrl.deploy.robot_inputs import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.deploy.shield import Shield, ShieldSettings
 from navrl.sim.env import NavigationEnv
 
 Act = Callable[[dict[str, Tensor]], Tensor]
-FLOATING_HEIGHT, TALL_HEIGHT = 1.0, 5.0  # m
 
 
 class ShieldedPilot:
@@ -42,7 +42,9 @@ class ShieldedPilot:
             velocity=state[:, 5:8],
             lidar=self.shield.settings.lidar_range - observation["lidar"][:, 0].double().numpy(),
             bearing=bearing.double().numpy(),
-            obstacles=tracks_of(observation["dynamic_obstacle"][:, 0].double().numpy(), height),
+            obstacles=observed_tracks(
+                observation["dynamic_obstacle"][:, 0].double().numpy(), height
+            ),
             goal=_goals(state, place),
         )
         self.shield.counts.add(result, self.env.flying.numpy())
@@ -61,7 +63,7 @@ def settings_for(env: NavigationEnv) -> ShieldSettings:
     )
 
 
-def tracks_of(rows: NDArray[np.float64], height: NDArray[np.float64]) -> NDArray[np.float64]:
+def observed_tracks(rows: NDArray[np.float64], height: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return tracks, (N, K, 8), in the goal frame around the drones, from observed rows (N, K, 10).
 
     Rows: direction (3), horizontal distance, vertical offset, velocity (3), width and height code.

@@ -1,0 +1,264 @@
+"""A policy outside the simulator: how fast each exported form decides, what a wrong contract costs,
+and what the shield saves.
+
+Decisions are timed one at a time, on one thread. Flights cross the field (350 static and 80 moving
+obstacles) in 32 worlds that no training uses; all cases of a layout fly the same episodes, once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from navrl.benchmark import Case, Column, Gate, Suite
+from navrl.deploy.export import export_policy, robot_policy
+from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
+from navrl.deploy.robot_policy import INPUTS
+from navrl.deploy.shielded_pilot import ShieldedPilot
+from navrl.deploy.verify import crossing, load_command
+from navrl.evaluate.flights import evaluate
+from navrl.evaluate.policy import load_policy
+from navrl.sim.env import NavigationEnv
+
+SEED = 7
+Inputs = dict[str, Tensor]
+
+
+def _turned(steps: int) -> Callable[[Inputs], Inputs]:
+    return lambda inputs: inputs | {"lidar": inputs["lidar"].roll(steps, 1)}
+
+
+def _clockwise(inputs: Inputs) -> Inputs:
+    return inputs | {"lidar": inputs["lidar"].flip(1).roll(1, 1)}
+
+
+def _relative(inputs: Inputs) -> Inputs:
+    obstacles = inputs["obstacles"].clone()
+    obstacles[:, :, 3:6] -= inputs["velocity"][:, None]
+    return inputs | {"obstacles": obstacles}
+
+
+# How robots are commonly wired wrongly.
+MISTAKES: dict[str, Callable[[Inputs], Inputs]] = {
+    "as the contract says": lambda inputs: inputs,
+    "scan turned by 10 degrees": _turned(1),
+    "scan turned by 30 degrees": _turned(3),
+    "scan clockwise": _clockwise,
+    "beams upside down": lambda inputs: inputs | {"lidar": inputs["lidar"].flip(2)},
+    "range minus distance": lambda inputs: inputs | {"lidar": 4.0 - inputs["lidar"]},
+    "obstacle velocity relative": _relative,
+    "no tracks": lambda inputs: inputs | {"obstacles": torch.zeros_like(inputs["obstacles"])},
+}
+
+
+class Bench:
+    """The packaged policy in every form, and flights with it."""
+
+    def __init__(self, smoke: bool) -> None:
+        self.policy = load_policy("pretrained")
+        self.robot = robot_policy(self.policy)
+        self.episodes = 32 if smoke else 2048
+        self.decisions = 50 if smoke else 2000
+        self.folder = tempfile.TemporaryDirectory(prefix="navrl-bench-")
+        self._exported: Path | None = None
+        self._flown: dict[str, Mapping[str, float]] = {}
+        inputs, _ = sampled_inputs(self.policy.task, self.policy, 64, SEED)
+        self.single = [
+            {name: value[i : i + 1] for name, value in inputs.items()} for i in range(64)
+        ]
+
+    @property
+    def exported(self) -> Path:
+        if self._exported is None:
+            self._exported = export_policy("pretrained", self.folder.name)
+        return self._exported
+
+    # ------------------------------------------------------------------ decisions
+
+    def latency(self, decide: Callable[[Inputs], object]) -> Mapping[str, float]:
+        """Return the median and the 99th percentile of a decision, in seconds."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        times = []
+        with torch.no_grad():
+            for number in range(self.decisions + 20):
+                inputs = self.single[number % len(self.single)]
+                start = time.perf_counter()
+                decide(inputs)
+                times.append(time.perf_counter() - start)
+        torch.set_num_threads(threads)
+        return {"p50": float(np.median(times[20:])), "p99": float(np.percentile(times[20:], 99))}
+
+    def eager(self) -> Mapping[str, float]:
+        return self.latency(lambda inputs: self.robot(*(inputs[name] for name in INPUTS)))
+
+    def pilot(self) -> Mapping[str, float]:
+        env = crossing(self.policy.task, 1, SEED)
+        observation = env.reset()
+        return self.latency(lambda inputs: self.policy(observation))
+
+    def exported_form(self, name: str) -> Mapping[str, float]:
+        command = load_command(self.exported, name)
+        arrays = {
+            id(row): {key: value.numpy() for key, value in row.items()} for row in self.single
+        }
+        return self.latency(lambda inputs: command(arrays[id(inputs)]))
+
+    def shield(self) -> Mapping[str, float]:
+        from navrl.deploy.shield import Shield
+
+        shield = Shield()
+        rows = {
+            id(row): {key: value.double().numpy() for key, value in row.items()}
+            for row in self.single
+        }
+        wanted = np.array([[2.0, 0.0, 0.0]])
+
+        def decide(inputs: Inputs) -> object:
+            row = rows[id(inputs)]
+            return shield(
+                wanted,
+                position=row["position"],
+                velocity=row["velocity"],
+                lidar=row["lidar"],
+                obstacles=row["obstacles"],
+                goal=row["goal"],
+            )
+
+        return self.latency(decide)
+
+    # ------------------------------------------------------------------ flights
+
+    def flown(self, name: str, fly: Callable[[], Mapping[str, float]]) -> Case:
+        """Return flights as a case: they are the same in every round, so they are flown once."""
+
+        def measure() -> Mapping[str, float]:
+            if name not in self._flown:
+                self._flown[name] = fly()
+            return self._flown[name]
+
+        return Case(name, measure)
+
+    def wired(self, change: Callable[[Inputs], Inputs]) -> Mapping[str, float]:
+        """Fly with inputs that were changed on their way."""
+        env = crossing(self.policy.task, self.episodes, SEED)
+
+        def act(observation: Inputs) -> Tensor:
+            inputs = change(inputs_of(env, observation))
+            world = self.robot(*(inputs[name] for name in INPUTS))
+            forward = env.forward
+            x, y = world[:, 0], world[:, 1]
+            c, s = forward[:, 0], forward[:, 1]
+            return torch.stack([x * c + y * s, y * c - x * s, world[:, 2]], 1)
+
+        return _outcomes(evaluate(env, act))
+
+    def shielded(self, act: Callable[[Inputs], Tensor], layout: str) -> Mapping[str, float]:
+        env = self._env(layout)
+        pilot = ShieldedPilot(act, env)
+        outcomes = _outcomes(evaluate(env, pilot))
+        counts = pilot.shield.counts
+        return outcomes | {"interventions": counts.interventions / counts.decisions}
+
+    def unshielded(self, act: Callable[[Inputs], Tensor], layout: str) -> Mapping[str, float]:
+        return _outcomes(evaluate(self._env(layout), act))
+
+    def _env(self, layout: str) -> NavigationEnv:
+        env = crossing(self.policy.task, self.episodes, SEED)
+        if layout == "crossing":
+            return env
+        env.settings.env.layout = "random"
+        return NavigationEnv(env.settings, seed=SEED, auto_reset=False)
+
+
+def straight(observation: Inputs) -> Tensor:
+    """Fly at the goal, whatever is in between."""
+    return 2.0 * observation["state"][:, :3]
+
+
+def _outcomes(flights: object) -> Mapping[str, float]:
+    names = {
+        "success": "success_100",
+        "static": "static_collision",
+        "moving": "dynamic_collision",
+        "time_out": "time_out",
+    }
+    return {name: flights.rate(key)[0] for name, key in names.items()}  # type: ignore[attr-defined]
+
+
+def suite(smoke: bool) -> Suite:
+    """Return the benchmark."""
+    bench = Bench(smoke)
+    cases = [
+        Case("decision: torch, eager", bench.eager),
+        Case("decision: navrl's own pilot", bench.pilot),
+        Case("decision: onnxruntime", lambda: bench.exported_form("onnx")),
+        Case("decision: C", lambda: bench.exported_form("c")),
+        Case("decision: shield", bench.shield),
+    ]
+    for name, change in MISTAKES.items():
+        cases.append(bench.flown(f"crossing: {name}", lambda change=change: bench.wired(change)))
+    pilots = {"policy": bench.policy, "straight line": straight}
+    for layout in ("crossing", "standard"):
+        for name, act in pilots.items():
+            alone = lambda act=act, layout=layout: bench.unshielded(act, layout)  # noqa: E731
+            behind = lambda act=act, layout=layout: bench.shielded(act, layout)  # noqa: E731
+            cases.append(bench.flown(f"{layout}: {name}", alone))
+            cases.append(bench.flown(f"{layout}: {name} + shield", behind))
+
+    def added_time_outs(results: object) -> float:
+        with_shield = results.median("standard: policy + shield", "time_out")  # type: ignore[attr-defined]
+        return with_shield - results.median("standard: policy", "time_out")  # type: ignore[attr-defined]
+
+    return Suite(
+        "deploy",
+        "Outside the simulator",
+        cases,
+        [
+            Column("p50", "median us", ".0f", 1e6),
+            Column("p99", "p99 us", ".0f", 1e6),
+            Column("success", "success %", ".1f", 100),
+            Column("static", "static %", ".1f", 100),
+            Column("moving", "moving %", ".1f", 100),
+            Column("time_out", "time-out %", ".1f", 100),
+            Column("interventions", "intervened %", ".1f", 100),
+        ],
+        [
+            Gate("C decision, us", lambda r: 1e6 * r.median("decision: C", "p50"), at_most=60),
+            Gate(
+                "onnxruntime decision, us",
+                lambda r: 1e6 * r.median("decision: onnxruntime", "p50"),
+                at_most=150,
+            ),
+            Gate("shield p99, us", lambda r: 1e6 * r.median("decision: shield", "p99"), at_most=50),
+            Gate(
+                "crossing with the shield",
+                lambda r: r.median("crossing: policy + shield", "success"),
+                at_least=0.95,
+            ),
+            Gate(
+                "standard: gained by the shield",
+                lambda r: (
+                    r.median("standard: policy + shield", "success")
+                    - r.median("standard: policy", "success")
+                ),
+                at_least=0.02,
+            ),
+            Gate("standard: time-outs added by the shield", added_time_outs, at_most=0.01),
+            Gate(
+                "crossing: straight line with the shield",
+                lambda r: r.median("crossing: straight line + shield", "success"),
+                at_least=0.65,
+            ),
+        ],
+        packages=("torch", "onnxruntime"),
+        repeats=3,
+        settings={"episodes": bench.episodes, "worlds": 32, "decisions": bench.decisions},
+        close=bench.folder.cleanup,
+    )

@@ -1,0 +1,98 @@
+"""What an exported policy expects and returns, as data: for people (YAML) and for the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from navrl.deploy.robot_policy import RobotPolicy
+from navrl.sim.settings import NavigationSettings
+
+VERSION = 1
+MAX_AGE_S = 0.5  # of inputs; older ones must stop the robot
+
+PICTURE = r"""# The LiDAR's azimuths from above; azimuth 0 is the bearing of `goal - start`:
+#
+#                 0        goal
+#                 ^         *
+#       (left) 9 <+> 27 (right)         counter-clockwise, {azimuths} azimuths of {step:g} degrees
+#                 v
+#                18
+#
+# lidar[n, azimuth, beam]: metres to the first hit, {reach:g} where nothing is hit.
+# Beams are {elevations} degrees of elevation, upwards positive. The scan is level: it turns with
+# the bearing, never with roll or pitch.
+"""
+
+
+def contract_of(
+    policy: RobotPolicy, task: NavigationSettings, card: Mapping[str, Any], checksum: str
+) -> dict[str, Any]:
+    """Return the contract as plain values."""
+    sensor = task.sensor
+    low, high = sensor.lidar_vfov
+    decision = task.sim.dt * task.env.action_repeat
+    vector = {"shape": ["N", 3], "type": "float32", "frame": "world"}
+    return {
+        "contract": VERSION,
+        "policy_sha256": checksum,
+        "inputs": {
+            "position": vector | {"unit": "m", "meaning": "of the robot; z is above the ground"},
+            "velocity": vector | {"unit": "m/s", "meaning": "of the robot, not in its body frame"},
+            "goal": vector | {"unit": "m"},
+            "start": vector | {"unit": "m", "meaning": "where the flight to this goal began"},
+            "lidar": {
+                "shape": ["N", policy.azimuths, policy.beams],
+                "type": "float32",
+                "unit": "m",
+                "meaning": "ranges, counter-clockwise from the bearing of goal - start",
+            },
+            "obstacles": {
+                "shape": ["N", "K", 8],
+                "type": "float32",
+                "frame": "world",
+                "columns": ["x", "y", "z", "vx", "vy", "vz", "width", "height"],
+                "unit": ["m", "m", "m", "m/s", "m/s", "m/s", "m", "m"],
+                "meaning": "moving obstacles, K >= 1, in any order; absolute velocities; a width "
+                "of 0 or less is an empty slot; the policy looks at the nearest "
+                f"{policy.observed} within {policy.reach:g} m",
+            },
+        },
+        "outputs": {
+            "velocity_world": vector
+            | {
+                "unit": "m/s",
+                "meaning": "velocity command; at most "
+                f"{policy.limit:g} m/s along each axis of the goal frame",
+            }
+        },
+        "lidar": {
+            "azimuths": policy.azimuths,
+            "beams": policy.beams,
+            "step_degrees": 360 / policy.azimuths,
+            "elevations_degrees": [float(e) for e in np.linspace(low, high, policy.beams)],
+            "range_m": policy.reach,
+            "order": "azimuth-major, counter-clockwise, azimuth 0 along goal - start",
+            "sees_moving_obstacles": bool(task.env_dyn.visible_to_lidar),
+        },
+        "rate": {"decision_s": decision, "max_input_age_s": MAX_AGE_S},
+        "robot": {
+            "collision_radius_m": task.env.collision_radius,
+            "model": task.drone.model_name,
+            "speed_limit_m_per_s": policy.limit,
+        },
+        "training": {str(key): value for key, value in card.items()},
+    }
+
+
+def picture_of(contract: Mapping[str, Any]) -> str:
+    """Return the order of the rays as a drawing in comments."""
+    lidar = contract["lidar"]
+    return PICTURE.format(
+        azimuths=lidar["azimuths"],
+        step=lidar["step_degrees"],
+        reach=lidar["range_m"],
+        elevations=", ".join(f"{angle:g}" for angle in lidar["elevations_degrees"]),
+    )

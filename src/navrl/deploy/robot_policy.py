@@ -1,0 +1,123 @@
+"""A policy as a robot calls it: what the robot knows in the world frame in, a velocity out.
+
+Everything between the two is inside: the goal frame, the choice of the nearest obstacles, the
+scaling of the observation, the network, the mean action, its limits, and the rotation back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from navrl.rl.distributions import beta, gaussian
+from navrl.rl.networks.navigation import NavigationNetwork
+from navrl.sim.settings import NavigationSettings
+
+INPUTS = ("position", "velocity", "goal", "start", "lidar", "obstacles")
+OUTPUT = "velocity_world"
+TRACK = 8  # x, y, z, vx, vy, vz, width, height
+TALL = 1.0  # m: a higher obstacle has no vertical offset
+FAR = 1e9  # m^2, of empty slots
+TINY = 1e-6  # m
+
+
+class RobotPolicy(nn.Module):
+    """Returns velocity commands in the world frame, (N, 3) in m/s.
+
+    Inputs, all float32: position, velocity, goal, start (N, 3) in m and m/s; lidar (N, azimuths,
+    beams), ranges in m, counter-clockwise from the bearing of the goal seen from the start;
+    obstacles (N, K, 8), any K of at least 1, with x, y, z, vx, vy, vz, width, height, where a
+    width of 0 or less is an empty slot.
+    """
+
+    def __init__(self, network: NavigationNetwork, task: NavigationSettings) -> None:
+        super().__init__()
+        self.network = network
+        self.limit = float(task.env.action_limit)
+        self.reach = float(task.sensor.lidar_range)
+        self.observed = int(task.env.num_observed)
+        self.azimuths, self.beams = network.layout.shapes["lidar"][-2:]
+        self._mean = gaussian.mean if network.distribution == "gaussian" else beta.mean
+
+    def forward(
+        self,
+        position: Tensor,
+        velocity: Tensor,
+        goal: Tensor,
+        start: Tensor,
+        lidar: Tensor,
+        obstacles: Tensor,
+    ) -> Tensor:
+        """Return the velocity commands, (N, 3)."""
+        forward = _forward(start, goal)  # (N, 2)
+        image = (self.reach - lidar).clamp(0.0, self.reach).flatten(1)
+        rows = torch.cat(
+            [
+                image,
+                self._tracks(position, forward, obstacles).flatten(1),
+                _state(position, velocity, goal, forward),
+            ],
+            1,
+        )
+        unit = self._mean(self.network(rows))
+        return _from_goal_frame(unit * (2 * self.limit) - self.limit, forward)
+
+    def _tracks(self, position: Tensor, forward: Tensor, obstacles: Tensor) -> Tensor:
+        """Return the features of the nearest obstacles in reach, (N, observed, 10), or zeros."""
+        empty = obstacles.new_zeros(obstacles.shape[0], self.observed, TRACK)
+        tracks = torch.cat([obstacles, empty], 1)
+        offset = tracks[:, :, 0:3] - position[:, None]  # (N, K, 3)
+        squared = (offset[:, :, :2] ** 2).sum(2)
+        seen = (tracks[:, :, 6] > 0) & (squared <= self.reach**2)
+        key = torch.where(seen, squared, torch.full_like(squared, FAR))
+        nearest, index = torch.topk(key, self.observed, dim=1, largest=False, sorted=True)
+        chosen = torch.gather(tracks, 1, index[:, :, None].expand(-1, -1, TRACK))
+        offset = chosen[:, :, 0:3] - position[:, None]
+        tall = chosen[:, :, 7:8] > TALL
+        height = torch.where(tall, torch.zeros_like(offset[:, :, 2:3]), offset[:, :, 2:3])
+        flat = offset[:, :, :2]
+        horizontal = torch.sqrt((flat**2).sum(2, keepdim=True))
+        distance = torch.sqrt(horizontal**2 + height**2).clamp_min(TINY)
+        features = torch.cat(
+            [
+                _to_goal_frame(torch.cat([flat, height], 2), forward[:, None]) / distance,
+                horizontal,
+                height,
+                _to_goal_frame(chosen[:, :, 3:6], forward[:, None]),
+                chosen[:, :, 6:7] * 4.0 - 1.0,
+                torch.where(tall, torch.zeros_like(height), torch.ones_like(height)),
+            ],
+            2,
+        )
+        return torch.where((nearest < FAR)[:, :, None], features, torch.zeros_like(features))
+
+
+def _forward(start: Tensor, goal: Tensor) -> Tensor:
+    """Return the goal frame's x axis, (N, 2): the world's x axis for a goal straight above."""
+    along = (goal - start)[:, :2]
+    length = torch.sqrt((along**2).sum(1, keepdim=True))
+    ahead = torch.cat([torch.ones_like(length), torch.zeros_like(length)], 1)
+    return torch.where(length > TINY, along / length.clamp_min(TINY), ahead)
+
+
+def _state(position: Tensor, velocity: Tensor, goal: Tensor, forward: Tensor) -> Tensor:
+    """Return the eight numbers of `state`."""
+    offset = goal - position
+    distance = torch.sqrt((offset**2).sum(1, keepdim=True)).clamp_min(TINY)
+    horizontal = torch.sqrt((offset[:, :2] ** 2).sum(1, keepdim=True))
+    direction = _to_goal_frame(offset, forward) / distance
+    return torch.cat([direction, horizontal, offset[:, 2:3], _to_goal_frame(velocity, forward)], 1)
+
+
+def _to_goal_frame(vector: Tensor, forward: Tensor) -> Tensor:
+    """Return world vectors, (..., 3), in the goal frame whose x axis is `forward`, (..., 2)."""
+    x, y, z = vector[..., 0:1], vector[..., 1:2], vector[..., 2:3]
+    cosine, sine = forward[..., 0:1], forward[..., 1:2]
+    return torch.cat([x * cosine + y * sine, y * cosine - x * sine, z], -1)
+
+
+def _from_goal_frame(vector: Tensor, forward: Tensor) -> Tensor:
+    """Return vectors of the goal frame, (..., 3), in the world."""
+    x, y, z = vector[..., 0:1], vector[..., 1:2], vector[..., 2:3]
+    cosine, sine = forward[..., 0:1], forward[..., 1:2]
+    return torch.cat([x * cosine - y * sine, x * sine + y * cosine, z], -1)

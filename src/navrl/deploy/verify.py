@@ -1,0 +1,213 @@
+"""Prove that exported files fly as the policy does: equal commands, and equal flights."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
+from navrl.deploy.robot_policy import INPUTS, OUTPUT
+from navrl.errors import ConfigError
+from navrl.evaluate.flights import Flights, evaluate
+from navrl.evaluate.policy import Policy
+from navrl.sim.env import NavigationEnv
+from navrl.sim.settings import NavigationSettings
+
+TOLERANCE = 1e-5  # m/s
+FILES = {"onnx": "policy.onnx", "pt2": "policy.pt2", "c": "navrl_policy.h"}
+
+Arrays = Mapping[str, NDArray[np.float32]]
+Command = Callable[[Arrays], NDArray[np.float32]]  # a robot's inputs -> velocities in the world
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one exported file compares with the torch policy."""
+
+    name: str
+    golden: float = float("nan")  # m/s, largest difference on the test vectors
+    parity: float = float("nan")  # m/s, largest difference on observations of the simulator
+    exported_success: float = float("nan")  # share of the flights
+    torch_success: float = float("nan")
+    differing: int = 0  # flights that ended differently
+    skipped: str = ""  # why it was not tried
+
+    @property
+    def holds(self) -> bool:
+        """Whether the file can be trusted; one that was not tried does not count against it."""
+        close = self.golden <= TOLERANCE and self.parity <= TOLERANCE
+        return bool(self.skipped) or (close and self.exported_success >= self.torch_success - 0.02)
+
+
+def verify_export(
+    folder: str | Path,
+    policy: Policy,
+    *,
+    observations: int = 10_000,
+    episodes: int = 256,
+    seed: int = 7,
+    progress: Callable[[str], None] = lambda name: None,
+) -> list[Verdict]:
+    """Return a verdict for every file in the folder that `export_policy` wrote.
+
+    Raises:
+        ConfigError: the folder holds no exported policy.
+    """
+    folder = Path(folder)
+    present = [name for name, file in FILES.items() if (folder / file).exists()]
+    if not present or not (folder / "golden.npz").exists():
+        raise ConfigError(
+            f"{folder} holds no exported policy; expected a folder that `navrl export` wrote, with "
+            "golden.npz and policy.onnx, policy.pt2 or navrl_policy.h"
+        )
+    assert policy.task is not None
+    with np.load(folder / "golden.npz") as golden:
+        vectors = {name: golden[name] for name in golden.files}
+    inputs, commands = sampled_inputs(policy.task, policy, observations, seed)
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    progress("flights of the torch policy")
+    reference = _fly(policy.task, policy, episodes, seed) if episodes else None
+    verdicts = []
+    for name in present:
+        progress(name)
+        try:
+            command = load_command(folder, name)
+        except (ImportError, OSError) as error:
+            verdicts.append(Verdict(name, skipped=str(error)))
+            continue
+        verdicts.append(
+            Verdict(
+                name,
+                _difference(command(vectors), vectors[OUTPUT]),
+                _difference(command(arrays), commands.numpy()),
+                *_compare(policy, command, reference, episodes, seed),
+            )
+        )
+    return verdicts
+
+
+def load_command(folder: Path, name: str) -> Command:
+    """Return an exported file as a function of a robot's inputs.
+
+    Raises:
+        ImportError: onnxruntime is not installed.
+        OSError: there is no C compiler.
+    """
+    return {"onnx": _onnx_command, "pt2": _pt2_command, "c": _c_command}[name](folder)
+
+
+def _onnx_command(folder: Path) -> Command:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("onnxruntime is not installed: pip install 'navrl[export]'") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        str(folder / FILES["onnx"]), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda arrays: session.run([OUTPUT], {name: arrays[name] for name in INPUTS})[0]
+
+
+def _pt2_command(folder: Path) -> Command:
+    module = torch.export.load(folder / FILES["pt2"]).module()
+
+    def command(arrays: Arrays) -> NDArray[np.float32]:
+        with torch.no_grad():
+            found: Tensor = module(*(torch.from_numpy(arrays[name]) for name in INPUTS))
+        return found.numpy()
+
+    return command
+
+
+def _c_command(folder: Path) -> Command:
+    """Return the header as compiled by the system's compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise OSError("no C compiler was found (cc, gcc or clang)")
+    source = (
+        '#include "navrl_policy.h"\n'
+        "void commands(int n, int k, const float *p, const float *v, const float *g,"
+        " const float *s, const float *l, const float *o, float *out) {\n"
+        "  for (int i = 0; i < n; i++)\n"
+        "    navrl_command(p + 3 * i, v + 3 * i, g + 3 * i, s + 3 * i,\n"
+        "                  l + (long)NAVRL_AZIMUTHS * NAVRL_BEAMS * i, o + 8L * k * i, k,\n"
+        "                  out + 3 * i);\n}\n"
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        library = Path(temporary) / "policy.so"
+        flags = ["-O3", "-shared", "-fPIC", "-x", "c", "-I", str(folder.resolve())]
+        done = subprocess.run(
+            [compiler, *flags, "-o", str(library), "-", "-lm"],
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ConfigError(f"{folder / FILES['c']} does not compile: {done.stderr[:400]}")
+        compiled = ctypes.CDLL(str(library))
+
+    def command(arrays: Arrays) -> NDArray[np.float32]:
+        held = [np.ascontiguousarray(arrays[name], np.float32) for name in INPUTS]
+        out = np.zeros((len(held[0]), 3), np.float32)
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*held, out)]
+        compiled.commands(len(out), held[-1].shape[1], *pointers)
+        return out
+
+    return command
+
+
+def _difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Return the largest difference; infinity where something is not a number."""
+    difference = np.abs(found.astype(np.float64) - expected)
+    return float(difference.max()) if np.isfinite(difference).all() else float("inf")
+
+
+def crossing(task: NavigationSettings, episodes: int, seed: int) -> NavigationEnv:
+    """Return drones that must each cross the field, in worlds that no training uses."""
+    settings = NavigationSettings.from_mapping(task.as_dict())
+    settings.env.num_envs, settings.env.num_worlds = episodes, min(32, episodes)
+    settings.env.layout, settings.env.map_seed = "navrl_eval", 3_000_000
+    settings.env.change_world_at_reset = False
+    settings.env.obstacles_per_world, settings.env_dyn.obstacles_per_world = [], []
+    return NavigationEnv(settings, seed=seed, auto_reset=False)
+
+
+def _fly(
+    task: NavigationSettings, act: Callable[[dict[str, Tensor]], Tensor], episodes: int, seed: int
+) -> Flights:
+    return evaluate(crossing(task, episodes, seed), act)
+
+
+def _compare(
+    policy: Policy, command: Command, reference: Flights | None, episodes: int, seed: int
+) -> tuple[float, float, int]:
+    """Fly the exported file over the same episodes; return both successes and how many differ."""
+    if reference is None:
+        return 1.0, 1.0, 0
+    assert policy.task is not None
+    env = crossing(policy.task, episodes, seed)
+
+    def act(observation: dict[str, Tensor]) -> Tensor:
+        arrays = {name: value.numpy() for name, value in inputs_of(env, observation).items()}
+        world = torch.from_numpy(command(arrays))
+        forward = env.forward
+        x, y = world[:, 0], world[:, 1]
+        cosine, sine = forward[:, 0], forward[:, 1]
+        return torch.stack([x * cosine + y * sine, y * cosine - x * sine, world[:, 2]], 1)
+
+    found, known = (
+        flights.statistics["success_100"] > 0 for flights in (evaluate(env, act), reference)
+    )
+    return found.float().mean().item(), known.float().mean().item(), int((found != known).sum())
