@@ -99,7 +99,7 @@ class Bench:
         return self.latency(lambda inputs: self.robot(*(inputs[name] for name in INPUTS)))
 
     def pilot(self) -> Mapping[str, float]:
-        env = crossing(self.policy.task, 1, SEED)
+        env = crossing(self.policy, 1, SEED)
         observation = env.reset()
         return self.latency(lambda inputs: self.policy(observation))
 
@@ -147,7 +147,7 @@ class Bench:
 
     def wired(self, change: Callable[[Inputs], Inputs]) -> Mapping[str, float]:
         """Fly with inputs that were changed on their way."""
-        env = crossing(self.policy.task, self.episodes, SEED)
+        env = crossing(self.policy, self.episodes, SEED)
 
         def act(observation: Inputs) -> Tensor:
             inputs = change(inputs_of(env, observation))
@@ -163,14 +163,14 @@ class Bench:
         env = self._env(layout)
         pilot = ShieldedPilot(act, env)
         outcomes = _outcomes(evaluate(env, pilot))
-        counts = pilot.shield.counts
+        counts = pilot.counts
         return outcomes | {"interventions": counts.interventions / counts.decisions}
 
     def unshielded(self, act: Callable[[Inputs], Tensor], layout: str) -> Mapping[str, float]:
         return _outcomes(evaluate(self._env(layout), act))
 
     def _env(self, layout: str) -> NavigationEnv:
-        env = crossing(self.policy.task, self.episodes, SEED)
+        env = crossing(self.policy, self.episodes, SEED)
         if layout == "crossing":
             return env
         env.settings.env.layout = "random"

@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.deploy.shield import INVALID, NO_CLEAN_VELOCITY, REASONS, Shield, ShieldSettings
+from navrl.deploy.shield import (
+    INVALID,
+    NO_CLEAN_VELOCITY,
+    REASONS,
+    Shield,
+    ShieldCounts,
+    ShieldSettings,
+)
+from navrl.deploy.shielded_pilot import shielded
 from navrl.errors import ActionError, ConfigError
+from navrl.evaluate.flights import evaluate
+from navrl.evaluate.policy import Policy
+from navrl.sim.env import NavigationEnv
+from navrl.sim.settings import NavigationSettings
 
 FREE = np.full((1, 36, 4), 4.0)
 HERE = np.array([[0.0, 0.0, 1.5]])
@@ -181,8 +193,8 @@ def test_an_obstacle_behind_the_goal_does_not_keep_the_robot_from_it():
 
 
 def test_counts_follow_the_robots_that_are_named():
-    shield = Shield()
-    result = shield(
+    counts = ShieldCounts()
+    result = Shield()(
         np.full((3, 3), [2.0, 0, 0]),
         position=HERE,
         velocity=np.zeros((3, 3)),
@@ -190,10 +202,10 @@ def test_counts_follow_the_robots_that_are_named():
         obstacles=np.concatenate([obstacle(1, 0), obstacle(1, 0), obstacle(-3, 0)]),
     )
     assert result.intervened.tolist() == [True, True, False]
-    shield.counts.add(result, np.array([True, False, True]))
-    assert (shield.counts.decisions, shield.counts.interventions) == (2, 1)
-    assert shield.counts.reasons["moving obstacle"] == 1
-    assert set(shield.counts.reasons) == set(REASONS[1:])
+    counts.add(result, np.array([True, False, True]))
+    assert (counts.decisions, counts.interventions) == (2, 1)
+    assert counts.reasons["moving obstacle"] == 1
+    assert set(counts.reasons) == set(REASONS[1:])
 
 
 @pytest.mark.parametrize(
@@ -217,3 +229,26 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(name, value, told):
 def test_impossible_settings_are_refused(values):
     with pytest.raises(ConfigError):
         Shield(ShieldSettings(**values))
+
+
+@pytest.mark.slow
+def test_the_shield_brings_more_drones_across_the_field_and_says_how_often_it_acted():
+    pilot, plain = straight_line, fly(straight_line)
+    policy, shielded_pilot = shielded(Policy("straight line", pilot))
+    behind = fly(policy)
+    assert behind > plain + 0.2
+    counts = shielded_pilot.counts
+    assert 0 < counts.interventions <= counts.decisions
+    assert counts.reasons["static obstacle"] > 0
+    assert counts.reasons["moving obstacle"] > 0
+
+
+def straight_line(observation):
+    return 2.0 * observation["state"][:, :3]
+
+
+def fly(act):
+    task = NavigationSettings.of(
+        env__num_envs=64, env__num_worlds=8, env__layout="navrl_eval", env__action_repeat=5
+    )
+    return evaluate(NavigationEnv(task, seed=1, auto_reset=False), act).rate("success_100")[0]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
+    from navrl.deploy.shielded_pilot import ShieldedPilot
     from navrl.evaluate import Policy
     from navrl.evaluate.run import Flown, Progress
 
@@ -24,6 +25,7 @@ EPILOG = """examples:
   navrl eval policy:best                             a model of the registry, by its name (navrl models)
   navrl eval pretrained orca                         two policies on the same episodes
   navrl eval pretrained --scenario grid,static       other scenarios
+  navrl eval pretrained --shield                     the policy, and the policy behind the shield
   navrl eval pretrained env.num_obstacles=500        more obstacles
   navrl eval scripted --episodes 64 --worlds 4 --no-animation --json
 """  # noqa: E501
@@ -65,6 +67,11 @@ def register(subparsers: Any) -> None:
         "--episodes", type=int, metavar="N", help="episodes of each scenario (flight.episodes)"
     )
     parser.add_argument("--worlds", type=int, metavar="N", help="unseen worlds (flight.worlds)")
+    parser.add_argument(
+        "--shield",
+        action="store_true",
+        help="fly every policy behind the shield too, and compare: what it rescues and spoils",
+    )
     parser.add_argument("--no-animation", action="store_true", help="leave flights.gif out")
     parser.add_argument(
         "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
@@ -90,6 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     config, typed = _configuration(arguments, overrides)
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
     policies = [load_policy(reference, config.task) for reference in references]
+    pilots: list[tuple[str, ShieldedPilot]] = []
+    if arguments.shield:
+        policies, references, pilots = _with_shields(policies, references)
     make_folder(arguments.out, "--out")
     fly_and_report(
         policies,
@@ -101,7 +111,27 @@ def run(arguments: argparse.Namespace) -> int:
         names=names,
         print_json=arguments.json,
     )
+    if not arguments.json:
+        for name, pilot in pilots:
+            print(f"{name}: {pilot.counts.told()}")
     return 0
+
+
+def _with_shields(
+    policies: Sequence[Policy], references: Sequence[str]
+) -> tuple[list[Policy], list[str], list[tuple[str, ShieldedPilot]]]:
+    """Return each policy with and without a shield, what they are called, and the shields."""
+    from navrl.deploy.shielded_pilot import shielded
+
+    both: list[Policy] = []
+    names: list[str] = []
+    pilots: list[tuple[str, ShieldedPilot]] = []
+    for policy, reference in zip(policies, references, strict=True):
+        behind, pilot = shielded(policy)
+        both += [policy, behind]
+        names += [reference, f"{reference} + shield"]
+        pilots.append((behind.name, pilot))
+    return both, names, pilots
 
 
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")

@@ -127,6 +127,13 @@ class ShieldCounts:
         for number, name in enumerate(REASONS[1:], 1):
             self.reasons[name] += int(((result.reason == number) & chosen).sum())
 
+    def told(self) -> str:
+        """Return the counts in a sentence."""
+        share = 100 / max(self.decisions, 1)
+        because = ", ".join(f"{name} {n * share:.2f} %" for name, n in self.reasons.items() if n)
+        changed = f"{self.interventions * share:.1f} % of {self.decisions:,} commands"
+        return f"the shield changed {changed}" + (f" ({because})" if because else "")
+
 
 class Shield:
     """Replaces velocity commands that would hit something by the nearest ones that would not.
@@ -140,7 +147,6 @@ class Shield:
         self.settings = settings or ShieldSettings()
         self.settings.check()
         self.max_age = max_age  # s
-        self.counts = ShieldCounts()
         self._limits = self.settings.limits()
         angles = np.radians(np.asarray(self.settings.elevations, float))
         self._sines, self._cosines = np.sin(angles), np.cos(angles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from navrl.deploy.robot_inputs import FLOATING_HEIGHT, TALL_HEIGHT
-from navrl.deploy.shield import Shield, ShieldSettings
+from navrl.deploy.shield import Shield, ShieldCounts, ShieldSettings
+from navrl.evaluate.policy import Policy
 from navrl.sim.env import NavigationEnv
 
 Act = Callable[[dict[str, Tensor]], Tensor]
@@ -20,13 +22,25 @@ class ShieldedPilot:
     """Flies an environment by a policy whose commands pass a shield first.
 
     The shield is given what a robot has: the scan, the observed tracks, its own velocity and
-    height, all with the noise and delay of the environment's sensors. `shield.counts` has how often
-    it intervened in the flights that were still under way.
+    height, all with the noise and delay of the environment's sensors. `counts` has how often it
+    intervened in the flights that were still under way.
     """
 
-    def __init__(self, act: Act, env: NavigationEnv, shield: Shield | None = None) -> None:
-        self.act, self.env = act, env
-        self.shield = shield or Shield(settings_for(env))
+    def __init__(
+        self, act: Act, env: NavigationEnv | None = None, shield: Shield | None = None
+    ) -> None:
+        self.act, self.shield = act, shield
+        self.counts = ShieldCounts()
+        if env is not None:
+            self.begin(env)
+
+    def begin(self, env: NavigationEnv) -> None:
+        """Fly this environment from now on; the shield is made for it unless one was given."""
+        self.env = env
+        self._filter = self.shield or Shield(settings_for(env))
+        begin = getattr(self.act, "begin", None)
+        if begin is not None:
+            begin(env)
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the commands that the shield lets pass, in the goal frame, (N, 3) in m/s."""
@@ -34,21 +48,27 @@ class ShieldedPilot:
         bearing = self.env.yaw - torch.atan2(forward[:, 1], forward[:, 0])
         state = observation["state"].double().numpy()
         height = self.env.position[:, 2].double().numpy()
+        scan = observation["lidar"][:, 0].double().numpy()
+        tracks = observation["dynamic_obstacle"][:, 0].double().numpy()
         place = np.zeros((len(state), 3))
         place[:, 2] = height
-        result = self.shield(
+        result = self._filter(
             self.act(observation),
             position=place,
             velocity=state[:, 5:8],
-            lidar=self.shield.settings.lidar_range - observation["lidar"][:, 0].double().numpy(),
+            lidar=self._filter.settings.lidar_range - scan,
             bearing=bearing.double().numpy(),
-            obstacles=observed_tracks(
-                observation["dynamic_obstacle"][:, 0].double().numpy(), height
-            ),
+            obstacles=observed_tracks(tracks, height),
             goal=_goals(state, place),
         )
-        self.shield.counts.add(result, self.env.flying.numpy())
+        self.counts.add(result, self.env.flying.numpy())
         return torch.from_numpy(result.velocity.astype(np.float32))
+
+
+def shielded(policy: Policy) -> tuple[Policy, ShieldedPilot]:
+    """Return a policy behind a shield, and the pilot that counts what the shield does."""
+    pilot = ShieldedPilot(policy)
+    return replace(policy, name=f"{policy.name} + shield", act=pilot, begin=pilot.begin), pilot
 
 
 def settings_for(env: NavigationEnv) -> ShieldSettings:

@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from navrl.config import FlightSettings
 from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT
 from navrl.errors import ConfigError
 from navrl.evaluate.flights import Flights, evaluate
 from navrl.evaluate.policy import Policy
+from navrl.evaluate.scenarios import scenario_tasks
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 
@@ -76,7 +78,7 @@ def verify_export(
     inputs, commands = sampled_inputs(policy.task, policy, observations, seed)
     arrays = {name: value.numpy() for name, value in inputs.items()}
     progress("flights of the torch policy")
-    reference = _fly(policy.task, policy, episodes, seed) if episodes else None
+    reference = evaluate(crossing(policy, episodes, seed), policy) if episodes else None
     verdicts = []
     for name in present:
         progress(name)
@@ -174,20 +176,11 @@ def _difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> fl
     return float(difference.max()) if np.isfinite(difference).all() else float("inf")
 
 
-def crossing(task: NavigationSettings, episodes: int, seed: int) -> NavigationEnv:
-    """Return drones that must each cross the field, in worlds that no training uses."""
-    settings = NavigationSettings.from_mapping(task.as_dict())
-    settings.env.num_envs, settings.env.num_worlds = episodes, min(32, episodes)
-    settings.env.layout, settings.env.map_seed = "navrl_eval", 3_000_000
-    settings.env.change_world_at_reset = False
-    settings.env.obstacles_per_world, settings.env_dyn.obstacles_per_world = [], []
-    return NavigationEnv(settings, seed=seed, auto_reset=False)
-
-
-def _fly(
-    task: NavigationSettings, act: Callable[[dict[str, Tensor]], Tensor], episodes: int, seed: int
-) -> Flights:
-    return evaluate(crossing(task, episodes, seed), act)
+def crossing(policy: Policy, episodes: int, seed: int) -> NavigationEnv:
+    """Return drones that must each cross the field, in the worlds of evaluations."""
+    flight = FlightSettings(episodes=episodes, worlds=min(32, episodes))
+    tasks = scenario_tasks(["crossing"], NavigationSettings(), flight, policy)
+    return NavigationEnv(tasks["crossing"], seed=seed, auto_reset=False)
 
 
 def _compare(
@@ -196,8 +189,7 @@ def _compare(
     """Fly the exported file over the same episodes; return both successes and how many differ."""
     if reference is None:
         return 1.0, 1.0, 0
-    assert policy.task is not None
-    env = crossing(policy.task, episodes, seed)
+    env = crossing(policy, episodes, seed)
 
     def act(observation: dict[str, Tensor]) -> Tensor:
         arrays = {name: value.numpy() for name, value in inputs_of(env, observation).items()}
