@@ -1,6 +1,4 @@
-"""Model files that somebody has made or damaged: refused in a sentence that names the file and the
-part.
-"""
+"""Damaged and hostile model files are refused by an error that names the file and the part."""
 
 from __future__ import annotations
 

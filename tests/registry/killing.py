@@ -1,11 +1,8 @@
-"""Does one thing to a registry again and again, killed at another system call each time, and looks
-at what is left.
+"""Repeats one operation on a registry, killed at another system call each time, and checks the rest.
 
-Run as a program: `killing.py FOLDER`. Every attempt is a forked process that is traced from its
-first call to the one that becomes its last; the kernel stops it there and SIGKILL ends it. Calls
-that change nothing on the disk are not counted: between two that do, one moment to die is like
-another. Prints a line of JSON for each
-scenario: how many kills, and what they left.
+Run as `killing.py FOLDER`. Every attempt is a forked process, traced from its first system call to
+its last; the kernel stops it there and SIGKILL ends it. Only calls that change the disk are counted.
+Prints a line of JSON for each scenario: how many kills, and what they left.
 """
 
 from __future__ import annotations

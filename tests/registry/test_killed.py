@@ -1,6 +1,4 @@
-"""kill -9 in the middle of things, and many processes at once: nothing is lost, nothing dangles,
-nothing is half there.
-"""
+"""kill -9 at any moment, and many processes at once: the registry stays whole and consistent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A database that is lost, emptied, damaged or an older copy: no model goes with it, and no number
-comes to mean another.
-"""
+"""A database that is lost, emptied, damaged or out of date is rebuilt; no version is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: what is legal, and that nothing hostile gets through."""
+"""Names of models: what is legal, and that nothing hostile gets through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/models.md says is run, or it rots."""
+"""Every command and snippet of docs/models.md runs."""
 
 from __future__ import annotations
 

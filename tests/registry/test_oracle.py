@@ -1,6 +1,4 @@
-"""Any sequence of operations, losses of the database and kills: the registry says what a plain dict
-says after each.
-"""
+"""After any sequence of operations, losses and kills, the registry agrees with a plain dict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes in comes out again: versions, aliases, stages, pruning, damage; by real files."""
+"""The registry with real files: versions, aliases, stages, pruning, damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name is as good as a path: in `find_model` and `navrl eval`."""
+"""Names work wherever paths do: `find_model` and `navrl eval`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to upload: what the settings promise, over any training that can be thought of."""
+"""The upload policy over arbitrary trainings."""
 
 from __future__ import annotations
 

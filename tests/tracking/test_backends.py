@@ -1,6 +1,4 @@
-"""One contract for every backend: the real W&B client, trackio, an MLflow server, MLflow's embedded
-store, the queue offline.
-"""
+"""One contract for every backend: the real clients of W&B, trackio and MLflow, and the queue."""
 
 from __future__ import annotations
 

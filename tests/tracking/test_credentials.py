@@ -1,4 +1,4 @@
-"""Passwords in addresses: in no file of a run, in no command line, and still used to deliver."""
+"""Passwords in addresses are in no file and no command line, and still used to deliver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a worker makes of records that a tracker cannot use: they neither arrive nor hold the rest
-up.
-"""
+"""Records that a tracker cannot use are not delivered, and do not hold up the others."""
 
 from __future__ import annotations
 

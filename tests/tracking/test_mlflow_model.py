@@ -1,4 +1,4 @@
-"""What MLflow's own client makes of an uploaded model: it loads, it predicts, and it has its card."""
+"""An uploaded model in MLflow's own client: it loads, predicts, and has its card."""
 
 from __future__ import annotations
 

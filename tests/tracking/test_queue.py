@@ -1,4 +1,4 @@
-"""The durable queue: nothing written is lost, nothing torn is believed, files outlive their names."""
+"""The durable queue: no record is lost, damage is detected, files outlive their names."""
 
 from __future__ import annotations
 

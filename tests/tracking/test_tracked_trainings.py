@@ -1,6 +1,4 @@
-"""Trainings tracked by trackio, TensorBoard and MLflow at once: faults, killed processes, pictures;
-what arrives, how often.
-"""
+"""Trainings with trackio, TensorBoard and MLflow at once: faults, killed processes, pictures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What training holds in its hand: it returns at once, raises nothing because of a tracker, and
-loses nothing it need not.
-"""
+"""`Tracking` returns at once, raises nothing because of a tracker, and loses no record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/trackers.md says is run, or it rots; and the command that it tells of."""
+"""Every snippet of docs/trackers.md runs, and so does `navrl sync`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A training tracked by the real W&B client: whatever happens to the server or to a process,
-everything arrives, once.
-"""
+"""The real W&B client: every record arrives once, whatever happens to servers and processes."""
 
 from __future__ import annotations
 

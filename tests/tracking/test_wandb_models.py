@@ -1,4 +1,4 @@
-"""Models to and from W&B in one call, from a script that knows nothing of navrl's training."""
+"""Models to and from W&B in one call, from any script."""
 
 from __future__ import annotations
 

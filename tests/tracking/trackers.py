@@ -1,4 +1,4 @@
-"""Trainings with trackers in processes of their own, and their workers."""
+"""Starts trainings with trackers in processes of their own, and finds their workers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A training without the training: logs, uploads, and tells how long each call and the end have
-taken.
+"""The tracking of a training without the training: logs, uploads, and ends.
 
 `python trainer.py '{"folder": ..., "settings": {...}, "steps": 20, "every": 5, "pause": 0.05}'`
-prints a line after each step and one of JSON at the end; a line on its standard input is waited for
-where `"paced": true`.
+prints a line after each step, and at the end one of JSON: the seconds that the end took, and the
+warnings. With `"paced": true` it waits for a line on its standard input after each step.
 """
 
 from __future__ import annotations
@@ -30,23 +29,17 @@ def model_of(step: int) -> bytes:
 
 
 def main(order):
-    folder, stalls = Path(order["folder"]), []
+    folder = Path(order["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-
-    def timed(call, *arguments):
-        start = time.perf_counter()
-        call(*arguments)
-        stalls.append(time.perf_counter() - start)
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tracking = Tracking(settings_of(order["settings"]), {"seed": 3}, folder)
         for step in range(order.get("first", 1), order["steps"] + 1):
-            timed(tracking.log, step, {"train/kl": 1 / step})
+            tracking.log(step, {"train/kl": 1 / step})
             if step % order["every"] == 0:
                 model = folder / "model.pt"
                 model.write_bytes(model_of(step))
-                timed(tracking.artifact, model, "model", ["best"], {"step": step})
+                tracking.artifact(model, "model", ["best"], {"step": step})
                 model.unlink()
             print(step, flush=True)
             if order.get("paced"):
@@ -55,8 +48,8 @@ def main(order):
         start = time.perf_counter()
         tracking.close()
         exit_seconds = time.perf_counter() - start
-    told = [str(warning.message) for warning in caught]
-    print(json.dumps({"stalls": stalls, "exit": exit_seconds, "warnings": told}), flush=True)
+    messages = [str(warning.message) for warning in caught]
+    print(json.dumps({"exit": exit_seconds, "warnings": messages}), flush=True)
 
 
 if __name__ == "__main__":

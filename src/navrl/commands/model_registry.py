@@ -48,7 +48,9 @@ def register(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     _add_lookups(actions)
     _add_moves(actions)
-    _add_files(actions)
+    _add_register(actions)
+    _add_removals(actions)
+    _add_trackers(actions)
 
 
 def _action(
@@ -112,7 +114,7 @@ def _add_moves(actions: Any) -> None:
     tag.add_argument("--remove", action="append", default=[], metavar="key", help="a tag to remove")
 
 
-def _add_files(actions: Any) -> None:
+def _add_register(actions: Any) -> None:
     add = _action(
         actions,
         "register",
@@ -133,6 +135,9 @@ def _add_files(actions: Any) -> None:
     add.add_argument("--notes", default="", help="a text for the model card")
     add.add_argument("--stage", help="none, staging, production or archived")
     add.add_argument("--parent", metavar="REFERENCE", help="the version that it was made from")
+
+
+def _add_removals(actions: Any) -> None:
     prune = _action(
         actions, "prune", model_actions.prune, "remove old versions without alias and stage"
     )
@@ -156,6 +161,9 @@ def _add_files(actions: Any) -> None:
     )
     text = "rebuild a damaged or lost database or journal, and register unowned files"
     _action(actions, "repair", model_actions.repair, text)
+
+
+def _add_trackers(actions: Any) -> None:
     push = _action(actions, "push", model_actions.push, "upload a version to a tracker")
     pull = _action(
         actions, "pull", model_actions.pull, "fetch a model from a tracker into the registry"

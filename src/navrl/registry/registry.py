@@ -23,10 +23,10 @@ from navrl.registry.journal import Journal
 from navrl.registry.maintenance import Damage, Garbage
 from navrl.registry.model_card import model_card
 from navrl.registry.model_names import Reference, check_alias, check_name, parse_reference
-from navrl.registry.pruning import prunable
 from navrl.registry.queries import Queries, reading, writing
 from navrl.registry.repair import Repair, repair
 from navrl.registry.schema import PRODUCTION_ALIAS, STAGES, AliasMove, ModelSummary, ModelVersion
+from navrl.registry.version_retention import prunable
 
 __all__ = ["Registry", "default_root"]
 

@@ -146,8 +146,8 @@ class MlflowBackend(Backend):
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        told = {key: value for key, value in known.items() if key != "description"}
-        tags = {DIGEST_TAG: known["sha256"], METADATA_TAG: json.dumps(told)}
+        shown_metadata = {key: value for key, value in known.items() if key != "description"}
+        tags = {DIGEST_TAG: known["sha256"], METADATA_TAG: json.dumps(shown_metadata)}
         source = f"{run.info.artifact_uri}/{place}"
         text = str(known.get("description", ""))[:_LONGEST_DESCRIPTION]
         return self._client.create_model_version(
