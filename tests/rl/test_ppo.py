@@ -166,7 +166,7 @@ def _run_in_step(networks, halves, settings):
 
     def work(rank):
         try:
-            make_ppo(networks[rank], settings, reduce=make_reduce(rank), processes=2).update(
+            make_ppo(networks[rank], settings, all_reduce=make_reduce(rank), processes=2).update(
                 halves[rank]
             )
         except BaseException as error:

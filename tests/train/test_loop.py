@@ -22,7 +22,7 @@ from navrl.train import evaluation
 from navrl.train import run_log as record
 from navrl.train.display import PlainDisplay, Status
 from navrl.train.distributed.team import TeamError, assemble
-from navrl.train.loop import Order, follow, lead
+from navrl.train.loop import Start, follow, lead
 from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving.publisher import Publisher
@@ -42,7 +42,7 @@ class Broken(PlainDisplay):
 def train(path, *overrides, display=PlainDisplay, policy=NOTHING_PUBLISHED):
     """Train in a folder and return how it ended; this process leads."""
     config = load_config([*SHORT, *overrides])
-    order = Order(config)
+    order = Start(config)
     with (
         RunFolder.create(path, "", "navrl train") as folder,
         Tracking(config.tracking, {}, folder.path) as tracking,

@@ -218,7 +218,7 @@ def recorded(tmp_path):
                 trainer, folder, PlainDisplay(Console(file=told), ""), metrics, publisher
             )
             for trainer.iteration, score in enumerate(scores, 1):
-                record.evaluated({"static": flown(1.0, 1.0), "moving": flown(*score)})
+                record.evaluation({"static": flown(1.0, 1.0), "moving": flown(*score)})
                 kept.append(load_checkpoint(folder.model_path)["card"]["iteration"])
         return trainer, kept, told.getvalue()
 

@@ -28,7 +28,7 @@ from navrl.rl.networks.navigation import (
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
 from navrl.train.distributed.team import Team
-from navrl.train.loop import Order, restore
+from navrl.train.loop import Start, restore
 from navrl.train.resume.open_run import open_run
 from navrl.train.trainers import make_trainer
 from training_runs import ITERATIONS, TINY, checkpoints, ending, learning, same
@@ -135,7 +135,7 @@ def test_sac_takes_the_weights_of_its_actor(registry, tmp_path):
     run = open_run(load_config(words), words)
     run.folder.close()
     assert "the critics, the memory" in run.told
-    order = Order(run.config, weights=run.weights)
+    order = Start(run.config, weights=run.weights)
     trainer = make_trainer(run.config, Team())
     restore(trainer, order)
     assert same(dict(trainer.network.state_dict()), load_checkpoint("m.pt")["parameters"])

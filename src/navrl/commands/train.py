@@ -161,9 +161,9 @@ def _train(
     from navrl.train.compile_kernels import compile_kernels
     from navrl.train.display import open_display
     from navrl.train.distributed.team import assemble
-    from navrl.train.loop import Order, follow, lead
+    from navrl.train.loop import Start, follow, lead
 
-    config, order = opened.config, Order(opened.config, opened.state, opened.weights)
+    config, order = opened.config, Start(opened.config, opened.state, opened.weights)
     opened.state = opened.weights = None  # their memory is not needed twice
     with open_display(console, f"navrl train: {folder.path}") as display:
         if opened.told:

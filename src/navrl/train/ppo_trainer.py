@@ -57,7 +57,7 @@ class PPOTrainer:
             self.applied,
             config.algo,
             order,
-            reduce=team.all_reduce,
+            all_reduce=team.all_reduce,
             processes=team.size,
         )
         self.env.reset()
