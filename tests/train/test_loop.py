@@ -116,7 +116,7 @@ def test_if_another_process_has_died_too_the_leader_says_so_and_does_not_wait(tm
                 kill_workers()
             super().update(status)
 
-    with pytest.raises(TeamError, match="a training process is gone"):
+    with pytest.raises(TeamError, match="a training process has died"):
         train(
             tmp_path / "run", "processes=2", "save_interval=1000", "eval_interval=0", display=Deadly
         )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from navrl.config import INTERIM, as_dict, load_config
+from navrl.config import PERIODIC_EVALUATION_OFFSET, as_dict, load_config
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
@@ -179,7 +179,7 @@ def test_the_worlds_of_training_of_choosing_and_of_judging_are_different_ones():
 
 
 def test_as_many_worlds_as_there_may_be_are_still_different_ones():
-    assert configured("flight.worlds=4096").flight.worlds <= INTERIM
+    assert configured("flight.worlds=4096").flight.worlds <= PERIODIC_EVALUATION_OFFSET
     with pytest.raises(ConfigError, match=r"flight\.worlds"):
         configured("flight.worlds=4097")
 

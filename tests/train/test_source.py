@@ -83,8 +83,8 @@ def test_a_model_by_any_of_its_names_gives_its_weights_to_a_new_training(
     run = opened(reference)
     assert same(run.weights, load_checkpoint(PRETRAINED)["parameters"])
     assert run.state is None
-    assert run.told.startswith(f"a new training from the weights of {reference}")
-    assert "the optimiser" in run.told
+    assert run.note.startswith(f"a new training from the weights of {reference}")
+    assert "optimiser" in run.note
     origin = run.folder.origin()
     assert origin["reference"] == reference
     assert origin.get("version", "") == ("flyer:v1" if "flyer" in reference else "")
@@ -102,7 +102,7 @@ def test_the_settings_of_the_network_come_from_the_model_and_all_others_are_thos
     config = run.config
     assert (config.network.extractor, config.sensor.lidar_vbeams) == ("vit", 6)
     assert (config.sensor.lidar_range, config.seed, config.env.num_obstacles) == (3.0, 5, 10)
-    assert "network.extractor=vit" in run.told
+    assert "network.extractor=vit" in run.note
     assert config.resume_checkpoint == ""
     assert yaml.safe_load(Path("new/config.yaml").read_text())["resume_checkpoint"] == str(
         tmp_path / "m.pt"
@@ -134,7 +134,7 @@ def test_sac_takes_the_weights_of_its_actor(registry, tmp_path):
     words = ["preset=smoke", "algo=sac", "run_folder=new", "resume_checkpoint=m.pt"]
     run = open_run(load_config(words), words)
     run.folder.close()
-    assert "the critics, the memory" in run.told
+    assert "critics, replay" in run.note
     order = Start(run.config, weights=run.weights)
     trainer = make_trainer(run.config, Team())
     restore(trainer, order)

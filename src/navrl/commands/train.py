@@ -113,7 +113,7 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
     check_trackers(config.tracking)
     opened = open_run(config, typed)
     if opened.folder is None:
-        console.print(opened.told, markup=False, highlight=False, soft_wrap=True)
+        console.print(opened.note, markup=False, highlight=False, soft_wrap=True)
         return 0
     folder, config = opened.folder, opened.config
     with (
@@ -163,18 +163,18 @@ def _train(
     from navrl.train.distributed.team import assemble
     from navrl.train.loop import Start, follow, lead
 
-    config, order = opened.config, Start(opened.config, opened.state, opened.weights)
+    config, start = opened.config, Start(opened.config, opened.state, opened.weights)
     opened.state = opened.weights = None  # their memory is not needed twice
     with open_display(console, f"navrl train: {folder.path}") as display:
-        if opened.told:
-            display.note(opened.told)
+        if opened.note:
+            display.note(opened.note)
         display.note(
             f"{config.processes} processes, {config.env.num_envs} drones; the first run "
             "compiles for about a minute"
         )
         compile_kernels(config)
-        with assemble(config.processes, follow, order) as team:
-            ending = lead(team, order, folder, display, stop, publisher)
+        with assemble(config.processes, follow, start) as team:
+            ending = lead(team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
             display.note(
                 f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on"
@@ -196,7 +196,7 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
         return [f"{folder.model_path} was not written; there is nothing to evaluate"]
     policy = load_policy(path)
     rows = fly_and_report([policy], [str(path)], config, set(), path, console, problems=problems)
-    label = publisher.judged(folder.model_path, rows)
+    label = publisher.tag_final_evaluation(folder.model_path, rows)
     shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
     publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})
     for name, take in (

@@ -1,42 +1,41 @@
-"""Evaluation while a policy learns: on unseen worlds, without touching the drones in training or
-their random numbers.
-"""
+"""Evaluation during training: on unseen worlds, with environments and random numbers of its own."""
 
 from __future__ import annotations
 
 import copy
 
-from navrl.config import INTERIM, Config
+from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.evaluate import Act, Flights, conditions, evaluate
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 from navrl.train.distributed.split import split_task
 from navrl.train.distributed.team import Team
 
-INTERIM_SEED = 1 << 41  # random streams of evaluations are nobody else's
+SEED_OFFSET = 1 << 41  # keeps the random streams of evaluations apart from those of training
 
 
 class PeriodicEvaluation:
-    """Flies unseen worlds, each process its share of them; made once, flown many times, the same
-    flights each time.
-    """
+    """Flies the same unseen worlds each time, split over the processes."""
 
     def __init__(self, config: Config, team: Team) -> None:
         flight = copy.copy(config.flight)
-        flight.episodes, flight.map_seed = flight.interim_episodes, flight.map_seed + INTERIM
-        self.team, self.seed = team, INTERIM_SEED + 1024 * flight.seed + team.rank
+        flight.episodes, flight.map_seed = (
+            flight.interim_episodes,
+            flight.map_seed + PERIODIC_EVALUATION_OFFSET,
+        )
+        self.team, self.seed = team, SEED_OFFSET + 1024 * flight.seed + team.rank
         self._tasks: dict[str, NavigationSettings] = conditions(config.task, flight)
         self._environments: dict[str, NavigationEnv] = {}
 
     def fly(self, pilot: Act) -> dict[str, Flights]:
-        """Fly with a pilot; the leader gets all flights by condition, the others nothing."""
+        """Fly with a pilot; return all flights by condition on rank 0, nothing elsewhere."""
         try:
             own = {
                 label: vars(self._fly(label, task, pilot)) for label, task in self._tasks.items()
             }
         except Exception:
             if self.team.leads:
-                # the others are sending; then they wait for the leader's next step
+                # receive what the other ranks send, so that they wait for the next step
                 self.team.gather(None)
             raise
         everybody = self.team.gather(own)
@@ -48,7 +47,7 @@ class PeriodicEvaluation:
         }
 
     def _fly(self, label: str, task: NavigationSettings, pilot: Act) -> Flights:
-        """Fly this process's share of a condition."""
+        """Fly this process's part of a condition."""
         if label not in self._environments:
             self._environments[label] = NavigationEnv(
                 split_task(task, self.team), seed=self.seed, auto_reset=False

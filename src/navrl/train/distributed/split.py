@@ -1,4 +1,4 @@
-"""How a task is divided among the processes of a team, and what their episodes come to together."""
+"""How a task is split over processes, and how episode statistics are reduced over them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from navrl.train.distributed.team import Team
 
 
 def split_task(task: NavigationSettings, team: Team) -> NavigationSettings:
-    """Return the settings of this process's part of a task: its drones, its worlds."""
+    """Return the settings of this rank's part of a task: its drones, its worlds."""
     own = copy.deepcopy(task)
     if own.env.num_envs % team.size:
         raise ConfigError(
@@ -41,7 +41,7 @@ def split_task(task: NavigationSettings, team: Team) -> NavigationSettings:
 
 
 def frames_per_iteration(config: Config) -> int:
-    """Return how many decisions all drones of the team take in one iteration."""
+    """Return the steps of all drones in one iteration, over all processes."""
     steps = (
         config.sac.training_frame_num
         if config.algorithm == "sac"
@@ -51,28 +51,26 @@ def frames_per_iteration(config: Config) -> int:
 
 
 def total_iterations(config: Config) -> int:
-    """Return how many iterations the whole training takes."""
+    """Return the number of iterations of the whole training."""
     return max(1, -(-config.max_frame_num // frames_per_iteration(config)))
 
 
 def _rotate(values: list[Any], places: int) -> None:
-    """Let a cycled list begin where this process's worlds begin."""
+    """Rotate a list that is cycled over the worlds, so that it starts at this rank's first."""
     if values:
         places %= len(values)
         values[:] = values[places:] + values[:places]
 
 
 def collision_penalty(config: Config, progress: float) -> float:
-    """Return what a collision costs after a share of the training, by the curriculum."""
+    """Return the collision penalty of the curriculum at a progress from 0 to 1."""
     ramp, first = config.curriculum, config.reward.collision
     last = first if ramp.final_collision is None else ramp.final_collision
     return first + min(1.0, progress / ramp.collision_until) * (last - first)
 
 
 def episode_means(episodes: Tensor, team: Team) -> dict[str, float]:
-    """Return how many episodes ended in all processes, and the mean of each of their statistics;
-    the same everywhere.
-    """
+    """Return the number of ended episodes over all processes, and the mean of each statistic."""
     sums = torch.zeros(len(STATISTICS) + 1, dtype=torch.float64)
     sums[:-1], sums[-1] = episodes.double().sum(0), len(episodes)
     team.all_reduce(sums)

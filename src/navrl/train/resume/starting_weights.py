@@ -1,4 +1,4 @@
-"""Starting a training from the weights of a model: which settings fit them, and which do not."""
+"""Starting a training from the weights of a model: reads them and fits the settings to them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from navrl.sim.step import observation_layout
 
 __all__ = ["Weights", "check_weights", "fitted_config", "read_weights"]
 
-# These decide the shapes of the network's layers. The rest of INTERFACE may differ if it was typed.
+# These determine the shapes of the layers. The rest of INTERFACE may differ from the model's.
 SHAPES = ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a policy by name, and what its file says about them: None if nothing."""
+    """The weights of a policy by name, and its settings; None if the file does not hold them."""
 
     parameters: dict[str, Tensor]
     network: NetworkSettings | None = None
@@ -37,10 +37,10 @@ class Weights:
 def read_weights(file: Path, state: Any, subject: str) -> Weights:
     """Return the weights in a model of navrl, a file of the original NavRL, or a plain state dict.
 
-    `state` is what the file holds.
+    `state` is the contents of the file.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: it holds no weights.
     """
     if isinstance(state, Mapping) and state.get("kind") == KIND:
         applied, task, _ = load_model(file)  # checks every part
@@ -65,12 +65,12 @@ def read_weights(file: Path, state: Any, subject: str) -> Weights:
 def fitted_config(
     config: Config, typed: Collection[str], weights: Weights, subject: str
 ) -> tuple[Config, list[str]]:
-    """Return settings that fit the weights, and those of them that were changed for that.
+    """Return settings that fit the weights, and the list of those that were changed.
 
-    What was not typed is taken from the model.
+    Settings that were not typed are taken from the model.
 
     Raises:
-        ConfigError: a setting that was typed does not fit; all such settings are named.
+        ConfigError: a typed setting does not fit; all such settings are named.
     """
     fitted = copy.deepcopy(config)
     wanted: dict[str, Any] = {}
@@ -92,8 +92,8 @@ def fitted_config(
             misfits.append(f"{key} is {found!r}, the model has {value!r}")
     if misfits:
         raise ConfigError(
-            f"the weights of {subject} do not fit: {'; '.join(misfits)}. Leave these settings and "
-            "the groups that set them out, or start from another model"
+            f"the weights of {subject} do not fit: {'; '.join(misfits)}. Leave out these settings "
+            "and the groups that set them, or start from another model"
         )
     fitted.check()
     check_weights(fitted, weights, subject)
@@ -129,7 +129,7 @@ def check_weights(config: Config, weights: Weights, subject: str) -> None:
 
 
 def _check_distribution(config: Config, network: NetworkSettings, subject: str) -> None:
-    """Refuse the model of another algorithm: its outputs are parameters of another distribution."""
+    """Refuse the model of another algorithm: its heads parametrise another distribution."""
     if network.distribution != ALGORITHMS[config.algorithm]:
         other = next(
             (name for name, kind in ALGORITHMS.items() if kind == network.distribution), "another"
