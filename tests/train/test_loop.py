@@ -20,13 +20,14 @@ from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
 from navrl.train import evaluation
 from navrl.train import run_log as record
-from navrl.train.display import PlainDisplay, Status
+from navrl.train.display import PlainDisplay
 from navrl.train.distributed.team import TeamError, assemble
 from navrl.train.loop import Start, follow, lead
 from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving.publisher import Publisher
 from navrl.train.signals import StopRequest
+from navrl.train.status import Status
 from training_runs import TINY, checkpoints, same, steps
 
 SHORT = (*TINY, "max_frame_num=1024")  # four iterations

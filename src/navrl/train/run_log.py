@@ -15,10 +15,11 @@ from navrl.models import model_state, save_model
 from navrl.monitor import MetricsLog, PerformanceMonitor
 from navrl.registry.metric_names import evaluation_metrics, metric_value
 from navrl.registry.upload_policy import is_better, told_best
-from navrl.train.display import Display, Status
+from navrl.train.display import Display
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving.checkpoints import CheckpointSaving, FileWrites, SaveStatus, reason_of
 from navrl.train.saving.publisher import Publisher
+from navrl.train.status import Status
 from navrl.train.trainers import Trainer
 
 SUMMARY_INTERVAL = 100  # iterations between timing tables
