@@ -16,8 +16,8 @@ from navrl.config import PERIODIC_EVALUATION_OFFSET, as_dict, load_config
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
+from navrl.metrics_log import MetricsLog
 from navrl.models import load_model, model_state, save_model
-from navrl.monitor import MetricsLog
 from navrl.registry.registry import Registry
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.policy import NetworkPilot

@@ -12,7 +12,7 @@ from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 from navrl.train.distributed.team import Team
 from navrl.train.sac_trainer import SACTrainer
 

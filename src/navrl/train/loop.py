@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from navrl.config import Config, as_saved
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display
 from navrl.train.distributed.team import Team, TeamError

@@ -21,7 +21,7 @@ from navrl.credentials import redact
 from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.machine import machine
-from navrl.monitor import keep_aside, plain_value
+from navrl.metrics_log import keep_aside, plain_value
 
 __all__ = [
     "RunFolder",

@@ -11,8 +11,9 @@ from typing import Any
 from navrl.errors import RegistryError
 from navrl.evaluate import Flights, conditions
 from navrl.evaluate.report import summary
+from navrl.metrics_log import MetricsLog
 from navrl.models import model_state, save_model
-from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.monitor import PerformanceMonitor
 from navrl.registry.metric_names import evaluation_metrics, metric_value
 from navrl.registry.upload_policy import is_better, told_best
 from navrl.train.display import Display
