@@ -1,68 +1,80 @@
-"""The interface of a trainer, and which one an algorithm has."""
+"""Which trainer an algorithm has."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from navrl.config import Config
+from navrl.environments.task import Task
 from navrl.evaluate import Flights
-from navrl.rl.networks.navigation import NavigationNetwork
-from navrl.sim.env import NavigationEnv
+from navrl.rl.environment import Environment
+from navrl.rl.networks.build import MakeFeatures
 from navrl.train.distributed.team import Team
 
 
 class Trainer(Protocol):
-    """One rank's part of a training, as the loop uses it."""
+    """What the loop asks of a trainer: one process's part of a training."""
 
     config: Config
-    network: NavigationNetwork
-    env: NavigationEnv
+    task: Task
+    network: nn.Module
+    env: Environment
     iteration: int
     best: dict[str, float] | None
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """The optimisers that change the parameters, for the checkpoint saver."""
+        """What changes the parameters."""
 
     @property
     def frames_per_iteration(self) -> int:
-        """Steps of all drones, over all processes, in one batch."""
+        """Decisions of the whole team in one batch."""
 
     @property
     def iterations(self) -> int:
-        """Number of iterations of the whole training."""
+        """How many batches the whole training takes."""
 
     @property
     def frames(self) -> int:
-        """Steps of all drones so far."""
+        """Decisions taken so far."""
 
     def collect(self) -> Any:
         """Return the next batch."""
 
     def learn(self, batch: Any) -> dict[str, float]:
-        """Update the policy from a batch and return metrics."""
+        """Update the policy, and return what happened."""
 
     def evaluate(self) -> dict[str, Flights]:
-        """Fly unseen worlds; return all flights by condition on rank 0."""
+        """Play episodes; the leader gets all of them by condition."""
 
     def own_state(self) -> dict[str, Any]:
-        """Return the state of this rank alone."""
+        """Return what only this process knows."""
 
     def shared_state(self) -> dict[str, Any]:
-        """Return the state that all ranks have in common; live tensors."""
+        """Return what all processes have in common; live tensors."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Load a saved state."""
+        """Go on from a saved state."""
 
 
-def make_trainer(config: Config, team: Team) -> Trainer:
-    """Return the trainer of the algorithm in the settings."""
+def make_trainer(
+    config: Config, team: Team, task: Task | None = None, network: MakeFeatures | None = None
+) -> Trainer:
+    """Return the trainer of the algorithm that the settings ask for.
+
+    Args:
+        config: the settings.
+        team: the processes that train together.
+        task: what is trained; None: the one that the settings name.
+        network: makes the features of the policy's network; None: as the settings say.
+    """
     if config.algorithm == "sac":
-        from navrl.train.sac_trainer import SACTrainer  # here: it loads the replay's kernels
+        from navrl.train.sac_trainer import SACTrainer  # here: only it needs the replay's kernels
 
-        return SACTrainer(config, team)
+        return SACTrainer(config, team, task)
     from navrl.train.ppo_trainer import PPOTrainer
 
-    return PPOTrainer(config, team)
+    return PPOTrainer(config, team, task, network)

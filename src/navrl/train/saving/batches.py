@@ -1,4 +1,6 @@
-"""Batches of experience in files: every array under its name, for later inspection."""
+"""What training keeps of a batch of experience: every array by its name, so that a flight can be
+looked at later.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +13,30 @@ from navrl.rl.collect import Rollout
 from navrl.rl.transitions import Transitions
 from navrl.train.trainers import Trainer
 
-__all__ = ["batch_arrays", "keep_batch"]
+__all__ = ["keep_rollout", "rollout_data"]
 
 
-def keep_batch(
+def keep_rollout(
     storage: RolloutStorage, trainer: Trainer, batch: Rollout | Transitions, iteration: int
 ) -> None:
-    """Store the batch of an iteration in the background; a failure only warns."""
-    task = trainer.config.task
+    """Store a batch in the background, under the number of the iteration that it belongs to; a
+    failure only warns.
+    """
     metadata = {
         "frames": iteration * trainer.frames_per_iteration,
         "seed": trainer.config.seed,
-        "lidar_range": task.sensor.lidar_range,
-        "action_limit": task.env.action_limit,
-        "seconds_per_step": task.sim.dt * task.env.action_repeat,
-        "task": task.as_dict(),
+        **trainer.task.rollout_metadata(),
     }
     try:
-        storage.save(batch_arrays(batch, trainer.env.layout), iteration, metadata=metadata)
+        storage.save(rollout_data(batch, trainer.env.observation), iteration, metadata=metadata)
     except (NavrlError, OSError) as error:
-        warnings.warn(
-            f"the batch of iteration {iteration} was not kept: {error}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warnings.warn(f"this rollout is not kept: {error}", RuntimeWarning, stacklevel=2)
 
 
-def batch_arrays(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
-    """Return the arrays of a batch by name, (T, N, ...), and those of its last step, (N, ...)."""
+def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
+    """Return a batch by names: what was seen, done and earned, (T, N, ...), and what was seen last,
+    (N, ...).
+    """
     if isinstance(batch, Transitions):
         return {
             "observation": layout.split(batch.rows),

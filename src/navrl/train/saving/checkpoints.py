@@ -1,4 +1,6 @@
-"""Checkpoints and other files of a training, whose failed writes are reported and retried."""
+"""The checkpoints of a training, and the other files it writes on its way: what failed is known,
+told, and tried again.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,19 @@ LONGEST_REASON = 160  # characters
 
 @dataclass(frozen=True)
 class SaveStatus:
-    """The checkpoints of this process so far."""
+    """How the checkpoints of a session went."""
 
-    iteration: int | None = None  # of the last one on disk
-    at: float = 0.0  # time.monotonic() when it was complete
-    failure: str = ""  # why the last attempt failed; empty if it succeeded
+    iteration: int | None = None  # of the last one that is on the disk
+    at: float = 0.0  # time.monotonic() when it was
+    failure: str = ""  # why the last attempt failed; empty if it did not
     failed_in_row: int = 0
     failed: int = 0
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in a few words why a file was not written: the system's message if there is one."""
+    """Return in a few words why a file was not written: what the system said, if it said
+    something.
+    """
     cause = error.__cause__ or error
     text = (
         cause.strerror
@@ -48,7 +52,8 @@ def reason_of(error: BaseException) -> str:
 
 
 class CheckpointSaving:
-    """A run's CheckpointDirectory whose failures do not stop training, but are kept in `status`.
+    """A run's CheckpointDirectory whose failures do not stop training; `status` tells how the last
+    attempts went.
 
     Raises:
         ConfigError: the folder cannot be made or read.
@@ -59,7 +64,7 @@ class CheckpointSaving:
     ) -> None:
         self.status = SaveStatus()
         self._lock = threading.Lock()
-        self._news: deque[str] = deque()
+        self._told: deque[str] = deque()
         try:
             self.directory = CheckpointDirectory(
                 folder,
@@ -71,13 +76,13 @@ class CheckpointSaving:
                 level=config.save_compression_level or None,
             )
         except OSError as error:
-            reason = f"{folder} cannot hold checkpoints: {reason_of(error)}"
-            raise ConfigError(f"{reason}; make it writable, or name another run_folder") from error
+            told = f"{folder} cannot hold checkpoints: {reason_of(error)}"
+            raise ConfigError(f"{told}; make it writable, or name another run_folder") from error
 
     def save(
         self, iteration: int, state: Any, metrics: Mapping[str, float] | None, compress: bool
     ) -> None:
-        """Save a state in the background; `status` has the result later."""
+        """Save a state in the background; how it went is in `status` later."""
         try:
             self.directory.save(iteration, state, metrics=metrics, compress=compress)
         except CheckpointError as error:
@@ -85,11 +90,13 @@ class CheckpointSaving:
 
     @property
     def gives_up(self) -> bool:
-        """Whether too many checkpoints in a row have failed."""
+        """Whether so many checkpoints in a row have failed that training without any is at
+        stake.
+        """
         return self.status.failed_in_row >= PATIENCE
 
     def barrier(self) -> None:
-        """Return when no state is being copied."""
+        """Return when no state is being copied any more."""
         self.directory.saver.barrier()
 
     def flush(self) -> None:
@@ -101,15 +108,15 @@ class CheckpointSaving:
         try:
             self.directory.prune()
         except OSError as error:
-            self._news.append(f"old checkpoints are not removed: {reason_of(error)}")
+            self._told.append(f"old checkpoints are not removed: {reason_of(error)}")
 
     def statistics(self) -> dict[str, float]:
-        """Return the statistics of the saver."""
+        """Return what the saver counted."""
         return self.directory.saver.get_stats()
 
     def news(self) -> list[str]:
-        """Return sentences on failures and recoveries since the last call."""
-        return [self._news.popleft() for _ in range(len(self._news))]
+        """Return sentences about attempts that failed, or worked again, since the last call."""
+        return [self._told.popleft() for _ in range(len(self._told))]
 
     def newest(self) -> str:
         """Return a sentence that names the newest whole checkpoint of the folder."""
@@ -121,7 +128,7 @@ class CheckpointSaving:
         return f"the newest whole checkpoint is {entry.path}"
 
     def _done(self, path: Path, written: bool, error: CheckpointError | None) -> None:
-        """Record the result of an attempt; called in the background thread."""
+        """Note how an attempt ended; called in the background thread."""
         iteration = int(path.stem.rpartition("_")[2])
         with self._lock:
             before = self.status
@@ -130,19 +137,19 @@ class CheckpointSaving:
                     before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0
                 )
                 if before.failed_in_row:
-                    self._news.append(f"checkpoints are written again: {path.name}")
+                    self._told.append(f"checkpoints are written again: {path.name}")
                 if error is not None:
-                    self._news.append(
-                        f"{path.name} was written, but `latest` was not updated or old checkpoints "
-                        f"were not removed: {reason_of(error)}"
+                    told = (
+                        f"{path.name} is written, but `latest` or old checkpoints are not updated"
                     )
+                    self._told.append(f"{told}: {reason_of(error)}")
             elif error is not None:
                 reason, count = reason_of(error), before.failed_in_row + 1
                 self.status = replace(
                     before, failure=reason, failed_in_row=count, failed=before.failed + 1
                 )
-                if count <= PATIENCE:  # the display shows further ones
-                    self._news.append(
+                if count <= PATIENCE:  # then the display goes on to tell
+                    self._told.append(
                         f"{path.name} was NOT written ({count} in a row failed): {reason}"
                     )
 
@@ -159,7 +166,9 @@ class CheckpointSaving:
 
 
 class FileWrites:
-    """Small files beside the checkpoints; the last failed write of each is kept and retried."""
+    """Files beside the checkpoints that may fail: each failed write is kept, the newest of a file
+    only, and tried again.
+    """
 
     def __init__(self) -> None:
         self.failed = 0
@@ -167,17 +176,19 @@ class FileWrites:
 
     @property
     def pending(self) -> list[Path]:
-        """Files whose last write failed."""
+        """Files that are still to be written."""
         return [*self._pending]
 
     def attempt(self, path: Path, write: Callable[[], object]) -> str:
-        """Call `write`, now and after a failure again later; return why it failed, or ""."""
+        """Write a file now; return why that failed, or nothing. `write` may be called again
+        later.
+        """
         failure = self._write(path, write)
         self.failed += bool(failure)
         return failure
 
     def retry(self) -> list[Path]:
-        """Retry failed writes; return the files that were written."""
+        """Try what failed again, and return the files that are written now."""
         return [path for path, write in list(self._pending.items()) if not self._write(path, write)]
 
     def _write(self, path: Path, write: Callable[[], object]) -> str:
