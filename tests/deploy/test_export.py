@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from navrl.rl.networks.transformer import TransformerNetwork
 from navrl.sim.settings import NavigationSettings
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="navrl[export] is not installed")
+PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.slow  # torch's exporters take some ten seconds
 
@@ -197,3 +200,23 @@ def test_a_policy_without_a_network_or_with_another_one_is_refused(tmp_path):
 def test_a_folder_that_holds_no_export_is_told(tmp_path, capsys):
     assert main(["export", "--verify", str(tmp_path), "--policy", "pretrained"]) == 2
     assert "holds no exported policy" in capsys.readouterr().err
+
+
+def test_the_code_on_the_page_runs(exported, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").symlink_to(exported)
+    monkeypatch.syspath_prepend(str(exported))
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["command"].shape == (3,)
+    assert "moving obstacle" in capsys.readouterr().out
+
+
+def test_the_benchmark_still_runs():
+    command = [sys.executable, "-W", "ignore", "-m", "navrl.cli", "bench", "deploy", "--smoke"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "onnxruntime" in done.stdout
