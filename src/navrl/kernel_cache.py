@@ -66,7 +66,7 @@ SOURCES = (
     "io/container/numba_memory.py",
     "io/replay/*.py",
     "deploy/shield_kernel.py",
-    "view/render/kernels.py",
+    "render/kernels.py",
 )
 # numba's settings that change the code it generates; those of the processor are part of the target.
 SETTINGS = (

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_flights import made_recording
 
-from navrl.view.palette import DARK, LIGHT
-from navrl.view.render import Camera, Renderer, chasing, moment_at, overview
-from navrl.view.render.kernels import draw_lines, fill_triangles, shrink
-from navrl.view.render.moment import FLYING
+from navrl.render import Camera, Renderer, chasing, overview
+from navrl.render.kernels import draw_lines, fill_triangles, shrink
+from navrl.render.moment import FLYING
+from navrl.render.palette import DARK, LIGHT
+from navrl.view.moments import moment_at
 
 # Looks along +x from the origin; 100 pixels focal length, 40 x 30 pixels.
 AHEAD = np.array([0, -1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 100, 20, 15, 0.1], np.float32)

@@ -13,10 +13,10 @@ from made_flights import made_recording
 
 from navrl.errors import ConfigError
 from navrl.evaluate.recording import Recorder
+from navrl.render.palette import DARK, LIGHT
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
-from navrl.view.palette import DARK, LIGHT
 from navrl.view.replay import replay_page, write_replay
 
 STILL = "!!window.replay && replay.drawn > 0 && !replay.changed && !replay.gliding"

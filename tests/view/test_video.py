@@ -8,7 +8,7 @@ from made_flights import made_recording
 from PIL import Image
 
 from navrl.errors import ConfigError
-from navrl.view.palette import LIGHT
+from navrl.render.palette import LIGHT
 from navrl.view.video import VideoSettings, frames_of, write_video
 
 SMALL = VideoSettings(width=160, height=90, frames_per_second=5)

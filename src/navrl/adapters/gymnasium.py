@@ -15,6 +15,7 @@ from torch import Tensor
 
 from navrl.adapters.gymnasium_registry import ENVIRONMENT_ID as ENVIRONMENT_ID
 from navrl.adapters.gymnasium_registry import register_in
+from navrl.adapters.rendering import RENDER_MODES, ChaseCamera, checked_render_mode, render_metadata
 from navrl.errors import ActionError, ConfigError, missing_extra, nearest_name
 from navrl.navigation_observation import navigation_layout
 from navrl.sim.env import NavigationEnv
@@ -58,6 +59,7 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         flat: join the parts of an observation to one array.
         num_envs: the number of drones, instead of that in the settings.
         statistics_key: another name for `flight`.
+        render_mode: `rgb_array` for `render()`, with at most 64 drones.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         flat: bool = False,
         num_envs: int | None = None,
         statistics_key: str = STATISTICS_KEY,
+        render_mode: str | None = None,
     ) -> None:
         self.autoreset_mode = _checked_mode(autoreset_mode)
         at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
@@ -78,7 +81,9 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         self.num_envs = self.simulator.num_envs
         self.flat = flat
         self.statistics_key = statistics_key
-        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.render_mode = checked_render_mode(render_mode, self.num_envs)
+        self.metadata = {**render_metadata(self.simulator), "autoreset_mode": self.autoreset_mode}
+        self._camera = ChaseCamera(self.simulator, width=320, height=180)
         self.single_observation_space = observation_space_of(self.simulator, flat=flat)
         self.single_action_space = action_space_of(self.simulator)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -135,6 +140,12 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
             self._info(result, done) if done.any() else {},
         )
 
+    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
+        """Return a picture of each drone, (180, 320, 3), or None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(self._camera.picture(drone) for drone in range(self.num_envs))
+
     def _begin_next_episodes(self, result: Step, waiting: NDArray[np.bool_]) -> None:
         """Begin the next episode of waiting drones, and make their rows of the result those of a
         reset.
@@ -178,7 +189,8 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
     `info["flight"]`. The arguments are those of `NavigationVectorEnv`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own declaration)
+    # Gymnasium declares it so; every environment has its own with the speed of its decisions.
+    metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": 12}  # noqa: RUF012
 
     def __init__(
         self,
@@ -187,7 +199,9 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
         seed: int | None = None,
         flat: bool = False,
         statistics_key: str = STATISTICS_KEY,
+        render_mode: str | None = None,
     ) -> None:
+        self.render_mode = checked_render_mode(render_mode)
         first_seed = int(self.np_random.integers(2**63)) if seed is None else seed
         self.simulator = NavigationEnv(
             with_num_envs(settings, 1), seed=first_seed, auto_reset=False
@@ -196,6 +210,12 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
         self.statistics_key = statistics_key
         self.observation_space = observation_space_of(self.simulator, flat=flat)
         self.action_space = action_space_of(self.simulator)
+        self.metadata = render_metadata(self.simulator)
+        self._camera = ChaseCamera(self.simulator)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return a picture of the drone, (360, 640, 3), or None without a render mode."""
+        return None if self.render_mode is None else self._camera.picture()
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -30,6 +30,7 @@ from navrl.adapters.gymnasium import (
     to_numpy,
     with_num_envs,
 )
+from navrl.adapters.rendering import ChaseCamera, checked_render_mode, render_metadata
 
 
 class NavigationVecEnv(VecEnv):  # type: ignore[misc]
@@ -43,6 +44,8 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
     Methods and attributes for "each environment" (`env_method`, `get_attr`, `set_attr`) are those
     of the one `simulator`, which all drones share: `env_method("set_world_probabilities", chances)`
     calls it once.
+
+    With `render_mode="rgb_array"` and at most 64 drones, `render()` and `VecVideoRecorder` work.
     """
 
     def __init__(
@@ -52,12 +55,16 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
         seed: int = 0,
         flat: bool = False,
         num_envs: int | None = None,
+        render_mode: str | None = None,
     ) -> None:
         self.simulator = NavigationEnv(with_num_envs(settings, num_envs), seed=seed)
+        self._render_mode = checked_render_mode(render_mode, self.simulator.num_envs)
+        self._camera = ChaseCamera(self.simulator, width=320, height=180)
         self.flat = flat
         self._actions: Any = None
         spaces = observation_space_of(self.simulator, flat=flat), action_space_of(self.simulator)
         super().__init__(self.simulator.num_envs, *spaces)
+        self.metadata |= {"render_fps": render_metadata(self.simulator)["render_fps"]}
 
     def reset(self) -> Observation:
         """Return the first observations of new episodes; a seed given to `seed()` is used once.
@@ -99,12 +106,17 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
             self._infos(result, done),
         )
 
+    def get_images(self) -> list[NDArray[np.uint8]]:
+        """Return a picture of each drone, (180, 320, 3)."""
+        return [self._camera.picture(drone) for drone in range(self.num_envs)]
+
     def close(self) -> None:
         """Do nothing: the simulator holds no resources but memory."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return an attribute of the simulator, once for each index; `render_mode` is None."""
-        value = None if attr_name == "render_mode" else getattr(self.simulator, attr_name)
+        """Return an attribute of the simulator, or the `render_mode`, once for each index."""
+        drawn = attr_name == "render_mode"
+        value = self._render_mode if drawn else getattr(self.simulator, attr_name)
         return [value for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from navrl.errors import missing_extra
 from navrl.evaluate.recording import Recording
-from navrl.view.palette import OUTCOME_NAMES, Palette
-from navrl.view.render import Moment
-from navrl.view.render.moment import FLYING
-from navrl.view.render.renderer import MARKS
+from navrl.render import Moment
+from navrl.render.moment import FLYING
+from navrl.render.palette import OUTCOME_NAMES, Palette
+from navrl.render.renderer import MARKS
 from navrl.view.words import obstacles_in_words
 
 __all__ = ["Caption"]

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from navrl.errors import ConfigError, missing_extra
 from navrl.evaluate.recording import Recording
+from navrl.render import Camera, Renderer, chasing, overview
+from navrl.render.moment import FLYING
+from navrl.render.palette import DARK, LIGHT, OUTCOME_NAMES
 from navrl.view.caption import Caption
-from navrl.view.palette import DARK, LIGHT, OUTCOME_NAMES
-from navrl.view.render import Camera, Renderer, chasing, moment_at, overview
-from navrl.view.render.moment import FLYING
+from navrl.view.moments import moment_at
 
 __all__ = ["VideoSettings", "check_format", "frames_of", "write_video"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from navrl.errors import ConfigError
 from navrl.evaluate.recording import Recording
 from navrl.io.container.atomic_files import AtomicFile
+from navrl.render.palette import DARK, LIGHT, OUTCOME_NAMES, Palette
 from navrl.sim.reference import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.sim.worlds.terrain import GROUND
-from navrl.view.palette import DARK, LIGHT, OUTCOME_NAMES, Palette
 from navrl.view.replay.payload import payload_of
 
 __all__ = ["replay_page", "write_replay"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile
-from navrl.view.palette import DARK, LIGHT, Palette
+from navrl.render.palette import DARK, LIGHT, Palette
 from navrl.view.report import sections
 from navrl.view.report.curves import success_charts, training_charts
 from navrl.view.report.run_data import RunData, group_by_settings, read_run

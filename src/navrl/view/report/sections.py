@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from navrl.view.palette import FAILURES, OUTCOME_NAMES
+from navrl.render.palette import FAILURES, OUTCOME_NAMES
 from navrl.view.report.charts import Bar, Line, bar_chart, line_chart, number
 from navrl.view.report.run_data import RunData, differing
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.view.render.camera import Camera
+from navrl.render.camera import Camera
 
 __all__ = ["boxes", "cylinders", "drones", "marks", "shaded", "shadows", "tone"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from navrl.render import shapes
+from navrl.render.camera import Camera
+from navrl.render.kernels import draw_lines, fill_triangles, shrink
+from navrl.render.moment import FLYING, Moment
+from navrl.render.palette import LIGHT, Palette
 from navrl.sim.reference import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.sim.worlds.terrain import GROUND
-from navrl.view.palette import LIGHT, Palette
-from navrl.view.render import shapes
-from navrl.view.render.camera import Camera
-from navrl.view.render.kernels import draw_lines, fill_triangles, shrink
-from navrl.view.render.moment import FLYING, Moment
 
 __all__ = ["MARKS", "Renderer"]
 
