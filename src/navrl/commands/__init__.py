@@ -11,10 +11,12 @@ from navrl.commands import (
     export,
     inspect,
     model_registry,
+    replay,
     report,
     rollouts,
     sync,
     train,
+    video,
     world,
 )
 
@@ -22,6 +24,8 @@ COMMANDS = (
     train,
     evaluate,
     export,
+    replay,
+    video,
     curves,
     report,
     world,
