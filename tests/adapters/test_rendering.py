@@ -93,7 +93,9 @@ def test_gymnasium_records_an_episode(single, tmp_path):
 def test_gymnasium_records_several_drones_side_by_side(tmp_path):
     pytest.importorskip("moviepy")
     drones = NavigationVectorEnv(SETTINGS, num_envs=4, render_mode="rgb_array")
-    recorded = RecordVectorVideo(drones, str(tmp_path / "film"), video_length=4, disable_logger=True)
+    recorded = RecordVectorVideo(
+        drones, str(tmp_path / "film"), video_length=4, disable_logger=True
+    )
     recorded.reset(seed=0)
     for _ in range(5):
         recorded.step(np.tile(FORWARD, (4, 1)))
