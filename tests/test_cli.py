@@ -110,6 +110,9 @@ def test_training_leaves_a_model_its_evaluation_a_picture_and_an_animation(tmp_p
     assert "32 episodes in 2 worlds" in told
     assert "within 1.0 m" in told
     assert str(folder / "model.pt") in told.replace("\n", "")
+    assert f"open in a browser: {folder / 'report.html'}" in told.replace("\n", "")
+    assert "Learning curves" in (folder / "report.html").read_text()
+    assert (folder / "replay.html").stat().st_size < 500_000
     with Image.open(folder / "flights.png") as picture:
         assert picture.format == "PNG"
         assert min(picture.size) > 300

@@ -100,7 +100,7 @@ def test_json_alone_goes_to_the_output_and_equals_the_file(tmp_path, capsys):
     conditions = json.loads(printed.out)["conditions"]
     assert {name: row["label"] for name, row in conditions.items()} == {"static": "20 static"}
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["evaluation.json", "flights.png", "recordings"]
+    assert written == ["evaluation.json", "flights.png", "recordings", "replay.html"]
 
 
 def test_two_policies_are_compared_on_the_same_episodes(tmp_path, capsys):

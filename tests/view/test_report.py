@@ -120,6 +120,13 @@ def test_a_run_in_progress_has_a_report_of_what_is_there(tmp_path):
     assert "No run has its final evaluation yet" in page
 
 
+def test_a_run_outside_of_a_repository_has_a_report(tmp_path):
+    run = made_run(tmp_path / "run")
+    about = json.loads((run / "run.json").read_text()) | {"git": None, "machine": None}
+    (run / "run.json").write_text(json.dumps(about))
+    assert "navrl 0.1.0" in report_page([read_run(run)], tmp_path)
+
+
 def test_times_of_phases_are_taken_from_totals_where_they_were_logged(tmp_path):
     run = made_run(tmp_path / "run", iterations=100)
     assert read_run(run).phase_seconds() == {

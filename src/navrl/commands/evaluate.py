@@ -256,17 +256,22 @@ def _write_report(
     console: Console,
     failed: list[str],
 ) -> list[Path]:
-    """Write `evaluation.json` and pictures of the last recorded scenario; return their paths."""
+    """Write `evaluation.json`, the replay and pictures of the last scenario; return paths."""
     from navrl.errors import MissingExtraError
     from navrl.train.run_folder import as_json, write_text
     from navrl.view.flight_pictures import draw_flights
+    from navrl.view.replay import write_replay
 
     paths: list[Path] = []
     with _noted(folder / "evaluation.json", failed):
         write_text(folder / "evaluation.json", as_json(report))
         paths.append(folder / "evaluation.json")
     recorded = [f.recording for f in flown[0].flights.values() if f.recording is not None]
+    every = [f.recording for one in flown for f in one.flights.values() if f.recording is not None]
     if recorded:
+        with _noted(folder / "replay.html", failed):
+            write_replay(every, folder / "replay.html")
+            paths.append(folder / "replay.html")
         try:
             with console.status("drawing"), _noted(folder / "flights.png", failed):
                 paths += draw_flights(folder, recorded[-1], animation=config.flight.animation)

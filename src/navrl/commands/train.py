@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from navrl.errors import NavrlError
@@ -215,6 +216,7 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     ):
         if (path / name).is_file():
             take(policy.card["iteration"], name.replace(".", "_"), path / name)
+    problems += _write_run_report(path, console)
     console.print(
         f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]",
         soft_wrap=True,
@@ -228,3 +230,18 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     except NavrlError as error:
         problems.append(f"{folder.record_path} was not updated: {reason_of(error)}")
     return problems
+
+
+def _write_run_report(path: Path, console: Console) -> list[str]:
+    """Write `report.html`, say where it and the replay are; return what failed."""
+    from navrl.view.report import write_report
+
+    report, replay = path / "report.html", path / "replay.html"
+    try:
+        write_report([path], report)
+    except (OSError, NavrlError) as error:
+        return [f"{report} was not written: {error}"]
+    console.print(f"open in a browser: [bold]{report}[/bold]", soft_wrap=True, highlight=False)
+    if replay.is_file():
+        console.print(f"watch the flights: [bold]{replay}[/bold]", soft_wrap=True, highlight=False)
+    return []

@@ -60,9 +60,9 @@ def run_section(runs: Sequence[RunData]) -> str:
     """Return what ran where."""
     rows = []
     for name, run in zip(_named(runs), runs, strict=True):
-        machine = run.about.get("machine", {})
-        versions = run.about.get("versions", {})
-        commit = str(run.about.get("git", {}).get("commit", ""))[:9]
+        machine = run.about.get("machine") or {}
+        versions = run.about.get("versions") or {}
+        commit = str((run.about.get("git") or {}).get("commit", ""))[:9]
         state = "finished" if run.finished else "not finished"
         iteration = run.train[-1]["iteration"] if run.train else 0
         rows.append(
