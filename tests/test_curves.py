@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from navrl.cli import main
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 from navrl.view.curves import read_curve
 
 KEPT = Path(__file__).parents[1] / "docs" / "learning" / "best.metrics.jsonl"

@@ -26,11 +26,11 @@ from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
 from navrl.train.display import PlainDisplay
 from navrl.train.distributed.team import Team
-from navrl.train.loop import Ending, Order, lead
+from navrl.train.loop import Ending, Start, lead
 from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.resume.continued_run import continued_config
 from navrl.train.run_folder import RunFolder
-from navrl.train.saving import batches as train_rollouts
+from navrl.train.saving import batches
 from navrl.train.saving.publisher import Publisher
 from navrl.train.signals import StopRequest
 from navrl.view.rollouts import read_flight
@@ -70,7 +70,7 @@ class Watched(PlainDisplay):
 def train(folder, *overrides, settings=SMALL, stop=None, resume=False):
     config, request = load_config([*settings, *overrides]), StopRequest()
     request.signal = stop
-    order = Order(config, load_checkpoint(folder / "checkpoints" / "latest") if resume else None)
+    order = Start(config, load_checkpoint(folder / "checkpoints" / "latest") if resume else None)
     with (
         RunFolder.open(folder) if resume else RunFolder.create(folder, "", "navrl train") as run,
         Tracking(config.tracking, {}, folder) as tracking,
@@ -121,7 +121,7 @@ def test_what_is_kept_is_what_was_flown(storage):
     trainer = PPOTrainer(config, Team())
     for _ in range(2):
         batch = trainer.collect()
-        kept = train_rollouts.rollout_data(batch, trainer.env.observation)
+        kept = batches.batch_arrays(batch, trainer.env.layout)
         expected = {
             name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)
         }
@@ -217,11 +217,11 @@ def test_a_rollout_that_cannot_be_kept_warns_and_training_goes_on(tmp_path):
     (tmp_path / "file").write_text("no folder")
     trainer = PPOTrainer(load_config([*SMALL]), Team())
     storage = RolloutStorage(tmp_path / "file", time_first=True, on_error="warn")
-    train_rollouts.keep_rollout(storage, trainer, trainer.collect(), 1)
+    batches.keep_batch(storage, trainer, trainer.collect(), 1)
     with pytest.warns(RuntimeWarning, match="not saved"):
         storage.close()
-    with pytest.warns(RuntimeWarning, match="this rollout is not kept.*closed"):
-        train_rollouts.keep_rollout(storage, trainer, trainer.collect(), 1)
+    with pytest.warns(RuntimeWarning, match="was not kept.*closed"):
+        batches.keep_batch(storage, trainer, trainer.collect(), 1)
 
 
 # ------------------------------------------------------------------ commands
@@ -280,8 +280,8 @@ def test_the_flight_is_where_the_simulator_says_it_was():
     trainer = PPOTrainer(load_config([*SMALL]), Team())
     from navrl.view.rollouts import _from_goal
 
-    state = trainer.env.simulator.observe()["state"].numpy()
-    away = (trainer.env.simulator.position - trainer.env.simulator.target).numpy()
+    state = trainer.env.observe()["state"].numpy()
+    away = (trainer.env.position - trainer.env.target).numpy()
     found = _from_goal(state)
     np.testing.assert_allclose(
         np.linalg.norm(found, axis=1), np.linalg.norm(away, axis=1), rtol=1e-4

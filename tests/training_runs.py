@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 
 TINY = (
     "preset=smoke",

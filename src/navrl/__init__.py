@@ -17,7 +17,7 @@ _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
     "DictReplayBuffer": "navrl.io.replay.episodes",
     "FrameStore": "navrl.io.replay.frame_store",
-    "PrefixSum": "navrl.io.replay.episodes",
+    "PrefixSum": "navrl.io.replay.prefix_sum",
     "Rounded": "navrl.io.replay.rounded",
     "compress_image": "navrl.io.replay.images",
     "compress_image_seq": "navrl.io.replay.images",
@@ -72,12 +72,12 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.io.checkpoint.step_names import format_checkpoint_name as format_checkpoint_name
     from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
-    from navrl.io.replay.episodes import PrefixSum as PrefixSum
     from navrl.io.replay.frame_store import FrameStore as FrameStore
     from navrl.io.replay.images import compress_image as compress_image
     from navrl.io.replay.images import compress_image_seq as compress_image_seq
     from navrl.io.replay.images import decompress_image as decompress_image
     from navrl.io.replay.images import decompress_image_seq as decompress_image_seq
+    from navrl.io.replay.prefix_sum import PrefixSum as PrefixSum
     from navrl.io.replay.rounded import Rounded as Rounded
     from navrl.io.rollouts.in_memory import compress_rollout as compress_rollout
     from navrl.io.rollouts.in_memory import decompress_minibatch as decompress_minibatch

@@ -1,4 +1,4 @@
-"""The configuration: a dataclass of everything, presets in `conf/`, dotted overrides on top."""
+"""All settings in one dataclass; presets come from `conf/`, dotted overrides go on top."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from navrl.conf.overrides import GROUPS, check_overrides, opened
+from navrl.conf.overrides import GROUPS, check_overrides
 from navrl.credentials import redact, redacted
 from navrl.errors import ConfigError, shown
 from navrl.io.container.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.rl.networks.network_settings import NetworkSettings
+from navrl.rl.networks.navigation import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
-from navrl.sim.settings import EARLIER as EARLIER
-from navrl.sim.settings import NavigationSettings as NavigationSettings
-from navrl.sim.settings import TaskSettings
+from navrl.sim.settings import NavigationSettings
 from navrl.tracking.tracker_settings import (
     MlflowSettings,
     TrackingSettings,
@@ -26,15 +24,11 @@ from navrl.tracking.tracker_settings import (
     tracker_names,
 )
 
-ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the distribution of actions that each needs
-INTERIM = 5000  # maps between those that choose the best model and those that judge it at the end
-NAVIGATION = "navigation"  # the environment that comes with the package
-# groups of settings that only the navigation task reads, and what other environments have of env.*
-NAVIGATION_GROUPS = ("env.", "env_dyn.", "sensor.", "drone.", "reward.", "sim.", "curriculum.")
-GENERAL = ("gymnasium", "torchrl", "rsl_rl", "python")  # env=NAME that is another task
-ANY_ENVIRONMENT = ("env.name", "env.id", "env.target", "env.options", "env.num_envs")
-LONGEST_MESSAGE = 300  # characters of what a library says
-PARTS = {  # that come with a preset
+ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
+# maps of evaluations during training follow those of the final evaluation by this many seeds
+PERIODIC_EVALUATION_OFFSET = 5000
+LONGEST_MESSAGE = 300  # characters of a library's error message
+PARTS = {  # config groups that a preset selects
     "preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl"),
     "preset=sac": ("algo=sac",),
 }
@@ -42,16 +36,16 @@ PARTS = {  # that come with a preset
 
 @dataclass
 class FlightSettings:
-    """Keys `flight.*`: the flights of an evaluation."""
+    """Keys `flight.*`: evaluation on unseen worlds, during and after training."""
 
     episodes: int = 2048  # of each scenario, spread evenly over the worlds
     worlds: int = 32
-    map_seed: int = 1_000_000  # far from the maps of training
-    seed: int = 0
+    map_seed: int = 1_000_000  # of the first world; must not overlap the worlds of training
+    seed: int = 0  # of starts, goals and moving obstacles
     # during training: twice as many in all, a quarter of them without moving obstacles
     interim_episodes: int = 512
     recorded: int = 64  # flights in recordings and pictures, all in the first world
-    animation: bool = True
+    animation: bool = True  # write flights.gif
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -72,10 +66,11 @@ class FlightSettings:
 
 @dataclass
 class CurriculumSettings:
-    """Keys `curriculum.*`: what gets harder while the policy learns."""
+    """Keys `curriculum.*`: what changes while the policy trains."""
 
-    final_collision: float | None = None  # `reward.collision` moves to this ...; null: it stays
-    collision_until: float = 0.5  # ... by this share of the training
+    # the collision penalty goes linearly from reward.collision to this; null: it stays constant
+    final_collision: float | None = None
+    collision_until: float = 0.5  # fraction of the training after which it is reached
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -90,57 +85,37 @@ class CurriculumSettings:
 
 
 @dataclass
-class EnvironmentSettings(TaskSettings):
-    """Keys `env.*`: which environment is trained, and the navigation task's own settings."""
-
-    name: str = NAVIGATION  # an entry of navrl.environments.table.ENVIRONMENTS
-    id: str = ""  # of a Gymnasium environment
-    target: str = ""  # what makes an environment, as module:name
-    # keyword arguments of what makes the environment: env.options.NAME=VALUE
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def task(self) -> TaskSettings:
-        """The settings of the navigation task alone."""
-        names = [part.name for part in dataclasses.fields(TaskSettings)]
-        return TaskSettings(**{name: getattr(self, name) for name in names})
-
-
-@dataclass
 class Config(NavigationSettings):
-    """All settings: those of the task, those of the learner, and those of the run."""
+    """All settings: the task, the algorithm and the run."""
 
-    env: EnvironmentSettings = field(default_factory=EnvironmentSettings)
-    seed: int = 0
-    device: str = "cpu"  # of the network; the simulator always runs on the CPU
-    # that train together, each with its share of the drones; 0: one for each core
-    processes: int = 0
-    headless: bool = False  # no live panel, only lines
-    max_frame_num: int = 40_000_000  # decisions of all drones together
-    eval_interval: int = 100  # iterations; 0: only at the end
-    save_interval: int = 50  # iterations
-    keep_last_n: int = 3  # checkpoints
-    compress_checkpoint: bool = True
-    save_compression_level: int = 0  # 0: the codec's own choice
-    async_checkpoint_queue_size: int = 3
-    on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop, or continue
-    # iterations between batches of experience that are kept in RUN/rollouts; 0: none is
-    rollout_save_interval: int = 0
-    rollout_keep_last_n: int = 10  # batches; 0: all
-    # fly the next batch while learning, with the weights of before the update
+    seed: int = 0  # of the weights, the actions and the worlds' random numbers
+    device: str = "cpu"  # of the network: cpu, cuda or cuda:0; the simulator runs on the CPU
+    processes: int = 0  # each trains its part of the drones; 0: one per core
+    headless: bool = False  # print lines instead of the live panel
+    max_frame_num: int = 40_000_000  # length of the training in steps of all drones together
+    eval_interval: int = 100  # iterations between evaluations; 0: only at the end
+    save_interval: int = 50  # iterations between checkpoints
+    keep_last_n: int = 3  # checkpoints to keep
+    compress_checkpoint: bool = True  # compress the tensors of a checkpoint, without loss
+    save_compression_level: int = 0  # 0: the codec's default
+    async_checkpoint_queue_size: int = 3  # checkpoints that may wait to be written
+    on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop or continue
+    rollout_save_interval: int = 0  # iterations between batches kept in RUN/rollouts; 0: none
+    rollout_keep_last_n: int = 10  # batches to keep there; 0: all
+    # collect the next batch while the policy learns, with the weights from before the update
     use_pipelined_collector: bool = False
-    # keep beside each checkpoint the batch that was collected last, LiDAR and all, compressed
+    # keep the last batch, LiDAR scans included, in a compressed file beside each checkpoint
     compress_lidar: bool = False
-    run_folder: str = ""  # default: runs/ and the time of day
-    # auto: go on from the newest whole checkpoint of run_folder, or of the newest run
+    run_folder: str = ""  # empty: runs/DATE_TIME
+    # auto: resume the run in run_folder, or the newest run, from its newest whole checkpoint
     resume: str = ""
-    algorithm: str = "ppo"  # or sac; chosen whole by algo=sac
-    # start from a checkpoint or a model: a path, a run, or NAME:ALIAS of the registry
+    algorithm: str = "ppo"  # ppo or sac; set with algo=sac, which selects all of its settings
+    # start from a checkpoint or model: a path, a run folder, or NAME:ALIAS in the registry
     resume_checkpoint: str = ""
-    # one or a list of wandb, trackio, mlflow, tensorboard; the run's folder has all metrics anyway
+    # wandb, trackio, mlflow, tensorboard, or a list; RUN/metrics.jsonl is written in any case
     tracker: Any = ""
-    tracker_patience: float = 8.0  # s that the end of a run waits for its trackers
-    tracker_deadline: float = 60.0  # s that a tracker has to answer
+    tracker_patience: float = 8.0  # seconds to wait for trackers at the end of a run
+    tracker_deadline: float = 60.0  # seconds that a tracker has to answer a request
     algo: PPOSettings = field(default_factory=PPOSettings)
     sac: SACSettings = field(default_factory=SACSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -152,14 +127,14 @@ class Config(NavigationSettings):
 
     @property
     def tracking(self) -> TrackingSettings:
-        """The settings of the trackers alone."""
+        """The settings of the trackers."""
         return _tracking_of(self)
 
     @property
     def task(self) -> NavigationSettings:
-        """The settings of the navigation task alone."""
+        """The settings of the navigation task."""
         return NavigationSettings(
-            self.env.task, self.env_dyn, self.sensor, self.drone, self.reward, self.sim
+            self.env, self.env_dyn, self.sensor, self.drone, self.reward, self.sim
         )
 
     def check(self) -> None:
@@ -215,12 +190,7 @@ class Config(NavigationSettings):
         if self.network.distribution != ALGORITHMS[self.algorithm]:
             raise ConfigError(
                 f"network.distribution is {self.network.distribution!r}; expected "
-                f"{ALGORITHMS[self.algorithm]!r} for "
-                f"{self.algorithm}: choose algo=ppo or algo=sac, which sets both"
-            )
-        if self.algorithm == "sac" and self.env.name != NAVIGATION:
-            raise ConfigError(
-                f"algo=sac trains the navigation task; env={self.env.name} is trained with algo=ppo"
+                f"{ALGORITHMS[self.algorithm]!r}, which algo={self.algorithm} sets"
             )
         if self.algorithm == "sac" and self.processes > 1:
             raise ConfigError(
@@ -229,8 +199,7 @@ class Config(NavigationSettings):
             )
         if self.algorithm == "sac" and self.use_pipelined_collector:
             raise ConfigError(
-                "use_pipelined_collector is true; algo=sac does not collect ahead: leave it "
-                "out, or use algo=ppo"
+                "use_pipelined_collector is true; algo=sac has no pipelined collector: leave it out"
             )
         if self.algorithm == "sac" and self.sac.warmup >= self.max_frame_num:
             raise ConfigError(
@@ -244,26 +213,23 @@ class Config(NavigationSettings):
         usable_device(self.device)
 
     def _check_worlds(self) -> None:
-        """Keep the worlds that judge a policy apart from those that it learns in."""
+        """Refuse evaluation on worlds that the policy trains on."""
         if self.env.same_map or self.env.world_files:
             return
-        learnt = range(self.env.map_seed, self.env.map_seed + self.env.num_worlds)
-        for name, first in (
-            ("flight.map_seed", self.flight.map_seed),
-            ("its interim worlds", self.flight.map_seed + INTERIM),
-        ):
-            if first < learnt.stop and learnt.start < first + self.flight.worlds:
+        trained = range(self.env.map_seed, self.env.map_seed + self.env.num_worlds)
+        final, periodic = self.flight.map_seed, self.flight.map_seed + PERIODIC_EVALUATION_OFFSET
+        for name, first in (("final evaluation", final), ("evaluations in training", periodic)):
+            last = first + self.flight.worlds - 1
+            if first < trained.stop and trained.start <= last:
                 raise ConfigError(
-                    f"env.map_seed {self.env.map_seed} and {self.env.num_worlds} worlds meet "
-                    f"{name} {first}: the policy would "
-                    "be judged in worlds it has learnt in; move one of them"
+                    f"flight.map_seed is {self.flight.map_seed}: the worlds of the {name}, {first} "
+                    f"to {last}, overlap those of training, {trained.start} to {trained.stop - 1}; "
+                    "change flight.map_seed or env.map_seed"
                 )
 
 
 def _check_types(values: Any, defaults: Any, prefix: str) -> None:
-    """Raise a ConfigError for the first value of another type than its default: a script may set
-    any.
-    """
+    """Raise a ConfigError for the first value whose type is not that of its default."""
     for part in dataclasses.fields(defaults):
         key = f"{prefix}{part.name}"
         value = getattr(values, part.name)
@@ -301,9 +267,7 @@ def _tracking_of(config: Config) -> TrackingSettings:
 
 
 def our_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with our names for settings that have others too; see
-    `navrl.conf.spellings`.
-    """
+    """Return overrides with other spellings replaced by ours; see `navrl.conf.spellings`."""
     from omegaconf import OmegaConf
 
     from navrl.conf.spellings import with_our_spelling
@@ -311,14 +275,6 @@ def our_overrides(overrides: Sequence[str]) -> list[str]:
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are {shown(overrides)}; expected a list, such as ['seed=1']")
     return with_our_spelling(overrides, OmegaConf.structured(Config))
-
-
-def with_default_preset(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with the preset that a training takes when none is typed."""
-    chosen = {override.split("=", 1)[0]: override.split("=", 1)[1:] for override in overrides}
-    if "preset" in chosen or chosen.get("env", ["default"])[0] in GENERAL:
-        return [*overrides]
-    return ["preset=sac" if chosen.get("algo") == ["sac"] else "preset=quick", *overrides]
 
 
 def load_config(overrides: Sequence[str] = ()) -> Config:
@@ -342,10 +298,10 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     ConfigStore.instance().store(name="schema", node=schema)
     with initialize_config_module("navrl.conf", version_base="1.3"):
         try:
-            composed = compose("config", overrides=[*map(opened, _with_parts(overrides))])
+            composed = compose("config", overrides=_with_parts(overrides))
             config = OmegaConf.to_object(composed)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(f"the settings cannot be put together: {_short(error)}") from error
+            raise ConfigError(f"the settings cannot be composed: {_short(error)}") from error
     if not isinstance(config, Config):
         raise ConfigError(
             f"the configuration became {type(config).__name__}; expected {Config.__name__}"
@@ -356,28 +312,20 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
 
 
 def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
-    """Refuse settings of an algorithm or a task that was not chosen: they would change nothing."""
-    if config.env.name != NAVIGATION:
-        for override in overrides:
-            key = override.split("=", 1)[0]
-            if key.startswith(NAVIGATION_GROUPS) and not key.startswith(ANY_ENVIRONMENT):
-                raise ConfigError(
-                    f"override {shown(override)} is of the navigation task; env={config.env.name} "
-                    f"has {', '.join(ANY_ENVIRONMENT)}, and its own options as env.options.NAME"
-                )
+    """Refuse settings of the algorithm that was not selected: they would have no effect."""
     foreign = {"ppo": "sac.", "sac": "algo."}.get(config.algorithm, "")
     wrong = [override for override in overrides if foreign and override.startswith(foreign)]
     if wrong:
         raise ConfigError(
-            f"override {wrong[0]!r} is of another algorithm than {config.algorithm}: PPO has "
-            "algo.*, SAC has sac.* (algo=sac)"
+            f"override {wrong[0]!r} has no effect on {config.algorithm}: PPO reads algo.*, SAC "
+            "(algo=sac) reads sac.*"
         )
 
 
 def _with_parts(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the parts that a preset brings along, unless others were chosen.
+    """Return the overrides with the groups that a preset selects, unless others were selected.
 
-    Of several choices for one group, which Hydra refuses, the last is left.
+    Of several choices for one group, which Hydra refuses, the last stays.
     """
     chosen = {override.split("=", 1)[0]: override for override in overrides}
     kept = [
@@ -390,7 +338,7 @@ def _with_parts(overrides: Sequence[str]) -> list[str]:
 
 
 def as_yaml(config: Config) -> str:
-    """Return the configuration as YAML text, without the passwords in addresses."""
+    """Return the configuration as YAML, with passwords in addresses redacted."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(as_saved(config)))
@@ -402,9 +350,7 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 def as_saved(config: Config) -> dict[str, Any]:
-    """Return the configuration as files hold it: nested plain values, addresses without
-    passwords.
-    """
+    """Return the configuration as nested plain values, with passwords in addresses redacted."""
     saved: dict[str, Any] = redacted(as_dict(config))
     return saved
 
@@ -442,7 +388,7 @@ def known_keys() -> list[str]:
 
 
 def _short(error: BaseException) -> str:
-    """Return what a library says about the configuration, in one line that is not too long."""
+    """Return a library's error message in one line, shortened and redacted."""
     told = " ".join(
         redact(f"{error}: {error.__cause__}" if error.__cause__ else str(error)).split()
     )

@@ -6,7 +6,6 @@ its card. `create_navrl_model` gives a network that saves, loads, uploads and do
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,21 +22,23 @@ from navrl.navigation_observation import OBSTACLE, STATE, navigation_layout
 from navrl.observation import ObservationLayout
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.navigation import NavigationNetwork, build_network, from_upstream
-from navrl.rl.networks.network_settings import NetworkSettings
+from navrl.rl.networks.navigation import (
+    NavigationNetwork,
+    NetworkSettings,
+    build_network,
+    from_upstream,
+)
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
 
 __all__ = [
     "KIND",
-    "ForeignModelError",
     "NavRLModel",
     "check_weights",
     "create_navrl_model",
     "is_original",
     "load_model",
     "model_state",
-    "network_settings",
     "save_model",
 ]
 
@@ -46,32 +47,17 @@ WEIGHTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 LONGEST_WORD = 60  # characters of a setting
 
 
-class ForeignModelError(ConfigError):
-    """A model file holds a policy of another environment than the navigation task."""
-
-
 def model_state(
-    network: nn.Module,
-    settings: NetworkSettings,
-    task: NavigationSettings | Mapping[str, Any],
-    card: Mapping[str, Any],
+    network: nn.Module, settings: NetworkSettings, task: NavigationSettings, card: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of a model file: weights, network settings, task and card.
-
-    Args:
-        network: whose weights these are.
-        settings: of the network.
-        task: the navigation task, or what `navrl.environments.task.Task.record` says.
-        card: how the model came to be.
-    """
-    record = {"task": task.as_dict()} if isinstance(task, NavigationSettings) else dict(task)
+    """Return the content of a model file: weights, network settings, task and card."""
     return {
         "kind": KIND,
-        "network": copy.deepcopy(vars(settings)),
+        "network": vars(settings).copy(),
         "parameters": {
             name: value.detach().cpu().clone() for name, value in network.state_dict().items()
         },
-        **record,
+        "task": task.as_dict(),
         "card": dict(card),
     }
 
@@ -102,17 +88,11 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
             f"{path} is not a model of navrl; expected a file written by `navrl train`, such as "
             "RUN/model.pt"
         )
-    if "environment" in state:
-        environment = shown(state["environment"])
-        raise ForeignModelError(
-            f"{path} is a policy of another environment, {environment}; expected one of the "
-            "navigation task. navrl.load_policy and `navrl eval` take it"
-        )
     network, parameters, task, card = (
         _part(path, state, name) for name in ("network", "parameters", "task", "card")
     )
     with _about(path):
-        settings, trained = network_settings(network), NavigationSettings.from_mapping(task)
+        settings, trained = _network_settings(network), NavigationSettings.from_mapping(task)
         trained.check()
         built = build_network(settings, observation_layout(trained))
     check_weights(built.state_dict(), parameters, f"{path}")
@@ -170,8 +150,7 @@ def _part(path: Path, state: Mapping[str, Any], name: str) -> dict[str, Any]:
     return part
 
 
-def network_settings(values: Mapping[str, Any]) -> NetworkSettings:
-    """Return the settings of a network that a file holds, checked."""
+def _network_settings(values: Mapping[str, Any]) -> NetworkSettings:
     settings = NetworkSettings()
     for name, value in values.items():
         if name not in vars(settings):
@@ -179,22 +158,11 @@ def network_settings(values: Mapping[str, Any]) -> NetworkSettings:
             raise ConfigError(f"unknown setting 'network.{name[:60]}'.{near}")
         kind = type(getattr(settings, name))
         fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits or not _is_small(value):
+        if not fits or (len(value) > LONGEST_WORD if kind is str else abs(value) > 1e9):
             raise ConfigError(f"network.{name} is {shown(value)}; expected {kind.__name__}")
         setattr(settings, name, value)
     settings.check()
     return settings
-
-
-def _is_small(value: Any) -> bool:
-    """Return whether a setting of a file is of a size that settings have."""
-    if isinstance(value, dict):
-        return len(value) <= LONGEST_WORD and all(map(_is_small, (*value, *value.values())))
-    if isinstance(value, list):
-        return len(value) <= LONGEST_WORD and all(map(_is_small, value))
-    if isinstance(value, str):
-        return len(value) <= LONGEST_WORD
-    return isinstance(value, int | float) and abs(value) <= 1e9
 
 
 @contextmanager
@@ -208,8 +176,6 @@ def _about(path: Path) -> Iterator[None]:
 
 def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model in a checkpoint of a training; missing parts stay missing."""
-    if "record" in state:
-        return {"kind": KIND, **state["record"]}
     config, groups = state["config"], NavigationSettings().as_dict()
     parts = {
         "network": config.get("network"),

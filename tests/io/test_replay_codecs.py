@@ -18,7 +18,7 @@ from navrl.io.container.codecs import codecs_of, find_codec
 from navrl.io.container.numba_memory import PADDING
 from navrl.io.replay.codec_choice import frame_codec
 from navrl.io.replay.columns import ChunkColumn, Ring, make_column
-from navrl.io.replay.frame_codec import ChunkLayout, FrameCodec, Kind
+from navrl.io.replay.frame_codec import ChunkLayout, FrameChunks, FrameCodec, Kind
 
 QUIET = settings(max_examples=60, deadline=None)
 
@@ -270,9 +270,8 @@ class ChunkedCodecContract(FrameCodecContract):
         """Return codec, layout, and the stored bytes of a chunk, followed by padding."""
         codec, layout = frame_codec(self.name, kind), ChunkLayout(kind, 8)
         target = np.zeros(codec.bound(layout) + PADDING, np.uint8)
-        frames = frames_of(kind, count)
-        counts = np.array([count])
-        (size,) = codec.encode(layout, frames, np.array([0]), counts, 1, target)
+        chunks = FrameChunks(frames_of(kind, count), np.array([0]), np.array([count]), 1)
+        (size,) = codec.encode(layout, chunks, target)
         return codec, layout, target, int(size)
 
     def decode_independently(self, blob: bytes, kind: Kind, count: int) -> np.ndarray:

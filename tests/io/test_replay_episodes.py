@@ -188,7 +188,7 @@ def test_samples_come_from_all_frames_equally():
         ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, "lengths"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0)}, "lengths"),
         ({"x": np.zeros((11, 2)), "y": np.zeros(11)}, "from 1 to 10"),
-        ({"x": np.zeros((3, 3)), "y": np.zeros(3)}, "not like the first"),
+        ({"x": np.zeros((3, 3)), "y": np.zeros(3)}, "differs from the first"),
         ({"x": np.array(["a"]), "y": np.zeros(1)}, "x:"),
         ({"x": [np.zeros(2), np.zeros(3)], "y": np.zeros(2)}, "x:.*alike"),
         ({"x": [torch.zeros(2), torch.zeros(3)], "y": np.zeros(2)}, "x:.*alike"),
@@ -357,7 +357,7 @@ def test_a_small_file_cannot_ask_for_much_memory():
     with pytest.raises(ContainerError, match="claims"):
         decompress_image(bytes(bomb))
     big = compress_image(np.zeros(1 << 20, np.uint8))
-    with pytest.raises(ContainerError, match="more than is allowed"):
+    with pytest.raises(ContainerError, match="more than allowed"):
         decompress_image(big, largest=1 << 19)
 
 

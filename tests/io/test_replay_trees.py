@@ -63,9 +63,9 @@ def test_copies_and_pickles_are_independent():
 def test_what_is_outside_is_refused():
     tree = MinTree(5)
     for index in (-1, 8, [0, 99]):
-        with pytest.raises(ReplayIndexError, match="outside"):
+        with pytest.raises(ReplayIndexError, match="out of range"):
             tree[index]
-        with pytest.raises(ReplayIndexError, match="outside"):
+        with pytest.raises(ReplayIndexError, match="out of range"):
             tree[index] = 1.0
     with pytest.raises(ReplayIndexError, match="2 values for 3 indices"):
         tree[[0, 1, 2]] = [1.0, 2.0]

@@ -15,16 +15,10 @@ from rich.console import Console
 
 from counting import count_calls
 from navrl.train import display as module
-from navrl.train.display import (
-    LiveDisplay,
-    PlainDisplay,
-    Status,
-    draw,
-    open_display,
-    plain_line,
-    sparkline,
-)
+from navrl.train.display import LiveDisplay, PlainDisplay, open_display
+from navrl.train.panel import HISTORY, draw, sparkline
 from navrl.train.saving.checkpoints import SaveStatus
+from navrl.train.status import Status, plain_line
 
 FULL = Status(
     iteration=930,
@@ -285,8 +279,8 @@ def test_a_long_run_keeps_its_whole_curve_in_little_memory():
     for i in range(20_000):
         display.update(Status(i, 20_000, i, 20_000, 0.0, success=i / 20_000))
     display.close()
-    values = display._curve.values
-    assert len(values) <= module.HISTORY
+    values = display._history.values
+    assert len(values) <= HISTORY
     assert values == pytest.approx([(i + 0.5) / len(values) for i in range(len(values))], abs=0.02)
 
 

@@ -20,13 +20,14 @@ from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
 from navrl.train import evaluation
 from navrl.train import run_log as record
-from navrl.train.display import PlainDisplay, Status
+from navrl.train.display import PlainDisplay
 from navrl.train.distributed.team import TeamError, assemble
-from navrl.train.loop import Order, follow, lead
+from navrl.train.loop import Start, follow, lead
 from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving.publisher import Publisher
 from navrl.train.signals import StopRequest
+from navrl.train.status import Status
 from training_runs import TINY, checkpoints, same, steps
 
 SHORT = (*TINY, "max_frame_num=1024")  # four iterations
@@ -42,7 +43,7 @@ class Broken(PlainDisplay):
 def train(path, *overrides, display=PlainDisplay, policy=NOTHING_PUBLISHED):
     """Train in a folder and return how it ended; this process leads."""
     config = load_config([*SHORT, *overrides])
-    order = Order(config)
+    order = Start(config)
     with (
         RunFolder.create(path, "", "navrl train") as folder,
         Tracking(config.tracking, {}, folder.path) as tracking,
@@ -116,7 +117,7 @@ def test_if_another_process_has_died_too_the_leader_says_so_and_does_not_wait(tm
                 kill_workers()
             super().update(status)
 
-    with pytest.raises(TeamError, match="a training process is gone"):
+    with pytest.raises(TeamError, match="a training process has died"):
         train(
             tmp_path / "run", "processes=2", "save_interval=1000", "eval_interval=0", display=Deadly
         )

@@ -8,7 +8,7 @@ import pytest
 
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.checkpoint.listing import list_entries
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 from navrl.registry.registry import Registry
 from navrl.tracking.queue import RecordQueue
 from training_runs import ITERATIONS

@@ -1,4 +1,4 @@
-"""`resume=auto` without a folder: the newest run that can go on, by a number that only grows, never
+"""`resume=auto` without a folder: the newest run that can be resumed, by a number that only grows, never
 by the clock.
 """
 
@@ -135,5 +135,5 @@ def test_where_no_run_can_go_on_that_is_said(tmp_path, make):
         newest_run(tmp_path)
     folder = make("a", checkpoints=0)
     folder.config_path.unlink()
-    with pytest.raises(ConfigError, match="that can go on: 1 without a whole checkpoint"):
+    with pytest.raises(ConfigError, match="that can be resumed: 1 without a whole checkpoint"):
         newest_run(tmp_path)

@@ -130,7 +130,7 @@ def test_old_versions_that_cannot_be_dropped_are_a_warning_and_no_second_version
         raise sqlite3.OperationalError("database is locked")
 
     monkeypatch.setattr(Registry, "prune", fail)
-    with pytest.warns(RuntimeWarning, match="old versions of flyer are still there"):
+    with pytest.warns(RuntimeWarning, match="old versions of flyer were not pruned"):
         assert publisher().publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
     assert len(registry.versions("flyer")) == 1
 
@@ -292,7 +292,7 @@ def test_a_model_that_waited_and_is_not_the_best_any_more_is_told_and_dropped(
     )
     assert (
         publish_some(training, tmp_path, [2])
-        == "the model of iteration 1, which waited, is not needed any more"
+        == "the waiting model of iteration 1 is no longer wanted"
     )
     assert waiting(tmp_path) == []
 
@@ -422,7 +422,9 @@ def test_what_the_last_evaluation_found_stands_beside_the_version(publisher, reg
     training = publisher()
     training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
     periodic = publisher(upload_frequency=1)
-    assert periodic.judged(model(tmp_path), {}) == ""
-    label = training.judged(model(tmp_path), {CONDITION: ("success", 0.8125)})
+    assert periodic.tag_final_evaluation(model(tmp_path), {}) == ""
+    label = training.tag_final_evaluation(
+        model(tmp_path), {CONDITION: {"outcomes": {"success_100": {"share": 0.8125}}}}
+    )
     assert label == registry.resolve("flyer:best").label
     assert registry.resolve("flyer:best").tags["judged"] == f"{CONDITION}: 81.2 %"

@@ -192,7 +192,7 @@ def test_a_finished_run_is_left_as_it_is_and_says_how_to_go_on(server, whole):
     before = {path: path.read_bytes() for path in whole.glob("*.js*")}
     told = server.train(whole, "resume=auto")
     assert (
-        f"{whole} is finished: iteration 16 of 16; to go on, resume with max_frame_num above 4096"
+        f"{whole} is finished: iteration 16 of 16; to train longer, resume with max_frame_num above 4096"
         in told
     )
     assert {path: path.read_bytes() for path in whole.glob("*.js*")} == before
@@ -302,6 +302,6 @@ def test_a_training_process_that_dies_ends_the_run_with_its_files_whole(server, 
         child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
     os.kill(int(worker), signal.SIGKILL)
-    assert "a training process is gone" in run.finish(2)
+    assert "a training process has died" in run.finish(2)
     for path in checkpoints(run.folder):
         load_checkpoint(path)

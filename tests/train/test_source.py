@@ -28,7 +28,7 @@ from navrl.rl.networks.navigation import (
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
 from navrl.train.distributed.team import Team
-from navrl.train.loop import Order, restore
+from navrl.train.loop import Start, restore
 from navrl.train.resume.open_run import open_run
 from navrl.train.trainers import make_trainer
 from training_runs import ITERATIONS, TINY, checkpoints, ending, learning, same
@@ -83,8 +83,8 @@ def test_a_model_by_any_of_its_names_gives_its_weights_to_a_new_training(
     run = opened(reference)
     assert same(run.weights, load_checkpoint(PRETRAINED)["parameters"])
     assert run.state is None
-    assert run.told.startswith(f"a new training from the weights of {reference}")
-    assert "the optimiser" in run.told
+    assert run.note.startswith(f"a new training from the weights of {reference}")
+    assert "optimiser" in run.note
     origin = run.folder.origin()
     assert origin["reference"] == reference
     assert origin.get("version", "") == ("flyer:v1" if "flyer" in reference else "")
@@ -102,7 +102,7 @@ def test_the_settings_of_the_network_come_from_the_model_and_all_others_are_thos
     config = run.config
     assert (config.network.extractor, config.sensor.lidar_vbeams) == ("vit", 6)
     assert (config.sensor.lidar_range, config.seed, config.env.num_obstacles) == (3.0, 5, 10)
-    assert "network.extractor=vit" in run.told
+    assert "network.extractor=vit" in run.note
     assert config.resume_checkpoint == ""
     assert yaml.safe_load(Path("new/config.yaml").read_text())["resume_checkpoint"] == str(
         tmp_path / "m.pt"
@@ -134,8 +134,8 @@ def test_sac_takes_the_weights_of_its_actor(registry, tmp_path):
     words = ["preset=smoke", "algo=sac", "run_folder=new", "resume_checkpoint=m.pt"]
     run = open_run(load_config(words), words)
     run.folder.close()
-    assert "the critics, the memory" in run.told
-    order = Order(run.config, weights=run.weights)
+    assert "critics, replay" in run.note
+    order = Start(run.config, weights=run.weights)
     trainer = make_trainer(run.config, Team())
     restore(trainer, order)
     assert same(dict(trainer.network.state_dict()), load_checkpoint("m.pt")["parameters"])

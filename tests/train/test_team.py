@@ -148,7 +148,7 @@ def test_a_worker_that_fails_is_an_error_of_the_leader(how):
     threads = torch.get_num_threads()
     with assemble(2, fail, how) as team:
         team.broadcast("begin")
-        with pytest.raises(TeamError, match=r"a training process is gone.*resume=auto"):
+        with pytest.raises(TeamError, match=r"a training process has died.*resume=auto"):
             team.all_reduce(torch.zeros(8))
     assert torch.get_num_threads() == threads
     assert not torch.distributed.is_initialized()

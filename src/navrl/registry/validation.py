@@ -57,7 +57,7 @@ def check_text(value: Any, what: str, most: int = MAX_TEXT) -> str:
 
 
 def _plain(values: Any, what: str) -> dict[str, Any]:
-    from navrl.monitor import plain_value
+    from navrl.metrics_log import plain_value
 
     if not isinstance(values, Mapping):
         raise RegistryError(f"{what} is a {type(values).__name__}; expected a mapping")

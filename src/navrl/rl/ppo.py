@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,18 +14,19 @@ from navrl.errors import ConfigError, NavrlError
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.advantage import gae
 from navrl.rl.collect import Rollout
-from navrl.rl.distributions.action_distribution import ActionDistribution
+from navrl.rl.distributions import beta
 from navrl.rl.finite import describe_bad
-from navrl.rl.networks.observation_norm import ObservationNorm
 from navrl.rl.normaliser import ValueNormaliser
 
-MEASURED = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
-CRITIC = ("explained_variance", "return_mean", "reward_mean", "value_spread")
-SKIPS_ALLOWED = 50  # updates in a row that were not finite, before training gives up
+# means over the minibatches of an update, and statistics of the whole batch
+MINIBATCH_METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
+BATCH_METRICS = ("explained_variance", "return_mean", "reward_mean", "value_spread")
+KL = MINIBATCH_METRICS.index("kl")
+SKIPS_ALLOWED = 50  # non-finite updates in a row before training stops
 
 
 class DivergedError(NavrlError, ArithmeticError):
-    """Losses, gradients or parameters are not finite any more; the message says which."""
+    """Losses, gradients or parameters are no longer finite; the message says which."""
 
 
 @dataclass
@@ -48,16 +49,15 @@ class CriticSettings:
     """Keys `algo.critic.*`."""
 
     learning_rate: float = 1e-3
-    # how far a value may move in an update, in units of the normalised return; 0: as far as it
-    # likes
+    # clip of the value's change in an update, in normalised units; 0: no clipping
     clip_ratio: float = 0.0
 
 
 @dataclass
 class PPOSettings:
-    """Keys `algo.*`: how the policy learns."""
+    """Keys `algo.*`: the PPO update."""
 
-    training_frame_num: int = 32  # decisions of each drone in a batch
+    training_frame_num: int = 32  # steps of each drone in a batch
     training_epoch_num: int = 1  # passes over a batch
     num_minibatches: int = 32
     gamma: float = 0.99
@@ -65,18 +65,22 @@ class PPOSettings:
     feature_extractor: ExtractorSettings = field(default_factory=ExtractorSettings)
     actor: ActorSettings = field(default_factory=ActorSettings)
     critic: CriticSettings = field(default_factory=CriticSettings)
-    final_learning_rate: float = 0.05  # of the first one, reached in a straight line at the end
+    final_learning_rate: float = (
+        0.05  # at the end of training, as a fraction of the initial rate; linear decay
+    )
     entropy_loss_coefficient: float = 2e-3
-    final_entropy: float = 0.1  # of the first coefficient
+    final_entropy: float = 0.1  # at the end of training, as a fraction of the initial coefficient
     policy_coefficient: float = 1.0
     value_coefficient: float = 1.0
     huber_delta: float = 5.0  # in units of the normalised return
     max_grad_norm: float = 1.0
-    clip_heads_only: bool = False  # the original leaves the gradients of the features as they are
+    clip_heads_only: bool = (
+        False  # leave the gradients of the features unclipped, as the original does
+    )
     adam_epsilon: float = 1e-5
-    target_kl: float = 0.0  # an update that moved the policy farther ends early; 0: never
-    value_decay: float = 0.98  # of the running statistics of the returns
-    rescale_critic: bool = True  # keep the critic's real output when those statistics move
+    target_kl: float = 0.0  # stop an update early above this KL; 0: never
+    value_decay: float = 0.98  # of the running mean and variance of the returns
+    rescale_critic: bool = True  # keep the critic's denormalised output when those move (PopArt)
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -111,56 +115,54 @@ class PPOSettings:
 
 
 def refuse_bad_parameters(parameters: Mapping[str, Tensor], advice: str) -> None:
-    """Raise a DivergedError that names the parameters that an update has made NaN or infinite, if
-    there are any.
-    """
+    """Raise a DivergedError that names the parameters that are NaN or infinite, if any are."""
     found = describe_bad(parameters)
     if found:
         raise DivergedError(
             f"an update has diverged: {found}. Earlier checkpoints are good; lower {advice}, "
-            "and train anew"
+            "and train again"
         )
 
 
-def _alone(tensor: Tensor) -> None:
-    """Sum over one process: nothing to do."""
+def _one_process(tensor: Tensor) -> None:
+    """All-reduce over one process: nothing to do."""
 
 
 class PPO:
     """Updates a network from rollouts.
 
     Args:
-        network: `actor_parameters()` and `critic_parameters()` are those that only one of them
-            depends on, `critic` is its last layer for the value; the rest counts as features.
+        network: its last layers are `alpha`, `beta` and `critic`; the layers before them are the
+            feature extractor.
         applied: the same network in its fastest form.
-        distribution: of the actions.
         settings: see `PPOSettings`.
-        generator: of the order of samples.
-        reduce: sums a tensor over all processes, in place; `processes` says how many they are.
+        generator: shuffles the samples.
+        all_reduce: sums a tensor over all processes, in place.
+        processes: how many there are.
     """
 
     def __init__(
         self,
         network: nn.Module,
         applied: AppliedNetwork,
-        distribution: ActionDistribution,
         settings: PPOSettings,
         generator: torch.Generator,
         *,
-        reduce: Callable[[Tensor], None] = _alone,
+        all_reduce: Callable[[Tensor], None] = _one_process,
         processes: int = 1,
     ) -> None:
         settings.check()
         self.network = network
         self.applied = applied
-        self.distribution = distribution
         self.settings = settings
         self.generator = generator
-        self._reduce, self._processes = reduce, processes
+        self._all_reduce, self._processes = all_reduce, processes
         self.normaliser = ValueNormaliser(settings.value_decay)
+        heads = {
+            name: list(getattr(network, name).parameters()) for name in ("alpha", "beta", "critic")
+        }
         self._last: nn.Linear = network.critic  # type: ignore[assignment]
-        self._actor: list[nn.Parameter] = network.actor_parameters()  # type: ignore[operator]
-        self._critic: list[nn.Parameter] = network.critic_parameters()  # type: ignore[operator]
+        self._actor, self._critic = [*heads["alpha"], *heads["beta"]], heads["critic"]
         owned = {id(p) for p in (*self._actor, *self._critic)}
         features = [p for p in network.parameters() if id(p) not in owned]
         rates = (
@@ -179,73 +181,70 @@ class PPO:
         self._skipped = 0
 
     def update(self, batch: Rollout, progress: float = 0.0) -> dict[str, float]:
-        """Learn from a batch and return what happened; `progress` from 0 to 1 moves the
-        schedules.
+        """Update the network from a batch and return metrics.
+
+        `progress` through the training, 0 to 1, sets the learning rate and the entropy coefficient.
         """
         settings = self.settings
-        rates = 1 + (settings.final_learning_rate - 1) * progress
-        entropy_weight = settings.entropy_loss_coefficient * (
+        decay = 1 + (settings.final_learning_rate - 1) * progress
+        entropy_coefficient = settings.entropy_loss_coefficient * (
             1 + (settings.final_entropy - 1) * progress
         )
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * rates
+            group["lr"] = rate * decay
         prepared = self._targets(batch)
         if prepared is None:
-            return self._nothing_learnt(rates)
+            return self._skipped_batch(decay)
         targets, report = prepared
         rows = batch.rows[:-1].flatten(0, 1)
-        number_of = min(settings.num_minibatches, len(rows))
-        size = len(rows) // number_of
-        sums, norms, updates, skipped = torch.zeros(len(MEASURED)), 0.0, 0, 0
-        stop = False
-        for _ in range(settings.training_epoch_num):
-            order = torch.randperm(len(rows), generator=self.generator).to(rows.device)
-            for number in range(number_of):
-                index = order[number * size : (number + 1) * size]
-                learnt = self._learn(rows, targets, index, entropy_weight)
-                if learnt is None:
-                    skipped += 1
-                    continue
-                measured, norm = learnt
-                sums += measured
-                norms += norm
-                updates += 1
-                stop = 0 < settings.target_kl < measured[3].item()
-                if stop:
-                    break
-            if stop:
+        sums, norms, updates, skipped = torch.zeros(len(MINIBATCH_METRICS)), 0.0, 0, 0
+        for index in self._minibatches(len(rows), rows.device):
+            result = self._step(rows, targets, index, entropy_coefficient)
+            if result is None:
+                skipped += 1
+                continue
+            metrics, norm = result
+            sums += metrics
+            norms += norm
+            updates += 1
+            if 0 < settings.target_kl < metrics[KL].item():
                 break
         self.check_parameters()
-        inputs = getattr(self.network, "norm", None)
-        if isinstance(inputs, ObservationNorm):
-            inputs.update(rows, self._reduce)  # last: the policy stays that of the batch till here
-        learnt_from = max(updates, 1)
-        report |= dict(zip(MEASURED, (sums / learnt_from).tolist(), strict=True))
-        report |= {"gradient_norm": norms / learnt_from, "learning_rate": self._rates[0] * rates}
+        report |= dict(zip(MINIBATCH_METRICS, (sums / max(updates, 1)).tolist(), strict=True))
+        report |= {
+            "gradient_norm": norms / max(updates, 1),
+            "learning_rate": self._rates[0] * decay,
+        }
         return report | {"updates": updates, "skipped": skipped}
 
+    def _minibatches(self, samples: int, device: torch.device) -> Iterator[Tensor]:
+        """Yield the indices of each minibatch: a new shuffle each epoch, the remainder dropped."""
+        number = min(self.settings.num_minibatches, samples)
+        size = samples // number
+        for _ in range(self.settings.training_epoch_num):
+            order = torch.randperm(samples, generator=self.generator).to(device)
+            for start in range(0, number * size, size):
+                yield order[start : start + size]
+
     def check_parameters(self) -> None:
-        """Raise a DivergedError that names a parameter that is not finite, if there is one; every
-        update ends with this.
-        """
+        """Raise a DivergedError that names a parameter that is not finite; every update ends so."""
         parameters = dict(self.network.named_parameters())
         refuse_bad_parameters(parameters, "algo.*.learning_rate or raise algo.adam_epsilon")
 
-    def _nothing_learnt(self, rates: float) -> dict[str, float]:
-        """Return the report of a batch that was not finite: nothing has changed."""
+    def _skipped_batch(self, decay: float) -> dict[str, float]:
+        """Return the metrics of a batch that was not finite; the network is unchanged."""
         self._skip()
-        nothing = dict.fromkeys((*MEASURED, *CRITIC, "gradient_norm"), float("nan"))
-        return nothing | {
-            "learning_rate": self._rates[0] * rates,
+        names = (*MINIBATCH_METRICS, *BATCH_METRICS, "gradient_norm")
+        return dict.fromkeys(names, float("nan")) | {
+            "learning_rate": self._rates[0] * decay,
             "updates": 0,
             "skipped": self.settings.num_minibatches,
         }
 
     def _targets(self, batch: Rollout) -> tuple[Tensor, dict[str, float]] | None:
-        """Return what a minibatch needs beside its rows, and what the batch says about the critic;
-        None if it is not finite.
+        """Return the targets of all samples and the batch's metrics; None if it is not finite.
 
-        Columns: action (A), log_prob, advantage, normalised return, normalised old value.
+        Columns: action (3), log_prob, advantage, normalised return, normalised old value.
         """
         settings = self.settings
         advantage = gae(
@@ -269,87 +268,93 @@ class PPO:
                 )
             ]
         )
-        self._reduce(moments)
+        self._all_reduce(moments)
         if not torch.isfinite(moments).all():
             return None  # in every process: they all have the same sums
-        mean, square, level, level_square, reward = moments / self._processes
-        old_mean, old_spread = self.normaliser.statistics()
+        mean, square, advantage_mean, advantage_square, reward = moments / self._processes
+        old_statistics = self.normaliser.statistics()
         if settings.rescale_critic:
             self.normaliser.update_and_rescale(mean.float(), square.float(), self._last)
         else:
             self.normaliser.update(mean.float(), square.float())
-        value_mean, value_spread = self.normaliser.statistics()
-        known = (value_mean, value_spread) if settings.rescale_critic else (old_mean, old_spread)
-        spread = max((level_square - level * level).item(), 1e-12) ** 0.5
+        value_mean, value_std = self.normaliser.statistics()
+        old_mean, old_std = (value_mean, value_std) if settings.rescale_critic else old_statistics
+        advantage_variance = (advantage_square - advantage_mean * advantage_mean).item()
+        advantage_std = max(advantage_variance, 1e-12) ** 0.5
         columns = [
             batch.action,
             batch.log_prob[..., None],
-            ((advantage - level.item()) / spread)[..., None],
-            ((returns - value_mean) / value_spread)[..., None],
-            ((batch.value[:-1] - known[0]) / known[1])[..., None],
+            ((advantage - advantage_mean.item()) / advantage_std)[..., None],
+            ((returns - value_mean) / value_std)[..., None],
+            ((batch.value[:-1] - old_mean) / old_std)[..., None],
         ]
-        variance = max((square - mean * mean).item(), 1e-12)
+        return_variance = max((square - mean * mean).item(), 1e-12)
         report = {
-            "explained_variance": 1 - (level_square - level * level).item() / variance,
+            "explained_variance": 1 - advantage_variance / return_variance,
             "return_mean": mean.item(),
             "reward_mean": reward.item(),
-            "value_spread": value_spread,
+            "value_spread": value_std,
         }
         return torch.cat(columns, 2).flatten(0, 1), report
 
-    def _loss(self, heads: Tensor, target: Tensor, entropy_weight: float) -> tuple[Tensor, Tensor]:
-        """Return the loss of a minibatch, and what is measured on the way."""
+    def _loss(
+        self, heads: Tensor, target: Tensor, entropy_coefficient: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a minibatch and its metrics.
+
+        ratio   = exp(log_prob - old_log_prob)
+        L_clip  = -mean(min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A))
+        loss    = c_pi * L_clip + c_v * huber(V, returns) - c_H * entropy
+        KL      = mean(ratio - 1 - log(ratio))
+        """
         settings, clip = self.settings, self.settings.actor.clip_ratio
-        action, rest = target.split([self.distribution.size, 4], 1)
-        old, advantage, returns, old_value = rest.unbind(1)
-        log_prob, entropy = self.distribution.log_prob_and_entropy(heads, action)
-        change = log_prob - old
-        ratio = change.exp()
-        policy_loss = -torch.minimum(
-            advantage * ratio, advantage * ratio.clamp(1 - clip, 1 + clip)
-        ).mean()
-        value, delta = heads[:, -1], settings.huber_delta
-        value_loss = functional.huber_loss(value, returns, delta=delta)
-        if settings.critic.clip_ratio > 0:
-            near = old_value + (value - old_value).clamp(
-                -settings.critic.clip_ratio, settings.critic.clip_ratio
-            )
-            value_loss = torch.maximum(
-                value_loss, functional.huber_loss(near, returns, delta=delta)
-            )
-        spread = entropy.mean()
+        action = target[:, :3]
+        old_log_prob, advantage, returns, old_value = target[:, 3:].unbind(1)
+        log_prob, entropies = beta.log_prob_and_entropy(heads, action)
+        log_ratio = log_prob - old_log_prob
+        ratio = log_ratio.exp()
+        surrogate = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip, 1 + clip))
+        policy_loss = -surrogate.mean()
+        value_loss = self._value_loss(heads[:, -1], old_value, returns)
+        entropy = entropies.mean()
         loss = (
             settings.policy_coefficient * policy_loss
             + settings.value_coefficient * value_loss
-            - entropy_weight * spread
+            - entropy_coefficient * entropy
         )
         with torch.no_grad():
-            kl = (ratio - 1 - change).mean()
+            kl = (ratio - 1 - log_ratio).mean()
             clipped = ((ratio - 1).abs() > clip).float().mean()
-            measured = torch.stack(
-                [policy_loss.detach(), value_loss.detach(), spread.detach(), kl, clipped]
-            )
-        return loss, measured
+            metrics = [policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped]
+        return loss, torch.stack(metrics)
 
-    def _learn(
-        self, rows: Tensor, targets: Tensor, index: Tensor, entropy_weight: float
+    def _value_loss(self, value: Tensor, old_value: Tensor, returns: Tensor) -> Tensor:
+        """Return the Huber loss of normalised values, the larger of two with value clipping."""
+        delta, clip = self.settings.huber_delta, self.settings.critic.clip_ratio
+        loss = functional.huber_loss(value, returns, delta=delta)
+        if clip > 0:
+            clipped = old_value + (value - old_value).clamp(-clip, clip)
+            loss = torch.maximum(loss, functional.huber_loss(clipped, returns, delta=delta))
+        return loss
+
+    def _step(
+        self, rows: Tensor, targets: Tensor, index: Tensor, entropy_coefficient: float
     ) -> tuple[Tensor, float] | None:
-        """Take one step of the optimiser; return what was measured over all processes, and the
-        gradient's norm.
+        """Take one optimiser step; return the metrics over all processes and the gradient norm.
 
         None: the gradient was not finite, and nothing has changed.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss, measured = self._loss(
-            self.applied(rows, index), targets.index_select(0, index), entropy_weight
+        loss, metrics = self._loss(
+            self.applied(rows, index), targets.index_select(0, index), entropy_coefficient
         )
         loss.backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
-        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), measured])
-        self._reduce(flat)
+        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), metrics])
+        self._all_reduce(flat)
         flat /= self._processes
-        *parts, measured = flat.split([*self._sizes, len(MEASURED)])
-        norm = self._clip(flat[: -len(MEASURED)])
+        *parts, metrics = flat.split([*self._sizes, len(MINIBATCH_METRICS)])
+        norm = self._clip_gradient(flat[: -len(MINIBATCH_METRICS)])
         if not norm < float("inf"):
             self._skip()
             return None
@@ -357,12 +362,10 @@ class PPO:
         for parameter, part in zip(self._parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
         self.optimizer.step()
-        return measured.cpu(), norm
+        return metrics.cpu(), norm
 
-    def _clip(self, flat: Tensor) -> float:
-        """Limit the gradient's norm in place, all of it or that of each head; return the norm
-        before.
-        """
+    def _clip_gradient(self, flat: Tensor) -> float:
+        """Clip the norm of the gradient, or of each head, in place; return the norm before."""
         limit, norm = self.settings.max_grad_norm, float(flat.norm())
         actor, critic = sum(p.numel() for p in self._actor), sum(p.numel() for p in self._critic)
         parts = (
@@ -381,7 +384,6 @@ class PPO:
             self.check_parameters()
             raise DivergedError(
                 f"gradients or rewards were not finite {self._skipped} times in a row; the "
-                "parameters are those of the last "
-                "good update. Lower algo.*.learning_rate or algo.max_grad_norm, or look for NaN "
-                "in the rewards"
+                "parameters are those of the last good update. Lower algo.*.learning_rate or "
+                "algo.max_grad_norm, or look for NaN in the rewards"
             )

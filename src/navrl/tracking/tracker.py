@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from navrl.credentials import URI, check_secret, has_secret, redact, redacted
 from navrl.errors import TrackingError, missing_extra
-from navrl.monitor import plain_value
+from navrl.metrics_log import plain_value
 from navrl.registry.model_names import check_alias, check_name
 from navrl.tracking.backends.interface import legal_file_name
 from navrl.tracking.queue import RecordQueue

@@ -1,32 +1,36 @@
-"""Compiles everything that a training runs before it starts, in a process of its own.
+"""Compiles all kernels of a training before it starts, in a child process.
 
-Numba optimises a function again when it links it into its callers. The process that compiles finds
-both forms and runs one of them, a process that loads the result from disk runs the other, and their
-last bits may differ. So that a run that was killed goes on as it began, none of its processes
-compiles: a child does, once, and all of them load what it has left.
+numba optimises a function again when it links it into its callers. The process that compiles may
+run another form of a function than one that loads it from disk, and their last bits may differ. A
+resumed run must repeat an uninterrupted one bit for bit, so no process of a training compiles: a
+child process does, and all of them load the result.
 """
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
+import torch
+
 from navrl.config import Config, as_yaml, from_dict
-from navrl.environments.table import find_task
 from navrl.kernel_cache import KernelMissingError, compile_alone, loading_only, storage
+from navrl.rl.accelerate import accelerate
+from navrl.rl.networks.navigation import build_network
+from navrl.sim.env import NavigationEnv
 
 
 def compile_kernels(config: Config) -> None:
-    """Load everything compiled that a training runs, and have a child process compile it first if
-    something is missing.
+    """Load all kernels of a training; if one is missing, compile them in a child process first.
 
-    A child that fails is no reason to stop: the rest is compiled here.
+    What the child fails to compile is compiled here.
     """
     try:
         with loading_only():
             run_kernels(config)
     except KernelMissingError:
-        storage()  # chosen here, so that the child writes to the same place
+        storage()  # chosen here, so that the child writes to the same folder
         subprocess.run(
             [sys.executable, "-m", "navrl.train.compile_kernels"],
             input=as_yaml(config),
@@ -37,12 +41,24 @@ def compile_kernels(config: Config) -> None:
 
 
 def run_kernels(config: Config) -> None:
-    """Run every kernel of a training once."""
-    find_task(config).compile()
+    """Run every kernel of a training once, on the smallest task with its settings."""
+    task = copy.deepcopy(config.task)
+    task.env.num_envs = 1
+    task.env.num_worlds = 1
+    task.env.obstacles_per_world = [0]
+    task.env.world_files = []
+    task.env_dyn.num_obstacles, task.env_dyn.obstacles_per_world = 8, []
+    env = NavigationEnv(task)
+    rows = env.observe_packed()
+    env.step(torch.zeros(1, 3))
+    with torch.random.fork_rng(devices=[]):
+        network = accelerate(build_network(config.network, env.layout))
+    network.infer(rows)
+    network(rows).sum().backward()
 
 
 def main() -> None:
-    """Compile for the settings that come as YAML."""
+    """Compile the kernels for the settings on standard input, as YAML."""
     import yaml
 
     config = from_dict(yaml.safe_load(sys.stdin.read()))

@@ -1,6 +1,4 @@
-"""Numbers next to zero are taken for zero while a training runs: processors are many times slower
-with them.
-"""
+"""Flush denormals to zero while training: processors compute many times slower with them."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ __all__ = ["flushed_denormals"]
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Have this thread, and those that it starts, take them for zero; afterwards this thread does
-    as it did before.
-    """
+    """Flush denormals in this thread and those that it starts; restore this thread's mode after."""
     before = not np.float64(5e-324) * np.float64(1)
     torch.set_flush_denormal(True)
     try:

@@ -1,4 +1,4 @@
-"""Stops a training whose weights are not finite any more, before they are saved."""
+"""Stops a training whose weights are no longer finite, before they are saved."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from navrl.rl.ppo import DivergedError
 
 
 class DivergenceGuard:
-    """Names the iteration in which learning diverged, and then refuses to have the state saved."""
+    """Names the iteration in which training diverged, and refuses to save its state."""
 
     def __init__(self) -> None:
         self._error: DivergedError | None = None
 
     @contextmanager
     def iteration(self, number: int) -> Iterator[None]:
-        """Put the iteration in front of the message of a DivergedError from this block."""
+        """Prefix the message of a DivergedError from this block with the iteration."""
         try:
             yield
         except DivergedError as error:
@@ -27,7 +27,7 @@ class DivergenceGuard:
             raise self._error from error
 
     def refuse_diverged(self) -> None:
-        """Raise the error of an iteration that diverged, if one did."""
+        """Raise the DivergedError of an earlier iteration, if there was one."""
         if self._error is not None:
             raise self._error
 
@@ -41,5 +41,5 @@ def named(**states: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def checkpoint_name(state: Mapping[str, Any]) -> str:
-    """Return what messages call a checkpoint that is loaded."""
+    """Return the name of a loaded checkpoint for messages."""
     return f"checkpoint of iteration {state['iteration']}"

@@ -1,4 +1,4 @@
-"""Collects the next batch while the policy learns, with the weights from before the update."""
+"""Collects the next batch in a thread while the policy learns, with the weights from before."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["PipelinedCollector"]
 class PipelinedCollector:
     """Collects batches in a thread, each with one version of the weights.
 
-    A pending batch is not part of a saved state. What it began from is: the drones and the random
-    numbers, which the trainer knows, and the weights that act, which `state_dict` gives. Loading
-    collects it again, bit for bit.
+    A saved state does not hold the pending batch but what it was started from: the environment and
+    the generator, which the trainer saves, and the acting weights (`state_dict`). Loading collects
+    the batch again, bit for bit.
 
     Args:
-        network: that is trained; a copy of it acts.
-        make_collector: makes a collector that acts with a network.
+        network: the network in training; a copy of it acts.
+        make_collector: returns a collector that acts with a network.
     """
 
     def __init__(
@@ -35,21 +35,20 @@ class PipelinedCollector:
         self._acting = copy.deepcopy(network).requires_grad_(False)
         self._applied = accelerate(self._acting)
         self._make_collector = make_collector
-        # two: one flies while training reads the other's batch
+        # two, because training reads one's batch while the other collects
         self._collectors: deque[Collector] = deque()
-        self._last: Rollout | None = None  # that was taken
-        # mean and spread of the returns: the unit of the critic's output
-        self._statistics = (0.0, 1.0)
-        self._thread = ThreadPoolExecutor(1, "navrl-ahead")
+        self._last: Rollout | None = None  # the batch that was taken
+        self._statistics = (0.0, 1.0)  # mean and std that denormalise the critic's output
+        self._thread = ThreadPoolExecutor(1, "navrl-collect")
         self._batch: Future[Rollout] | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether a batch is ready or under way."""
+        """Whether a batch is ready or being collected."""
         return self._batch is not None
 
     def begin(self, statistics: tuple[float, float]) -> None:
-        """Begin to collect a batch with the weights as they are now; returns at once."""
+        """Start collecting a batch with the current weights; returns at once."""
         self._acting.load_state_dict(self._network.state_dict())
         self._statistics = statistics
         self._begin()
@@ -63,30 +62,30 @@ class PipelinedCollector:
         self._batch = self._thread.submit(self._collectors[0].collect, *self._statistics)
 
     def wait(self) -> None:
-        """Return when nothing is being collected; raise what went wrong."""
+        """Return when the pending batch is ready; raise its error if collection failed."""
         if self._batch is not None:
             self._batch.result()
 
     def take(self) -> Rollout:
-        """Return the batch that was begun, once; valid until the one after the next is begun."""
+        """Return the pending batch, once; valid until the batch after the next is started."""
         if self._batch is None:
-            raise RuntimeError("no batch was begun")
+            raise RuntimeError("no batch is pending; call begin() first")
         self._last, self._batch = self._batch.result(), None
         return self._last
 
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the weights that act in the pending batch, live tensors; None if there is none."""
+        """Return the acting weights of the pending batch, live tensors; None if none is pending."""
         if self._batch is None:
             return None
         return {"network": self._acting.state_dict(), "statistics": list(self._statistics)}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Collect the batch again that was pending when the state was saved, if there was one."""
+        """Collect again the batch that was pending when the state was saved, if one was."""
         self.wait()
         self._batch = self._last = None
-        self._collectors.clear()  # the drones are elsewhere now
+        self._collectors.clear()  # the environment's state has changed
         if state is not None:
             self._acting.load_state_dict(state["network"])
             mean, spread = state["statistics"]

@@ -1,6 +1,4 @@
-"""RunFolder: where a training run keeps everything: its settings, circumstances, metrics,
-checkpoints, evaluations.
-"""
+"""The folder of a run: settings, record, metrics, checkpoints, evaluations."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from navrl.credentials import redact
 from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.machine import machine
-from navrl.monitor import keep_aside, plain_value
+from navrl.metrics_log import keep_aside, plain_value
 
 __all__ = [
     "RunFolder",
@@ -41,9 +39,7 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
-    """Return a name for a new run, by the time of day: `runs/2026-11-16_01-02-03`; taken ones get
-    `-2`, `-3`, ...
-    """
+    """Return an unused folder for a new run: `runs/2026-11-16_01-02-03`, else with `-2`, ..."""
     name = Path(parent) / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     number = 1
     path = name
@@ -54,7 +50,7 @@ def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """Return JSON to be read by people and programs; what is not finite becomes null."""
+    """Return indented JSON; numbers that are not finite become null."""
     return (
         json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False)
         + "\n"
@@ -62,26 +58,24 @@ def as_json(values: Mapping[str, Any]) -> str:
 
 
 def make_folder(path: Path, option: str) -> None:
-    """Make a folder for results, before the work, so that a mistake in its name costs no time."""
+    """Make a folder for results; called before the work, so that a bad path fails early."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{option} {path} cannot be made a folder: {error.strerror}; name another"
+            f"{option} {path} cannot be created: {error.strerror}; name another folder"
         ) from error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file: whole or not at all; one with an address in it is for its owner to
-    read.
-    """
+    """Write a text file atomically; one that holds an address is readable by its owner only."""
     with AtomicFile(path, mode=0o600 if "://" in text else 0o666) as file:
         file.write([text.encode()])
         file.commit()
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return what a `run.json` says.
+    """Return the contents of a `run.json`.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
@@ -100,26 +94,20 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def is_finished(run: Path, record: Mapping[str, Any]) -> bool:
-    """Return whether a run came to its end; runs of older versions left an evaluation and no
-    mark.
-    """
+    """Return whether a run is finished; older versions left only an evaluation as a mark."""
     return "finished" in record or (
         "sequence" not in record and (run / "evaluation.json").is_file()
     )
 
 
 def sequence_of(record: Mapping[str, Any]) -> int:
-    """Return the number that orders the runs of a folder by when they were last begun; 0 for older
-    versions.
-    """
+    """Return the number that orders runs by their last start or resume; 0 for older versions."""
     number = record.get("sequence")
     return number if type(number) is int and 0 < number < 1 << 53 else 0
 
 
 def next_sequence(run: Path) -> int:
-    """Return a number above those of all runs beside a run: clocks may be set back, this order may
-    not.
-    """
+    """Return a number above those of all runs in the same parent; clocks may be set back."""
     highest = 0
     for path in run.absolute().parent.glob("*/run.json"):
         with suppress(OSError, ValueError):
@@ -128,11 +116,9 @@ def next_sequence(run: Path) -> int:
 
 
 class RunFolder:
-    """The folder of one run. `create` a new one and `open(lock=True)` to go on: both hold its lock
-    until `close`.
+    """The folder of one run; `create` and `open(lock=True)` hold its lock until `close`.
 
-    The lock belongs to the process: the kernel takes it back when the process ends, however it
-    ends.
+    The kernel releases the lock when the process ends, however it ends.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -141,17 +127,17 @@ class RunFolder:
 
     @property
     def config_path(self) -> Path:
-        """The settings, all of them, as YAML."""
+        """All settings, as YAML."""
         return self.path / "config.yaml"
 
     @property
     def record_path(self) -> Path:
-        """What ran where: command, versions, commit, machine, times."""
+        """The record: command, versions, commit, machine, times."""
         return self.path / "run.json"
 
     @property
     def metrics(self) -> Path:
-        """The numbers of every iteration, for a `MetricsLog`."""
+        """The metrics of every iteration, for a `MetricsLog`."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -166,7 +152,7 @@ class RunFolder:
 
     @property
     def model_path(self) -> Path:
-        """The model that the run gives."""
+        """The best model of the run."""
         return self.path / "model.pt"
 
     @classmethod
@@ -177,11 +163,11 @@ class RunFolder:
         command: str | Sequence[str],
         origin: Mapping[str, Any] | None = None,
     ) -> RunFolder:
-        """Make a new run's folder, and hold its lock. `origin` is what `origin()` gives later.
+        """Create the folder of a new run and lock it. `origin()` returns `origin` later.
 
         Raises:
-            ConfigError: the folder holds a run already, somebody trains in it, or it cannot be
-                written.
+            ConfigError: the folder holds a run already, another process trains in it, or it cannot
+                be written.
         """
         folder = cls(path)
         with _explained(folder.path):
@@ -191,8 +177,7 @@ class RunFolder:
                 if folder.holds_run():
                     raise ConfigError(
                         f"{folder.path} holds a run already; name another folder with "
-                        "run_folder=..., "
-                        "or go on with that run with resume=auto"
+                        "run_folder=..., or resume that run with resume=auto"
                     )
                 folder.checkpoints.mkdir(exist_ok=True)
                 folder.evaluations.mkdir(exist_ok=True)
@@ -203,7 +188,7 @@ class RunFolder:
                     "resumed": [],
                 }
                 record |= {"origin": dict(origin)} if origin else {}
-                folder._write_record(record)  # last: with it, the run is there
+                folder._write_record(record)  # last: it makes the folder a run
             except BaseException:
                 folder.close()
                 raise
@@ -211,30 +196,30 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, lock: bool = False) -> RunFolder:
-        """Return the folder of a run that is there; with `lock` to train in it, without to look.
+        """Return the folder of an existing run; `lock` it to train in it.
 
         Raises:
-            ConfigError: there is no run, or somebody trains in it and `lock` was asked for.
+            ConfigError: there is no run, or `lock` is set and another process trains in it.
         """
         folder = cls(path)
         if not folder.holds_run():
-            there = "holds no run (no run.json)" if folder.path.is_dir() else "is not there"
+            found = "holds no run (no run.json)" if folder.path.is_dir() else "does not exist"
             raise ConfigError(
-                f"{folder.path} {there}; expected the folder of a run, as `navrl train` makes it"
+                f"{folder.path} {found}; expected the folder of a run, as `navrl train` makes it"
             )
         with _explained(folder.path):
             if lock:
                 folder._take_lock()
-                remove_stale_files(folder.path)  # nobody else writes here now
+                remove_stale_files(folder.path)  # no other process writes here now
                 remove_stale_files(folder.evaluations)
         return folder
 
     def holds_run(self) -> bool:
-        """Return whether there is a run; a folder whose making was cut short holds none."""
+        """Return whether the folder holds a run; one whose creation was interrupted does not."""
         return self.record_path.is_file() or self.metrics.is_file()
 
     def record(self) -> dict[str, Any]:
-        """Return what `run.json` says."""
+        """Return the contents of `run.json`."""
         try:
             return read_record(self.record_path)
         except (OSError, ValueError) as error:
@@ -244,15 +229,14 @@ class RunFolder:
         return ConfigError(f"{self.record_path} cannot be read: {error}; name the folder of a run")
 
     def origin(self) -> dict[str, Any]:
-        """Return what `run.json` says about the file that the run started from; empty if none."""
+        """Return the entry of `run.json` on the file that the run started from; empty if none."""
         origin = self.record().get("origin")
         return origin if isinstance(origin, dict) else {}
 
     def record_resume(self, command: str | Sequence[str], iteration: int) -> None:
-        """Add to `run.json` that the run goes on from an iteration: when, where and with which
-        versions.
+        """Add a resume to `run.json`: from which iteration, when, where, with which versions.
 
-        The run becomes the newest of its parent folder, and is not finished any more. A damaged
+        The run becomes the newest of its parent folder, and counts as unfinished. A damaged
         `run.json` is kept as `run.damaged-1.json`, with a warning, and a new one is written.
         """
         circumstances = _circumstances(command)
@@ -267,29 +251,25 @@ class RunFolder:
         self._write_record(record)
 
     def _read_or_keep_aside(self) -> dict[str, Any]:
-        """Return what `run.json` says, or nothing after a damaged one was kept under another
-        name.
-        """
+        """Return the contents of `run.json`; empty after a damaged one was renamed."""
         try:
             return read_record(self.record_path)
         except ValueError as error:
             with _explained(self.path):
                 aside = keep_aside(self.record_path)
-            told = f"damaged ({error}); it is kept as {aside.name}, and a new one is written"
-            warnings.warn(f"{self.record_path}: {told}", RuntimeWarning, stacklevel=3)
+            reason = f"damaged ({error}); it is kept as {aside.name}, and a new one is written"
+            warnings.warn(f"{self.record_path}: {reason}", RuntimeWarning, stacklevel=3)
             return {}
         except OSError as error:
             raise self._unreadable(error) from error
 
     def record_finish(self, iteration: int) -> None:
-        """Add to `run.json` that the run came to its end, its last evaluation included."""
+        """Mark the run as finished in `run.json`, after its final evaluation."""
         finished = {"iteration": iteration, "time": datetime.now(UTC).isoformat(timespec="seconds")}
         self._write_record({**self.record(), "finished": finished})
 
     def is_finished(self) -> bool:
-        """Return whether the run came to its end, as far as it says so; a damaged `run.json` says
-        nothing.
-        """
+        """Return whether the run is marked as finished; a damaged `run.json` is not."""
         try:
             return is_finished(self.path, read_record(self.record_path))
         except ValueError:
@@ -298,16 +278,14 @@ class RunFolder:
             raise self._unreadable(error) from error
 
     def save_evaluation(self, name: str, rows: Mapping[str, Any]) -> Path:
-        """Write an evaluation as `evaluations/NAME.json` and return its path; what is not finite
-        becomes null.
-        """
+        """Write an evaluation to `evaluations/NAME.json` and return its path."""
         path = self.evaluations / f"{name}.json"
         with _explained(path):
             write_text(path, as_json(rows))
         return path
 
     def close(self) -> None:
-        """Give the lock back; again does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -344,12 +322,11 @@ class RunFolder:
                     raise
                 raise ConfigError(
                     f"{self.path}: {holder} trains in this folder; wait until it ends, stop it "
-                    "(kill -INT, it saves first), "
-                    "or name another folder with run_folder=..."
+                    "with kill -INT (it saves first), or name another folder with run_folder=..."
                 ) from None
             warnings.warn(
-                f"{self.path} is on a file system without locks: see to it that only one "
-                "trains there",
+                f"{self.path} is on a file system without locks: make sure that only one training "
+                "writes there",
                 stacklevel=4,
             )
         os.ftruncate(descriptor, 0)
@@ -359,7 +336,7 @@ class RunFolder:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what the system says into an error that names the path and what to do."""
+    """Turn an OSError into a ConfigError that names the path and what to do."""
     try:
         yield
     except OSError as error:
@@ -371,7 +348,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
-    """Return what somebody needs to repeat a run, or to explain why it went otherwise."""
+    """Return what is needed to repeat a run: command, host, versions, commit, machine."""
     here = machine()
     return {
         "command": redact(command)
@@ -387,7 +364,7 @@ def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return commit and state of the working directory, or None outside a repository."""
+    """Return the commit of the working directory and whether it is dirty; None outside git."""
 
     def ask(*words: str) -> str:
         done = subprocess.run(

@@ -1,6 +1,4 @@
-"""What the leader of a training records: metrics, evaluations, the best model, and what the user
-sees.
-"""
+"""The leader's log of a training: metrics, evaluations, the best model, and the display."""
 
 from __future__ import annotations
 
@@ -11,27 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import RegistryError
-from navrl.evaluate import Flights
+from navrl.evaluate import Flights, conditions
+from navrl.evaluate.report import summary
+from navrl.metrics_log import MetricsLog
 from navrl.models import model_state, save_model
-from navrl.monitor import MetricsLog, PerformanceMonitor
+from navrl.monitor import PerformanceMonitor
 from navrl.registry.metric_names import evaluation_metrics, metric_value
 from navrl.registry.upload_policy import is_better, told_best
-from navrl.train.display import Display, Status
+from navrl.train.display import Display
 from navrl.train.run_folder import RunFolder
 from navrl.train.saving.checkpoints import CheckpointSaving, FileWrites, SaveStatus, reason_of
 from navrl.train.saving.publisher import Publisher
+from navrl.train.status import Status
 from navrl.train.trainers import Trainer
 
-SUMMARY_INTERVAL = 100  # iterations between tables of where the time goes
-SMOOTHED = 10  # iterations that the shown rates are taken over
-# beside a checkpoint
+SUMMARY_INTERVAL = 100  # iterations between timing tables
+SMOOTHED = 10  # iterations in the moving average of the displayed rates
+# metrics of the last evaluation that a checkpoint carries
 KEPT_METRICS = ("success_rate", "mean_reward", "episode_length", "min_clearance")
 
 
 class RunLog:
-    """Logs what happens, keeps the best model so far, shows where training stands.
+    """Logs every iteration and evaluation, keeps the best model, updates the display.
 
-    A file that cannot be written is told once, and tried again after each checkpoint.
+    A file that cannot be written is reported once and retried after each checkpoint.
     """
 
     def __init__(
@@ -49,41 +50,41 @@ class RunLog:
         self.score: dict[str, float] | None = None  # of the last evaluation
         self.failure: RegistryError | None = None  # ends the training after the next checkpoint
         self._start, self._first = time.perf_counter(), trainer.iteration
-        self._learnt = self._start  # when the last iteration had been learnt from
-        self._before = _seconds_before(folder.metrics)
+        self._last_iteration_end = self._start
+        self._seconds_before = _seconds_before(folder.metrics)
         self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
-        self._evaluation: dict[str, float] | None = None  # what `_headline` is, by condition
-        self._headline = ""
-        # of all evaluations; trainer.best is that of the model on the disk
+        self._evaluation: dict[str, float] | None = None
+        # the best of all evaluations; trainer.best belongs to the model on disk
         self._best = trainer.best
         self._metrics_failed = False
         self._stall: float | None = None
-        self._saves, self._counted = SaveStatus(), dict[str, float]()
+        self._saves, self._save_statistics = SaveStatus(), dict[str, float]()
 
-    def learnt(self, report: dict[str, float]) -> None:
-        """Log what an iteration did."""
+    def iteration(self, report: dict[str, float]) -> None:
+        """Log the metrics of an iteration."""
         iteration, frames, now = self.trainer.iteration, self.trainer.frames, time.perf_counter()
         self._log("train", frames=frames, **report)
         values = {f"train/{name}": value for name, value in report.items()}
         values |= {
             "env_frames": frames,
             "train/step": iteration,
-            "perf/frames_per_second": self.trainer.frames_per_iteration / (now - self._learnt),
+            "perf/frames_per_second": self.trainer.frames_per_iteration
+            / (now - self._last_iteration_end),
         }
-        self._learnt = now
+        self._last_iteration_end = now
         self.tracker.log(iteration, values)
 
-    def evaluated(self, flights: dict[str, Flights]) -> None:
-        """Log an evaluation, and keep the model if it is the best so far."""
+    def evaluation(self, flights: dict[str, Flights]) -> None:
+        """Log an evaluation and keep the model if it is the best so far."""
         trainer = self.trainer
-        rows = {label: trainer.task.summary(flight) for label, flight in flights.items()}
-        headlines = {label: trainer.task.headline(row) for label, row in rows.items()}
-        self._evaluation = {label: value for label, (_, value) in headlines.items()}
-        self._headline = next(iter(headlines.values()))[0]
+        rows = {label: summary(flight) for label, flight in flights.items()}
+        self._evaluation = {
+            label: flight.rate("success_100")[0] for label, flight in flights.items()
+        }
         *_, hardest = rows
         measured = evaluation_metrics(rows[hardest])
         self.score = {name: measured[name] for name in KEPT_METRICS if name in measured}
-        seconds = self._before + time.perf_counter() - self._start
+        seconds = self._seconds_before + time.perf_counter() - self._start
         named = {f"eval/{name}": value for name, value in measured.items()}
         self._log(
             "eval", frames=trainer.frames, seconds=round(seconds, 2), conditions=rows, **named
@@ -96,16 +97,11 @@ class RunLog:
         self._keep_best(rows, measured, hardest)
 
     def _keep_best(self, rows: dict[str, Any], measured: dict[str, float], label: str) -> None:
-        """Write and publish the present model if it is the best, or publish it if the policy wants
-        it anyway.
-        """
-        trainer, policy, values = self.trainer, self.publisher.policy, self._evaluation or {}
+        """Write and publish the model if it is the best; else publish it if the policy wants it."""
+        trainer, policy, rates = self.trainer, self.publisher.policy, self._evaluation or {}
         better = is_better(policy, measured, self._best)
         told = ", ".join(
-            f"{100 * value:.1f} % among {condition}"
-            if self._headline == "success"
-            else f"{self._headline} {value:.5g} in {condition}"
-            for condition, value in values.items()
+            f"{100 * rate:.1f} % among {condition}" for condition, rate in rates.items()
         )
         best = f"; {told_best(policy, measured)} so far" if better else ""
         self.display.note(f"iteration {trainer.iteration}: {told}{best}")
@@ -125,14 +121,14 @@ class RunLog:
 
             self._write(self.folder.model_path, write)
         elif self.publisher.wants(measured, label, self.save_number):
-            self.publish_present(rows, measured, label)
+            self.publish_current(rows, measured, label)
 
     @property
     def save_number(self) -> int:
         """The number of the checkpoint that is due now, from 1; 0 if none is.
 
-        Checkpoints at the end or on a signal have no number: a run that was stopped and resumed
-        publishes what one publishes that was never stopped.
+        Checkpoints at the end or on a signal have no number, so a run that was stopped and resumed
+        publishes the same models as an uninterrupted one.
         """
         count, rest = divmod(self.trainer.iteration, self.trainer.config.save_interval)
         return 0 if rest else count
@@ -144,13 +140,18 @@ class RunLog:
         self._log("best_model", **best, **size)
         self.tracker.log(iteration, best)
 
-    def publish_present(
+    @property
+    def publication_due(self) -> bool:
+        """Whether the upload policy may want the model of this iteration without an evaluation."""
+        return self.publisher.due(self.save_number)
+
+    def publish_current(
         self,
         rows: dict[str, Any] | None = None,
         measured: dict[str, float] | None = None,
         label: str = "",
     ) -> None:
-        """Publish the present model, the best or not."""
+        """Publish the current model, whether it is the best or not."""
         path, iteration = self.folder.path / "present.pt", self.trainer.iteration
         try:
             self._save(path, self._model(rows), iteration)
@@ -161,18 +162,16 @@ class RunLog:
                 f"the model of iteration {iteration} was not published: {reason_of(error)}"
             )
         finally:
-            with suppress(OSError):  # on a disk that became read-only; the next one takes its place
+            with suppress(OSError):  # on a read-only disk; the next model overwrites it
                 path.unlink()
 
     def finished(self) -> None:
-        """Publish the best model of a training that came to its end, and say where its time
-        went.
-        """
+        """Publish the best model after the last iteration, and print the timing table."""
         iteration = self.trainer.iteration
         if iteration > self._first and iteration % SUMMARY_INTERVAL:
-            self.summarise()
+            self._summarise()
         if self.folder.model_path.exists() and self.folder.model_path not in self.writes.pending:
-            label = self.trainer.task.conditions[-1]
+            *_, label = conditions(self.trainer.config.task, self.trainer.config.flight)
             best = (
                 int(self.trainer.best["iteration"]) if self.trainer.best is not None else iteration
             )
@@ -186,11 +185,10 @@ class RunLog:
             "seed": trainer.config.seed,
             "evaluation": rows or {},
         }
-        record = trainer.task.record(trainer.env)
-        return model_state(trainer.network, trainer.config.network, record, card)
+        return model_state(trainer.network, trainer.config.network, trainer.config.task, card)
 
     def _save(self, path: Path, state: dict[str, Any], iteration: int) -> dict[str, float]:
-        """Write a model; log and return how large it is."""
+        """Write a model; log and return its size."""
         save_model(path, state)
         parameters = sum(parameter.numel() for parameter in self.trainer.network.parameters())
         size = {
@@ -220,10 +218,10 @@ class RunLog:
         if told:
             self.display.note(told)
 
-    # ------------------------------------------------------------------ files that may fail
+    # ------------------------------------------------------------------ writes that may fail
 
     def _log(self, kind: str, **values: Any) -> None:
-        """Write a record to metrics.jsonl; say once that it fails, and once that it works again."""
+        """Write a record to metrics.jsonl; report the first failure and the recovery."""
         self.metrics.write(kind, self.trainer.iteration, **values)
         failed = bool(self.metrics.failure)
         if failed and not self._metrics_failed:
@@ -242,20 +240,18 @@ class RunLog:
                 f"{path} was not written: {failure}; it is tried again after each checkpoint"
             )
 
-    def checkpointed(self, saving: CheckpointSaving, *, now: bool) -> None:
-        """Tell how checkpoints go; after one was taken (`now`), try again to write what failed
-        before.
-        """
-        for told in saving.news():
-            self.display.note(told)
-        self._saves, self._counted = saving.status, saving.statistics()
-        if now:
+    def checkpoints(self, saving: CheckpointSaving, *, after_save: bool) -> None:
+        """Show how the checkpoints went; after a save, retry the writes that failed before."""
+        for sentence in saving.news():
+            self.display.note(sentence)
+        self._saves, self._save_statistics = saving.status, saving.statistics()
+        if after_save:
             self._stall = 1000 * self.monitor.get_stats(1)["checkpoint_save"]["mean"]
             for path in self.writes.retry():
-                self.display.note(f"{path} is written now")
+                self.display.note(f"{path} was written after all")
 
     def missing(self) -> list[str]:
-        """Try a last time to write what failed, and return what is still not on the disk."""
+        """Retry failed writes a last time; return what is still not on disk."""
         self.writes.retry()
         missing = [str(path) for path in self.writes.pending]
         if not self.metrics.flush() or self.metrics.dropped:
@@ -264,10 +260,10 @@ class RunLog:
             )
         return missing
 
-    # ------------------------------------------------------------------ what the user sees
+    # ------------------------------------------------------------------ display
 
     def show(self, report: dict[str, float]) -> None:
-        """Show where the training stands."""
+        """Update the display."""
         trainer, seconds = self.trainer, time.perf_counter() - self._start
         self._recent.append(report)
         done = trainer.iteration - self._first
@@ -281,7 +277,7 @@ class RunLog:
                 total_frames=trainer.iterations * trainer.frames_per_iteration,
                 seconds=seconds,
                 frames_per_second=done * trainer.frames_per_iteration / seconds,
-                success=self._rate("success_100", "success"),
+                success=self._rate("success_100"),
                 collision=self._rate("static_collision") + self._rate("dynamic_collision"),
                 out_of_bounds=self._rate("out_of_bounds"),
                 time_out=self._rate("time_out"),
@@ -297,44 +293,39 @@ class RunLog:
                 phases={name: total / seconds for name, total in totals.items()},
                 stall_ms=self._stall,
                 evaluation=self._evaluation,
-                headline=self._headline or self._first_headline(),
                 seconds_left=seconds_left,
                 saves=self._saves,
                 unwritten=len(self.writes.pending) + self._metrics_failed,
             )
         )
 
-    def _first_headline(self) -> str:
-        """Return what is shown before the first evaluation: success where episodes tell it."""
-        rate = self._rate("success_100", "success")
-        return (
-            "return" if rate != rate and self._rate("return") == self._rate("return") else "success"
-        )
+    def _rate(self, name: str) -> float:
+        """Return the mean of a statistic over the episodes of the last `SMOOTHED` iterations."""
+        counted = [
+            (report["episodes"], report[f"episode/{name}"])
+            for report in self._recent
+            if report["episodes"]
+        ]
+        total = sum(count for count, _ in counted)
+        return sum(count * value for count, value in counted) / total if total else float("nan")
 
-    def _rate(self, *names: str) -> float:
-        """Return the mean over recent episodes of the first statistic that they have, or NaN."""
-        for key in (f"episode/{name}" for name in names):
-            counted = [
-                (report["episodes"], report[key])
-                for report in self._recent
-                if report["episodes"] and key in report
-            ]
-            if total := sum(count for count, _ in counted):
-                return sum(count * value for count, value in counted) / total
-        return float("nan")
+    def summarise_if_due(self) -> None:
+        """Print and log the timing table every `SUMMARY_INTERVAL` iterations."""
+        if self.trainer.iteration % SUMMARY_INTERVAL == 0:
+            self._summarise()
 
-    def summarise(self) -> None:
-        """Print and log where the time went, and how many files were written."""
+    def _summarise(self) -> None:
+        """Print and log the time of each phase, and the statistics of the checkpoints."""
         stats = {
             f"perf/{name}": values["mean"] for name, values in self.monitor.get_stats().items()
         }
-        stats |= {f"checkpoint/{name}": value for name, value in self._counted.items()}
+        stats |= {f"checkpoint/{name}": value for name, value in self._save_statistics.items()}
         done = (self.trainer.iteration - self._first) * self.trainer.frames_per_iteration
         rate = done / (time.perf_counter() - self._start)
         self._log("perf", **stats, **{"perf/frames_per_second": rate})
         self.tracker.log(self.trainer.iteration, stats)
         self.display.note(self.monitor.get_summary())
-        counted = self._counted
+        counted = self._save_statistics
         if counted:
             self.display.note(
                 "[Checkpoint Stats]\n"
@@ -354,6 +345,6 @@ class RunLog:
 
 
 def _seconds_before(metrics: Path) -> float:
-    """Return how long a resumed run took until its last evaluation."""
+    """Return the seconds that a resumed run took until its last evaluation."""
     seconds = [record.get("seconds") for record in MetricsLog.read(metrics, "eval")]
     return float(seconds[-1]) if seconds and isinstance(seconds[-1], int | float) else 0.0

@@ -1,6 +1,4 @@
-"""Soft actor-critic on the navigation task: one process, its drones, a compressed memory of what
-they have seen.
-"""
+"""SAC on the navigation task: one process, its environment, and a compressed replay buffer."""
 
 from __future__ import annotations
 
@@ -8,29 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from navrl.config import Config
-from navrl.environments.table import find_task
-from navrl.environments.task import Task
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
 from navrl.io.replay.frame_store import FrameStore
 from navrl.rl.accelerate import accelerate
-from navrl.rl.distributions.action_distribution import distribution_for
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.build import is_navigation
 from navrl.rl.networks.navigation import build_network
-from navrl.rl.policy import NetworkPolicy
+from navrl.rl.policy import NetworkPilot, to_velocity
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.rl.transitions import TransitionCollector, Transitions, n_step_return
-from navrl.train.distributed.split import episode_means, frames_per_iteration, total_iterations
+from navrl.sim.env import NavigationEnv
+from navrl.train.distributed.split import (
+    collision_penalty,
+    episode_means,
+    frames_per_iteration,
+    split_task,
+    total_iterations,
+)
 from navrl.train.distributed.team import Team
 from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
-from navrl.train.evaluation import evaluate_together
+from navrl.train.evaluation import PeriodicEvaluation
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
-STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # of random numbers, each its own
+STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # seeds of the generators
 OUTCOME = ("reward", "terminated", "ended")
 # Columns of the replay, by the names that checkpoints have for them: parts of an observation.
 COLUMNS = {"lidar": "lidar", "dynamic": "dynamic_obstacle", "state": "state"}
@@ -44,35 +45,27 @@ LEARNT = (
     "temperature",
     "learning_rate",
 )
-UNKNOWN = ("kl", "explained_variance")  # that a display asks for, and SAC has not
+UNKNOWN = ("kl", "explained_variance")  # metrics of the display that SAC does not have
 
 
 class SACTrainer:
-    """Collects, remembers, learns and evaluates; the same face as `PPOTrainer`."""
+    """Collects, stores, learns and evaluates, as a `Trainer` does."""
 
-    def __init__(self, config: Config, team: Team, task: Task | None = None) -> None:
+    def __init__(self, config: Config, team: Team) -> None:
         if team.size != 1:
-            raise ConfigError(
-                f"algo=sac trains in one process, this team has {team.size}; expected processes=1"
-            )
+            raise ConfigError(f"processes is {team.size}; expected 1 for algo=sac")
         self.config, self.team, self.settings = config, team, config.sac
-        self.task = task or find_task(config)
-        self.env = self.task.make(team.rank, team.size)
-        if not is_navigation(self.env.observation, self.env.action):
-            raise ConfigError(
-                f"algo=sac trains the navigation task; {self.task.name} is trained with algo=ppo"
-            )
-        self.distribution = distribution_for(self.env.action, squashed=True)
+        self.task = split_task(config.task, team)
+        self.env = NavigationEnv(self.task, seed=config.seed * 1024)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            network = build_network(config.network, self.env.observation).to(device)
-            self.layout = network.layout
+            self.network = build_network(config.network, self.env.layout).to(device)
+            self.layout = self.network.layout
             scale = torch.ones(self.layout.width)
-            scale[self.layout.slices["state"]] = network.scale.cpu()
+            scale[self.layout.slices["state"]] = self.network.scale.cpu()
             critic = TwinCritic(self.layout.width, self.settings.critic_width, scale).to(device)
-        self.network: nn.Module = network
-        self.applied = accelerate(network)
+        self.applied = accelerate(self.network)
         streams = {
             name: torch.Generator(torch.device("cpu") if name == "batches" else device).manual_seed(
                 stream ^ (config.seed * 1024)
@@ -84,39 +77,43 @@ class SACTrainer:
             self.network, self.applied, critic, self.settings, streams["noise"], self._observe
         )
         self.replay = FrameStore(self.settings.capacity, streams=config.env.num_envs)
+        self.env.reset()
         self.collector = self._collector()
         self.iteration = 0
         self.best: dict[str, float] | None = None
-        self._owed = 0.0  # updates
+        self._owed = 0.0  # updates that the collected steps allow
         self.guard = DivergenceGuard()
+        self._evaluation = PeriodicEvaluation(config, team)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """What changes the parameters, for the checkpoint saver."""
+        """The three optimisers, for the checkpoint saver."""
         return self.sac.optimizers
 
     @property
     def frames_per_iteration(self) -> int:
-        """Decisions of all drones in one batch."""
+        """Steps of all drones in one batch."""
         return frames_per_iteration(self.config)
 
     @property
     def iterations(self) -> int:
-        """How many batches the whole training takes."""
+        """Number of iterations of the whole training."""
         return total_iterations(self.config)
 
     @property
     def frames(self) -> int:
-        """Decisions taken so far."""
+        """Steps of all drones so far."""
         return self.iteration * self.frames_per_iteration
 
     def collect(self) -> Transitions:
-        """Fly the next batch: at random at first, then with the present policy."""
-        self.env.set_progress(self.iteration / self.iterations)
+        """Return the next batch: random actions during warm-up, then the current policy's."""
+        self.env.set_collision_penalty(
+            collision_penalty(self.config, self.iteration / self.iterations)
+        )
         return self.collector.collect(at_random=self.frames < self.settings.warmup)
 
     def learn(self, batch: Transitions) -> dict[str, float]:
-        """Remember a batch, and update the policy from what is remembered; return what happened."""
+        """Store a batch, update the policy from the replay buffer, and return metrics."""
         self.replay.extend(self._frames(batch))
         self.iteration += 1
         with self.guard.iteration(self.iteration):
@@ -127,12 +124,10 @@ class SACTrainer:
             values = [each[name] for each in reports if name in each]
             report[name] = sum(values) / len(values) if values else float("nan")
         report |= {"updates": float(len(reports)), "remembered": float(len(self.replay))}
-        return report | episode_means(batch.episodes, self.env.statistics, self.team)
+        return report | episode_means(batch.episodes, self.team)
 
     def _update(self) -> list[dict[str, float]]:
-        """Update the policy as often as the batch pays for, once enough is remembered; return what
-        happened.
-        """
+        """Make as many updates as `sac.replay_ratio` allows; return their metrics."""
         reports = []
         if len(self.replay) >= max(
             self.settings.batch_size, min(self.settings.warmup, self.settings.capacity)
@@ -148,13 +143,12 @@ class SACTrainer:
 
     def evaluate(self) -> dict[str, Flights]:
         """Fly unseen worlds with the squashed mean action; return all flights by condition."""
-        policy = NetworkPolicy(self.applied, self.env.observation, self.distribution)
-        return evaluate_together(self.task, policy, self.env, self.team)
+        return self._evaluation.fly(NetworkPilot(self.applied, self.task.env.action_limit))
 
-    # ------------------------------------------------------------------ memory
+    # ------------------------------------------------------------------ replay
 
     def _frames(self, batch: Transitions) -> dict[str, Tensor]:
-        """Return a batch as frames of the memory, the drones in turn."""
+        """Return a batch as frames of the replay buffer, the drones in turn."""
         frames = {
             f"{prefix}{name}": part.flatten(0, 1)
             for prefix, rows in (("", batch.rows), ("next/", batch.next_rows))
@@ -173,14 +167,12 @@ class SACTrainer:
         return {column: rows[..., self.layout.slices[name]] for column, name in COLUMNS.items()}
 
     def _sample(self) -> dict[str, Tensor]:
-        """Return decisions at random, what they and the next few brought, and what was seen after
-        those.
-        """
+        """Return random transitions with their n-step returns and bootstrap observations."""
         replay, settings = self.replay, self.settings
         count, drones = len(replay), self.config.env.num_envs
         oldest = replay.cursor if count == replay.capacity else 0
         age = torch.randint(count, (settings.batch_size,), generator=self._batches)
-        # a drone's next frame comes after all others' present ones
+        # frames of one drone are `drones` apart
         ages = age[:, None] + drones * torch.arange(settings.n_step)
         known = ages < count
         places = (oldest + torch.where(known, ages, age[:, None])) % replay.capacity
@@ -207,9 +199,7 @@ class SACTrainer:
     # ------------------------------------------------------------------ saving
 
     def own_state(self) -> dict[str, Any]:
-        """Return what only this process knows: its drones, its random numbers, what it
-        remembers.
-        """
+        """Return the state of this rank: environment, generators, replay buffer."""
         return {
             "env": self.env.state_dict(),
             "actions": self._actions.get_state(),
@@ -219,10 +209,10 @@ class SACTrainer:
         }
 
     def shared_state(self) -> dict[str, Any]:
-        """Return the policy and its critics; live tensors.
+        """Return the actor, the critics and their optimisers; live tensors.
 
         Raises:
-            DivergedError: the last update has made a parameter NaN or infinite.
+            DivergedError: the last update made a parameter NaN or infinite.
         """
         self.guard.refuse_diverged()
         return {
@@ -233,7 +223,7 @@ class SACTrainer:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, bit for bit if it holds the memory too."""
+        """Load a saved state; training continues bit for bit if it holds the replay buffer."""
         state = upgraded_state(state)
         ranks = state.get("ranks")
         if (
@@ -263,10 +253,12 @@ class SACTrainer:
         self.collector = self._collector()
 
     def _collector(self) -> TransitionCollector:
+        limit = self.task.env.action_limit
+
         def scale(unit: Tensor) -> Tensor:
-            return self.distribution.to_environment(unit).cpu()
+            return to_velocity(unit, limit).cpu()
 
         steps = self.settings.training_frame_num
         return TransitionCollector(
-            self.env, self.env.observe(), self.applied, steps, scale, self._actions
+            self.env, self.env.observe_packed(), self.applied, steps, scale, self._actions
         )

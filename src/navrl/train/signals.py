@@ -1,6 +1,4 @@
-"""Signals to a training: Ctrl+C and SIGTERM stop it, SIGHUP (a closed terminal) saves and goes
-on.
-"""
+"""Signals: Ctrl+C and SIGTERM stop a training; on SIGHUP (closed terminal) it saves and goes on."""
 
 from __future__ import annotations
 
@@ -21,21 +19,21 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped the command where there is nothing to save: before or after the training."""
+    """A signal stopped the command before or after the training, where there is nothing to save."""
 
 
 class StopRequest:
-    """Receives signals while its block runs.
+    """Handles signals inside its `with` block.
 
-    SIGINT and SIGTERM raise `Stopped` in the main thread, except in a `deferring` block: there the
-    first one is only noted in `signal`, so that training can stop after its iteration and save.
-    A second SIGINT ends the process at once. A thread does that, because Python's own handlers do
-    not run while the main thread waits for another process. Checkpoints appear whole or not at
-    all, so ending at once loses nothing that was saved.
+    SIGINT and SIGTERM raise `Stopped` in the main thread. Inside `deferring()` the first one is
+    only stored in `signal`, so that the training can finish its iteration and save. A second SIGINT
+    ends the process at once; a thread does that, because Python's handlers do not run while the
+    main thread waits for another process. Checkpoints are written atomically, so nothing that was
+    saved is lost.
 
-    SIGHUP points the standard streams that are terminals at the null device and asks for a
-    checkpoint (`take_save_request`). Processes that are started in the block have SIGHUP blocked,
-    so they outlive the terminal too. If SIGHUP is ignored at the start (`nohup`), it stays ignored.
+    SIGHUP redirects the standard streams that are terminals to the null device and requests a
+    checkpoint (`take_save_request`). Child processes started in the block have SIGHUP blocked, so
+    they survive the terminal too. If SIGHUP is ignored at the start (`nohup`), it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -47,14 +45,12 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """What the shell is told: 0, or 128 and the signal."""
+        """The exit status: 0, or 128 plus the signal."""
         return 0 if self.signal is None else 128 + self.signal
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Only note SIGINT and SIGTERM in the block: the caller looks at `signal` and stops in
-        order.
-        """
+        """Store SIGINT and SIGTERM in `signal` instead of raising; the caller checks it."""
         self._deferred = True
         try:
             yield
@@ -62,7 +58,7 @@ class StopRequest:
             self._deferred = False
 
     def take_save_request(self) -> bool:
-        """Return whether a checkpoint was asked for since the last call."""
+        """Return whether a checkpoint was requested since the last call."""
         requested, self._save_requested = self._save_requested, False
         return requested
 
@@ -71,7 +67,7 @@ class StopRequest:
         self._previous = {number: signal.signal(number, self._stop) for number in STOPS}
         self._hears_hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
         if self._hears_hangup:
-            self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _answered_by_the_thread)
+            self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _handled_by_the_thread)
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         self._reads, self._writes = socket.socketpair()
         self._writes.setblocking(False)
@@ -101,7 +97,7 @@ class StopRequest:
             raise Stopped
 
     def _watch(self) -> None:
-        """Answer signals as the system delivers them, one byte each."""
+        """Handle signals as they arrive on the wakeup socket, one byte each."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # the only thread that takes it
         stops = 0
         with self._reads:
@@ -116,5 +112,5 @@ class StopRequest:
                     os._exit(128 + signal.SIGINT)
 
 
-def _answered_by_the_thread(number: int, frame: FrameType | None) -> None:
-    """Do nothing in the main thread, which may be busy for seconds: see `StopRequest._watch`."""
+def _handled_by_the_thread(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the main thread may be busy for seconds; see `StopRequest._watch`."""

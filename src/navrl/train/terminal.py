@@ -1,6 +1,4 @@
-"""Output that never stops a training: a terminal that is closed, a pipe without a reader, a full
-disk.
-"""
+"""Output that survives a closed terminal, a broken pipe and a full disk."""
 
 from __future__ import annotations
 
@@ -14,21 +12,17 @@ from typing import Any, TextIO
 __all__ = ["Output", "leave_terminal", "open_terminals", "surviving_output"]
 
 STANDARD = (0, 1, 2)
-# may be over later
+# errors that may pass
 TEMPORARY = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN, errno.EINTR)
 
 
 def open_terminals() -> list[int]:
-    """Return the standard descriptors that are terminals; a terminal that is gone cannot be asked
-    any more.
-    """
+    """Return the standard descriptors that are terminals; ask before the terminal is closed."""
     return [descriptor for descriptor in STANDARD if os.isatty(descriptor)]
 
 
 def leave_terminal(terminals: Sequence[int]) -> bool:
-    """Point descriptors at the null device, so that nobody's write or read fails; return whether
-    output was among them.
-    """
+    """Redirect descriptors to the null device; return whether output was among them."""
     for descriptor in terminals:
         _silence(descriptor)
     return bool({1, 2} & set(terminals))
@@ -43,8 +37,8 @@ def _silence(descriptor: int) -> None:
 class Output:
     """A text stream whose writes never raise OSError: text that cannot be written is dropped.
 
-    After an error that stays (a closed terminal, a pipe without a reader) the stream's descriptor
-    is pointed at the null device; after a full disk the next write is tried again.
+    After a permanent error (closed terminal, broken pipe) the stream's descriptor is redirected to
+    the null device; after a full disk the next write is tried again.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -69,9 +63,7 @@ class Output:
         return getattr(self._stream, name)
 
     def _drop(self, error: OSError) -> None:
-        """Empty the stream's buffer, which would raise the same error again, at the latest when the
-        process ends.
-        """
+        """Discard the stream's buffer, which would raise the same error again at exit."""
         with suppress(OSError, ValueError):
             descriptor = self._stream.fileno()
             kept = os.dup(descriptor)
@@ -86,9 +78,7 @@ class Output:
 
 @contextmanager
 def surviving_output() -> Iterator[Output]:
-    """Give standard output as an `Output`; at the end both standard streams are flushed, or what
-    they hold is dropped.
-    """
+    """Yield standard output as an `Output`; flush both standard streams at the end."""
     output = Output(sys.stdout)
     try:
         yield output

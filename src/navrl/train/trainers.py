@@ -1,80 +1,68 @@
-"""Which trainer an algorithm has."""
+"""The interface of a trainer, and which one an algorithm has."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from navrl.config import Config
-from navrl.environments.task import Task
 from navrl.evaluate import Flights
-from navrl.rl.environment import Environment
-from navrl.rl.networks.build import MakeFeatures
+from navrl.rl.networks.navigation import NavigationNetwork
+from navrl.sim.env import NavigationEnv
 from navrl.train.distributed.team import Team
 
 
 class Trainer(Protocol):
-    """What the loop asks of a trainer: one process's part of a training."""
+    """One rank's part of a training, as the loop uses it."""
 
     config: Config
-    task: Task
-    network: nn.Module
-    env: Environment
+    network: NavigationNetwork
+    env: NavigationEnv
     iteration: int
     best: dict[str, float] | None
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """What changes the parameters."""
+        """The optimisers that change the parameters, for the checkpoint saver."""
 
     @property
     def frames_per_iteration(self) -> int:
-        """Decisions of the whole team in one batch."""
+        """Steps of all drones, over all processes, in one batch."""
 
     @property
     def iterations(self) -> int:
-        """How many batches the whole training takes."""
+        """Number of iterations of the whole training."""
 
     @property
     def frames(self) -> int:
-        """Decisions taken so far."""
+        """Steps of all drones so far."""
 
     def collect(self) -> Any:
         """Return the next batch."""
 
     def learn(self, batch: Any) -> dict[str, float]:
-        """Update the policy, and return what happened."""
+        """Update the policy from a batch and return metrics."""
 
     def evaluate(self) -> dict[str, Flights]:
-        """Play episodes; the leader gets all of them by condition."""
+        """Fly unseen worlds; return all flights by condition on rank 0."""
 
     def own_state(self) -> dict[str, Any]:
-        """Return what only this process knows."""
+        """Return the state of this rank alone."""
 
     def shared_state(self) -> dict[str, Any]:
-        """Return what all processes have in common; live tensors."""
+        """Return the state that all ranks have in common; live tensors."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Load a saved state."""
 
 
-def make_trainer(
-    config: Config, team: Team, task: Task | None = None, network: MakeFeatures | None = None
-) -> Trainer:
-    """Return the trainer of the algorithm that the settings ask for.
-
-    Args:
-        config: the settings.
-        team: the processes that train together.
-        task: what is trained; None: the one that the settings name.
-        network: makes the features of the policy's network; None: as the settings say.
-    """
+def make_trainer(config: Config, team: Team) -> Trainer:
+    """Return the trainer of the algorithm in the settings."""
     if config.algorithm == "sac":
-        from navrl.train.sac_trainer import SACTrainer  # here: only it needs the replay's kernels
+        from navrl.train.sac_trainer import SACTrainer  # here: it loads the replay's kernels
 
-        return SACTrainer(config, team, task)
+        return SACTrainer(config, team)
     from navrl.train.ppo_trainer import PPOTrainer
 
-    return PPOTrainer(config, team, task, network)
+    return PPOTrainer(config, team)

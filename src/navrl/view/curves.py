@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import ConfigError, ContainerError
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 from navrl.view.topdown import make_figure
 
 # %, the original's policy on worlds drawn by the same rules ...

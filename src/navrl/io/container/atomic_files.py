@@ -1,6 +1,6 @@
 """Files that appear under their name whole, or not at all, whatever kills the writer.
 
- A file is written under a temporary name beside its destination, flushed to the disk, renamed, and
+A file is written under a temporary name beside its destination, flushed to the disk, renamed, and
 the folder flushed. The writer holds a lock on the temporary file, which the kernel drops when the
 process dies: so the next start can tell files of dead writers from files that are being written.
 """
@@ -158,7 +158,7 @@ def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
 def _outliving(path: Path) -> Iterator[None]:
     """Keep the file at `path` open during the block, and close it later in a thread.
 
-     Freeing a large replaced file takes longer than making its successor durable, and nothing has
+    Freeing a large replaced file takes longer than making its successor durable, and nothing has
     to wait for it.
     """
     try:
@@ -294,7 +294,7 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
 def make_folder(folder: str | os.PathLike[str]) -> None:
     """Create a folder and its parents, and make their names durable.
 
-     After a power loss a file is lost with the name of its folder. The process that created the
+    After a power loss a file is lost with the name of its folder. The process that created the
     parents may not have flushed them, so all are flushed here, as far as permissions allow.
 
     Raises:

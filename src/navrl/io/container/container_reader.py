@@ -29,7 +29,7 @@ _SCRATCH_BYTES = (1 << 21) + 4096  # room for a chunk of any of our files
 class Container:
     """An open container: its index at once, its arrays when asked for.
 
-     Closed by `close`, or when it is garbage collected.
+    Closed by `close`, or when it is garbage collected.
 
     Args:
         path: the file, or what errors call it.
@@ -87,7 +87,7 @@ class Container:
     ) -> None:
         """Fill the output with some rows of an array stored by rows; no others are decoded.
 
-         Consecutive rows of one chunk are read fastest if they are asked for as a range of step 1.
+        Consecutive rows of one chunk are read fastest if they are asked for as a range of step 1.
 
         Raises:
             ContainerError: the array is not stored by rows, or a chunk that was needed is damaged.

@@ -1,6 +1,6 @@
 """Paths, sets, defaultdicts, TensorDicts and OmegaConf nodes in a state, as a tag and plain values.
 
- Each is restored as what it was. Where the library is not installed, a TensorDict or an OmegaConf
+Each is restored as what it was. Where the library is not installed, a TensorDict or an OmegaConf
 node becomes the plain dict or list inside it. Saving a state imports none of these libraries.
 """
 

@@ -1,6 +1,6 @@
 """The index of a container: what the file holds, validated before anything is allocated.
 
- docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to
+docs/format.md specifies the file. In short: a header, the stored chunks of all arrays back to
 back, an index in JSON, a footer. Offsets are not stored but follow from the lengths, so none can be
 wrong.
 """

@@ -24,7 +24,7 @@ def lower_priority(niceness: int) -> None:
 def give_way(process: int, niceness: int) -> None:
     """Raise the niceness of a process, and of its session; without permission nothing happens.
 
-     On Linux niceness counts only within a session, and each session has a niceness of its own. May
+    On Linux niceness counts only within a session, and each session has a niceness of its own. May
     take a second.
     """
     with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Sequence numbers: the order in which the files of a folder were saved, whatever the clock said.
 
- A clock can be set back, or run a day fast for a while. So every file carries a number in its index
+A clock can be set back, or run a day fast for a while. So every file carries a number in its index
 that only grows, and files are ordered by it. The time of day beside it is for people.
 """
 

@@ -1,6 +1,6 @@
 """Nested state (dicts, lists, tensors, numbers, strings) as a JSON tree plus a list of arrays.
 
- In the tree a JSON number, string, boolean, null or array stands for the Python value of the same
+In the tree a JSON number, string, boolean, null or array stands for the Python value of the same
 kind. Everything else is an object with a tag, such as `{"tuple": [1, 2]}` or `{"tensor": 7}`, where
 7 counts the arrays. No pickle: reading a tree can build the types named here and nothing else.
 """

@@ -28,7 +28,7 @@ def spare_cores() -> int:
 class TaskThreads:
     """Threads that run tasks first in, first out.
 
-     Unlike the executors of `concurrent.futures` they accept tasks while the interpreter exits,
+    Unlike the executors of `concurrent.futures` they accept tasks while the interpreter exits,
     when a saver that was never closed writes what is pending.
 
     Args:

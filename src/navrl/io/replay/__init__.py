@@ -1,6 +1,6 @@
-"""A replay memory that keeps frames compressed and gives random batches at full speed.
+"""A replay memory that keeps frames compressed and returns random batches at full speed.
 
-Frames or whole episodes in, batches out; codecs chosen by what the frames hold.
+Frames or whole episodes in, batches out; codecs are chosen by what the frames hold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _PUBLIC = {
     "CompressedRows": "navrl.io.replay.compressed_rows",
     "DictReplayBuffer": "navrl.io.replay.episodes",
     "FrameStore": "navrl.io.replay.frame_store",
-    "PrefixSum": "navrl.io.replay.episodes",
+    "PrefixSum": "navrl.io.replay.prefix_sum",
     "Rounded": "navrl.io.replay.rounded",
     "compress_image": "navrl.io.replay.images",
     "compress_image_seq": "navrl.io.replay.images",
@@ -24,12 +24,12 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from navrl.io.replay.compressed_rows import CompressedRows as CompressedRows
     from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
-    from navrl.io.replay.episodes import PrefixSum as PrefixSum
     from navrl.io.replay.frame_store import FrameStore as FrameStore
     from navrl.io.replay.images import compress_image as compress_image
     from navrl.io.replay.images import compress_image_seq as compress_image_seq
     from navrl.io.replay.images import decompress_image as decompress_image
     from navrl.io.replay.images import decompress_image_seq as decompress_image_seq
+    from navrl.io.replay.prefix_sum import PrefixSum as PrefixSum
     from navrl.io.replay.rounded import Rounded as Rounded
 
 __all__ = [*_PUBLIC]

@@ -7,7 +7,14 @@ from abc import abstractmethod
 import numpy as np
 
 from navrl.errors import ReplayError
-from navrl.io.replay.frame_codec import Array, ChunkedFrameCodec, ChunkLayout, FrameRead, Split
+from navrl.io.replay.frame_codec import (
+    Array,
+    ChunkedFrameCodec,
+    ChunkLayout,
+    FrameChunks,
+    FrameRead,
+    Split,
+)
 from navrl.io.replay.frame_kernels import decode_bytes, encode_bytes, first_bad_chunk, scratch_bytes
 
 __all__ = ["ByteFrameCodec"]
@@ -22,27 +29,19 @@ class ByteFrameCodec(ChunkedFrameCodec):
     def functions(self) -> Array | None:
         """Return the C functions that the kernels call; None where they cannot be reached."""
 
-    def encode(
-        self,
-        layout: ChunkLayout,
-        frames: Array,
-        starts: Array,
-        counts: Array,
-        stride: int,
-        target: Array,
-    ) -> Array:
+    def encode(self, layout: ChunkLayout, chunks: FrameChunks, target: Array) -> Array:
         """Write chunks into `target`, one behind the other, and return their sizes."""
         functions = self.functions()
         if functions is None:
-            return self.encode_in_python(layout, frames, starts, counts, stride, target)
-        sizes, scratch = np.zeros(len(starts), np.int64), self._scratch(layout)
+            return self.encode_in_python(layout, chunks, target)
+        sizes, scratch = np.zeros(len(chunks.starts), np.int64), self._scratch(layout)
         encode_bytes(
             self.kernels,
-            frames.ctypes.data,
+            chunks.frames.ctypes.data,
             layout.kind.nbytes,
-            starts,
-            counts,
-            stride,
+            chunks.starts,
+            chunks.counts,
+            chunks.stride,
             layout.size,
             self.parameter,
             target.ctypes.data,
@@ -91,15 +90,7 @@ class ByteFrameCodec(ChunkedFrameCodec):
         nbytes, address = layout.kind.nbytes, blobs.ctypes.data
         return int(first_bad_chunk(self.kernels, address, sizes, counts, nbytes, 1, layout.size))
 
-    def encode_in_python(
-        self,
-        layout: ChunkLayout,
-        frames: Array,
-        starts: Array,
-        counts: Array,
-        stride: int,
-        target: Array,
-    ) -> Array:
+    def encode_in_python(self, layout: ChunkLayout, chunks: FrameChunks, target: Array) -> Array:
         """Do what `encode` does, without the C functions."""
         raise NotImplementedError
 

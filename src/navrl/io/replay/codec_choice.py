@@ -14,7 +14,7 @@ import numpy as np
 from navrl.errors import ConfigError
 from navrl.io.container.codecs import find_codec
 from navrl.io.replay.delta_codec import DELTA_CODEC
-from navrl.io.replay.frame_codec import RAW_FRAMES, Array, ChunkLayout, FrameCodec, Kind
+from navrl.io.replay.frame_codec import RAW_FRAMES, ChunkLayout, FrameChunks, FrameCodec, Kind
 from navrl.io.replay.lz4_codec import LZ4_CODEC
 from navrl.io.replay.rounded import Rounded
 from navrl.io.replay.rows_codec import ROWS_CODEC
@@ -36,21 +36,16 @@ def frame_codec(name: str, kind: Kind, parameter: int | None = None) -> FrameCod
     return codec.fitted(kind, parameter) if kind.nbytes else RAW_FRAMES
 
 
-def choose_codec(
-    layout: ChunkLayout, frames: Array, starts: Array, counts: Array, stride: int
-) -> FrameCodec:
-    """Return the codec that stores sample chunks in the fewest bytes, or raw if none is worth it.
-
-    The samples are those of `ChunkedFrameCodec.encode`.
-    """
+def choose_codec(layout: ChunkLayout, chunks: FrameChunks) -> FrameCodec:
+    """Return the codec that stores sample chunks in the fewest bytes; raw if none is worth it."""
     best: FrameCodec = RAW_FRAMES
-    if layout.kind.nbytes < 16 or not len(frames):
+    if layout.kind.nbytes < 16 or not len(chunks.frames):
         return best
-    smallest = int(counts.sum()) * layout.kind.nbytes * WORTH
+    smallest = int(chunks.counts.sum()) * layout.kind.nbytes * WORTH
     for known in TRIED:
         for codec in known.candidates(layout.kind):
-            target = np.empty(codec.bound(layout) * len(starts), np.uint8)
-            stored = int(codec.encode(layout, frames, starts, counts, stride, target).sum())
+            target = np.empty(codec.bound(layout) * len(chunks.starts), np.uint8)
+            stored = int(codec.encode(layout, chunks, target).sum())
             if stored < smallest:
                 best, smallest = codec, stored * SLOWER
     return best

@@ -1,6 +1,4 @@
-"""The frames of one key in a ring: as they are (`RawColumn`), or in compressed chunks
-(`ChunkColumn`).
-"""
+"""The frames of one key in a ring: as they are, or in compressed chunks."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from navrl.io.replay.frame_codec import (
     Array,
     ChunkedFrameCodec,
     ChunkLayout,
+    FrameChunks,
     FrameCodec,
     FrameRead,
     Kind,
@@ -27,8 +26,9 @@ __all__ = ["ChunkColumn", "RawColumn", "Ring", "make_column"]
 
 @dataclass
 class Ring:
-    """Where frames are: `size` frames of each of `streams` make up a block; the open block is being
-    filled.
+    """Where frames are: `size` frames of each of `streams` streams form a block.
+
+    The open block is being filled.
     """
 
     capacity: int
@@ -39,12 +39,12 @@ class Ring:
 
     @property
     def length(self) -> int:
-        """How many frames are held."""
+        """How many frames are stored."""
         return min(self.total, self.capacity)
 
     @property
     def block_frames(self) -> int:
-        """Frames of a whole block."""
+        """Frames of a full block."""
         return self.size * self.streams
 
     @property
@@ -57,15 +57,14 @@ class Ring:
         return min(self.block_frames, self.capacity - block * self.block_frames)
 
     def numbers(self) -> Array:
-        """Return what the kernels need to know: capacity, K, N, the open block, and how much of it
-        is in the stage.
-        """
+        """Return what the kernels need: capacity, K, N, the open block, and its frames so far."""
         block, staged = divmod(self.cursor, self.block_frames)
         return np.array([self.capacity, self.size, self.streams, block, staged], np.int64)
 
     def chunks_of(self, first: int, blocks: int) -> tuple[Array, Array, Array]:
-        """Return numbers, first frames (counted from the first block's) and frame counts of the
-        chunks of some blocks.
+        """Return numbers, first frames and frame counts of the chunks of some blocks.
+
+        First frames are counted from that of the first block.
         """
         block = np.repeat(np.arange(blocks), self.streams)
         stream = np.tile(np.arange(self.streams), blocks)
@@ -77,13 +76,13 @@ class Ring:
 
 
 class RawColumn:
-    """Frames as they are; any of them can be rewritten."""
+    """Frames as they are; any of them can be rewritten in place."""
 
     codec = RAW_FRAMES
 
     def __init__(self, kind: Kind, ring: Ring) -> None:
         self.kind, self.dtype, self._ring = kind, np.dtype(f"u{kind.word}"), ring
-        # no memory is used before it is written to
+        # the kernel allocates this memory when it is written to
         self.frames = np.zeros((ring.capacity, kind.features), self.dtype)
 
     def read(
@@ -111,7 +110,7 @@ class RawColumn:
 
 
 class ChunkColumn:
-    """Frames in compressed chunks, and those of the open block in a stage."""
+    """Frames in compressed chunks; those of the open block in a stage, uncompressed."""
 
     def __init__(self, kind: Kind, ring: Ring, codec: ChunkedFrameCodec) -> None:
         self.kind, self.dtype, self.codec, self._ring = kind, np.dtype(f"u{kind.word}"), codec, ring
@@ -129,20 +128,21 @@ class ChunkColumn:
         self.codec.decode(self.layout, read, split)
 
     def encode(self, block: int, blocks: int, words: Array) -> tuple[Array, Array, Array]:
-        """Return numbers, blobs and sizes of the chunks of whole blocks; what the column holds does
-        not change.
+        """Return numbers, blobs and sizes of the chunks of whole blocks.
+
+        The column itself does not change.
         """
         numbers, starts, counts = self._ring.chunks_of(block, blocks)
         blobs = np.empty(len(numbers) * self.codec.bound(self.layout) + PADDING, np.uint8)
-        sizes = self.codec.encode(self.layout, words, starts, counts, self._ring.streams, blobs)
-        return numbers, blobs, sizes
+        chunks = FrameChunks(words, starts, counts, self._ring.streams)
+        return numbers, blobs, self.codec.encode(self.layout, chunks, blobs)
 
     def commit(self, numbers: Array, blobs: Array, sizes: Array) -> None:
-        """Put encoded chunks in place of those with the same numbers."""
+        """Replace the chunks with these numbers by encoded ones."""
         copy_chunks(blobs.ctypes.data, sizes, self.arena.place(numbers, sizes))
 
     def write(self, indices: Array, words: Array) -> None:
-        """Rewrite frames: those of whole chunks are decoded, changed and encoded again."""
+        """Rewrite frames; their chunks are decoded, changed and encoded again."""
         ring = self._ring
         opened, staged = divmod(ring.cursor, ring.block_frames)
         block, place = np.divmod(indices, ring.block_frames)
@@ -165,7 +165,7 @@ class ChunkColumn:
         self.arena.compact()
 
     def nbytes(self) -> int:
-        """Return the bytes held."""
+        """Return the bytes allocated."""
         return self.arena.nbytes() + self.stage.nbytes
 
 

@@ -1,8 +1,7 @@
-"""Tensors held compressed in memory, in chunks of rows: reading some rows decompresses only the
-chunks they lie in.
+"""Tensors kept compressed in memory; reading rows decompresses only the chunks they are in.
 
-A message is the same in one piece of bytes, for a link between machines: a header that says what it
-is, the chunks, and a checksum. Nothing in it is executed.
+A message is the same as one array of bytes, to send between machines: a header that describes it,
+the chunks, and a checksum. Nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _MAX_HEADER = 1 << 20
 class CompressedRows:
     """Rows of equal shape and type in compressed chunks of at most `chunk_rows`.
 
-    Rows are read by place: the place of row r of chunk c is `c * chunk_rows + r`. Only a last chunk
-    may hold fewer rows, so places are row numbers, unless these are `joined` ones.
+    Rows are read by place: row r of chunk c has the place `c * chunk_rows + r`. Only the last
+    chunk may hold fewer rows, so places are row numbers, except after `joined`.
     """
 
     codec: ChunkCodec
@@ -42,7 +41,7 @@ class CompressedRows:
     row_shape: tuple[int, ...]
     chunk_rows: int
     counts: np.ndarray[Any, np.dtype[np.int64]]  # rows of each chunk
-    ends: np.ndarray[Any, np.dtype[np.int64]]  # where each chunk ends in all pieces
+    ends: np.ndarray[Any, np.dtype[np.int64]]  # where each chunk ends, counted over all pieces
     pieces: tuple[Bytes, ...]  # each with whole chunks; one, unless these are joined rows
 
     @classmethod
@@ -55,8 +54,9 @@ class CompressedRows:
         chunk_rows: int = 64,
         order: Tensor | None = None,
     ) -> CompressedRows:
-        """Compress a tensor along its first dimension, whatever device it is on; place p has row
-        `order[p]`, if given.
+        """Compress a tensor of any device along its first dimension.
+
+        With `order`, place p holds row `order[p]`.
         """
         codec = find_codec(codec) if isinstance(codec, str) else codec
         if chunk_rows < 1:
@@ -72,8 +72,7 @@ class CompressedRows:
         scratch = np.empty(chunk_rows * row_bytes, np.uint8)
         pieces = []
         for start in range(0, number, chunk_rows) if row_bytes else ():
-            # Gathered chunk by chunk: a shuffled copy of everything would take its memory once
-            # more.
+            # chunk by chunk, because a shuffled copy of everything would double the memory
             chosen = slice(start, start + chunk_rows)
             chunk = data[chosen if order is None else order[chosen].numpy()].reshape(-1)
             buffers = codec.encode(chunk, element, level, scratch[: chunk.size])
@@ -86,27 +85,28 @@ class CompressedRows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row when it is not compressed."""
+        """Bytes of a row, uncompressed."""
         return math.prod(self.row_shape) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows when they are not compressed."""
+        """Bytes of all rows, uncompressed."""
         return int(self.counts.sum()) * self.row_bytes
 
     @property
     def stored_nbytes(self) -> int:
-        """Bytes that are really kept."""
+        """Bytes of all chunks, compressed."""
         return sum(piece.nbytes for piece in self.pieces)
 
     @property
     def places(self) -> int:
-        """One more than the last place a row may have."""
+        """One more than the largest place."""
         return len(self.counts) * self.chunk_rows
 
     def read(self, places: Tensor | None = None) -> Tensor:
-        """Return the rows at given places, (len(places), ...), or all in order; always a new
-        tensor, on the CPU.
+        """Return the rows at these places, (len(places), ...), or all in order.
+
+        Always a new tensor on the CPU.
         """
         if places is None:
             starts = np.arange(len(self.counts)) * self.chunk_rows
@@ -157,7 +157,7 @@ class CompressedRows:
 
     @staticmethod
     def joined(parts: Sequence[CompressedRows]) -> CompressedRows:
-        """Return the chunks of several one after another; nothing is decompressed, or copied."""
+        """Return the chunks of several, one after another; nothing is decompressed or copied."""
         first = parts[0]
         for part in parts[1:]:
             if (part.codec, part.dtype, part.row_shape, part.chunk_rows) != (
@@ -186,7 +186,7 @@ def _chunk_counts(number: int, chunk_rows: int) -> np.ndarray[Any, np.dtype[np.i
 
 
 def _bytes_of(rows: Tensor) -> Bytes:
-    """Return the bytes of a tensor, one line a row."""
+    """Return the bytes of a tensor, (rows, bytes of a row)."""
     return tensor_bytes(rows).reshape(
         rows.shape[0], math.prod(rows.shape[1:]) * rows.element_size()
     )
@@ -208,9 +208,7 @@ def write_message(
     level: int | None = None,
     note: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """Return a tensor as one compressed message, uint8, (length,); `note` is JSON that comes back
-    with it.
-    """
+    """Return a tensor as one compressed message, uint8 (length,); `note` is JSON beside it."""
     rows = tensor.reshape(1) if tensor.ndim == 0 else tensor
     whole = _bytes_of(rows)
     chunk_rows = max(1, (1 << 20) // max(1, whole.shape[1]))  # about 1 MB each
@@ -239,11 +237,12 @@ def write_message(
 def read_message(
     message: Tensor, *, codec: ChunkCodec | None = None
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Return the tensor of a message and its note; `codec` is needed for one that is none of
-    navrl's.
+    """Return the tensor of a message and its note.
+
+    `codec` is needed if the message was written with a codec that is not registered.
 
     Raises:
-        ContainerError: this is no message, or it was damaged or cut on its way.
+        ContainerError: this is not a message, or it was damaged or cut short.
     """
     data = message.detach().cpu().contiguous().numpy()
     start = len(_MAGIC) + 4
@@ -253,10 +252,10 @@ def read_message(
         or data.size < start + 8
         or data[: len(_MAGIC)].tobytes() != _MAGIC
     ):
-        raise ContainerError("no message of compressed rows: it does not begin as one")
+        raise ContainerError("not a message of compressed rows: it does not begin like one")
     if xxhash.xxh3_64_digest(data[:-8].data) != data[-8:].tobytes():
         raise ContainerError(
-            "a message of compressed rows was damaged or cut on its way: its checksum is another"
+            "a message of compressed rows is damaged or cut short: its checksum does not match"
         )
     (length,) = struct.unpack("<I", data[len(_MAGIC) : start].tobytes())
     try:
@@ -269,7 +268,7 @@ def read_message(
             raise ValueError(f"{chunk_rows} rows a chunk, shape {shape}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContainerError(
-            f"a message of compressed rows has a header that makes no sense: {error}"
+            f"a message of compressed rows has an invalid header: {error}"
         ) from error
     rows_shape = shape or (1,)
     most = data.size * MAX_EXPANSION

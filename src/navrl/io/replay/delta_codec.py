@@ -12,6 +12,7 @@ from navrl.io.replay.frame_codec import (
     Array,
     ChunkedFrameCodec,
     ChunkLayout,
+    FrameChunks,
     FrameRead,
     Kind,
     Split,
@@ -38,24 +39,16 @@ class DeltaCodec(ChunkedFrameCodec):
         kind = layout.kind
         return delta_kernels.chunk_bound(kind.features, kind.word, layout.size)
 
-    def encode(
-        self,
-        layout: ChunkLayout,
-        frames: Array,
-        starts: Array,
-        counts: Array,
-        stride: int,
-        target: Array,
-    ) -> Array:
+    def encode(self, layout: ChunkLayout, chunks: FrameChunks, target: Array) -> Array:
         """Write chunks into `target`, one behind the other, and return their sizes."""
-        sizes = np.zeros(len(starts), np.int64)
+        sizes = np.zeros(len(chunks.starts), np.int64)
         encode_delta(
-            frames.ctypes.data,
+            chunks.frames.ctypes.data,
             layout.kind.features,
             layout.kind.word,
-            starts,
-            counts,
-            stride,
+            chunks.starts,
+            chunks.counts,
+            chunks.stride,
             layout.size,
             target.ctypes.data,
             sizes,

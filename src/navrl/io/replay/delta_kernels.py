@@ -1,18 +1,18 @@
-"""The codec `delta`: numbers that change little from frame to frame, feature by feature over the
-frames of a chunk.
+"""Kernels of the codec `delta`: differences from frame to frame, feature by feature.
 
-A feature that is zero in the whole chunk takes one bit. Of the others, zeros are marked in a mask
-and take no more than that; what remains is stored as differences (or differences of differences) of
-the bit patterns, packed into as few bits as most of them need, and as whole numbers where a
-difference needs more. Frames are decoded one by one: the walk goes from the last whole number to
-the frame that is wanted.
+A feature that is zero in the whole chunk takes one bit. Of the others, zeros are marked in a mask;
+the rest is stored as differences (or differences of differences) of the bit patterns, packed into
+as few bits as most of them need, and as whole integers where a difference needs more. Frames are
+decoded one by one: the walk goes from the last whole integer to the frame that is wanted.
 
-A chunk: one bit a feature (little-endian, 1 = not all zero); then for each feature that is not all
-  zero 1 byte       bits 0-4: width of a difference (halved for 64-bit words), then flags: SECOND,
-  HOLES, RESTARTS K/8 bytes    if HOLES: the frames in which the feature is zero K/8 bytes    if
-  RESTARTS: which of the others, counted without the zeros, are whole numbers (else only the first
-  is) words        the whole numbers bits         the differences, zigzag, packed from the lowest
-  bit on, filled up to a byte
+A chunk is one bit a feature (little-endian, 1 = not all zero), followed for each such feature by:
+
+    1 byte     bits 0-4: width of a difference (halved for 64-bit integers); flags in bits 5-7:
+               SECOND (second differences), HOLES, RESTARTS
+    K/8 bytes  if HOLES: the frames in which the feature is zero
+    K/8 bytes  if RESTARTS: which of the others are whole integers (else only the first is)
+    integers   the whole integers
+    bits       the differences, zigzag, packed from the lowest bit on, padded to a byte
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ __all__ = ["chunk_bound", "chunk_size", "decode_pair", "encode_chunk"]
 
 SECOND, HOLES, RESTARTS = 32, 64, 128
 _ONE, _NONE, _ALL = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
-WIDEST = 56  # bits that eight bytes at any bit offset are sure to hold
+WIDEST = 56  # bits that eight bytes hold at any bit offset
 
 
 def chunk_bound(features: int, word: int, frames: int) -> int:
-    """Return how many bytes a chunk can take at most."""
+    """Return the most bytes that a chunk can take."""
     return (features + 7) // 8 + features * (1 + frames // 4 + word * (frames + 1)) + 16
 
 
 @inner
 def _below(count: int) -> Any:
-    """Return a word whose lowest `count` bits are set, `count` from 0 to 64."""
+    """Return an integer whose lowest `count` bits are set, `count` from 0 to 64."""
     if count >= 64:
         return _ALL
     return (_ONE << np.uint64(count)) - _ONE
@@ -57,9 +57,7 @@ def _below(count: int) -> Any:
 
 @inner
 def _zigzag(difference: Any, bits: int) -> Any:
-    """Return a difference, taken modulo 2**bits, so that small ones of either sign are small
-    numbers.
-    """
+    """Return a difference modulo 2**bits, mapped so that small ones of either sign are small."""
     lifted = np.int64(difference << np.uint64(64 - bits)) >> np.int64(64 - bits)
     return np.uint64((lifted << np.int64(1)) ^ (lifted >> np.int64(63))) & _below(bits)
 
@@ -73,10 +71,9 @@ def _unzigzag(number: Any) -> Any:
 def _measure(
     values: Any, count: int, bits: int, step: int, firsts: Any, seconds: Any, lengths: Any
 ) -> Any:
-    """Fill in the differences of values and those of these; return which bit lengths occur, as two
-    sets of bits.
+    """Fill in first and second differences; return which bit lengths occur, as two bit sets.
 
-    `lengths` counts how often each occurs; what `_cheapest` reads of it, it sets to zero again.
+    `lengths` counts how often each occurs; `_cheapest` resets what it reads of it.
     """
     previous, slope = values[0], _NONE
     seen, seen_second = _NONE, _NONE
@@ -88,7 +85,7 @@ def _measure(
         length, second_length = 64 - leading_zeros(number), 64 - leading_zeros(second)
         if step == 2:
             length, second_length = (length + 1) & ~1, (second_length + 1) & ~1
-        # wider than any width there is
+        # 63 is wider than any width
         length, second_length = (min(length, 63), min(second_length, 63))
         lengths[0, length] += 1
         lengths[1, second_length] += 1
@@ -103,8 +100,7 @@ def _measure(
 def _cheapest(
     seen: Any, lengths: Any, count: int, bits: int, whole_each: int, limit: int, size: int
 ) -> Any:
-    """Return the width of a difference that makes `count` values smallest, the bits it takes, and
-    how many do not fit.
+    """Return the cheapest width of a difference, its cost in bits, and how many do not fit.
 
     `whole_each` is how many values are stored whole for each difference that is too wide.
     """
@@ -137,8 +133,9 @@ def _mark(numbers: Any, count: int, width: int) -> Any:
 
 @inner
 def _mark_second(values: Any, count: int, bits: int, width: int, coded: Any) -> Any:
-    """Fill `coded` with differences of differences, none across a value that is stored whole;
-    return which those are.
+    """Fill `coded` with second differences; return which values are stored whole.
+
+    No difference goes across a value that is stored whole.
     """
     marks, slope = _ONE, _NONE
     for i in range(1, count):
@@ -156,9 +153,7 @@ def _mark_second(values: Any, count: int, bits: int, width: int, coded: Any) -> 
 
 @inner
 def _gather(address: int, jump: int, number: int, size: int, word: int, values: Any) -> Any:
-    """Fill in the values of a feature that are not zero; return in which frames it is zero, and how
-    many are not.
-    """
+    """Fill in the nonzero values of a feature; return its zero frames, and the count of others."""
     holes, count = _NONE, np.int64(0)
     value, absent = _NONE, _NONE
     for t in range(size):
@@ -174,7 +169,7 @@ def _gather(address: int, jump: int, number: int, size: int, word: int, values: 
 
 @inner
 def _all_zero(address: int, jump: int, number: int, words: int) -> bool:
-    """Return whether so many words of eight bytes are zero in all frames."""
+    """Return whether `words` 64-bit words are zero in all frames."""
     for t in range(number):
         found = _NONE
         for i in range(words):
@@ -196,11 +191,9 @@ def encode_chunk(
     scratch: Any,
     lengths: Any,
 ) -> int:
-    """Write `number` frames, `stride` rows from one to the next, as a chunk of `size`; return the
-    bytes written.
+    """Write `number` frames, `stride` rows apart, as a chunk of `size`; return the bytes written.
 
-    Frames that are missing repeat the last. `scratch` is (3, 64) uint64, `lengths` (2, 64) int64
-    zeros.
+    Missing frames repeat the last. `scratch` is (3, 64) uint64, `lengths` (2, 64) int64 zeros.
     """
     bits, row = word * 8, features * word
     step = 2 if word == 8 else 1
@@ -288,9 +281,7 @@ def _write_feature(
 def _walk(
     i: int, marks: Any, wholes: int, differences: int, width: int, second: bool, word: int
 ) -> Any:
-    """Return value `i` of a feature, the slope there, and the bit at which the next difference
-    begins.
-    """
+    """Return value `i` of a feature, the slope there, and the bit of the next difference."""
     upto = marks & _below(i + 1)
     restart = 63 - leading_zeros(upto)
     whole = popcount(upto) - 1
@@ -314,12 +305,27 @@ def _walk(
 
 
 @inner
+def _read_header(position: int, size: int) -> Any:
+    """Return the header of a feature, its nonzero frames, its whole values, and what follows."""
+    every = _below(size)
+    header = np.int64(read_byte(position))
+    position += 1
+    present, marks = every, _ONE
+    if header & HOLES:
+        present = every & ~read_u64(position)
+        position += size // 8
+    if header & RESTARTS:
+        marks = read_u64(position) & every
+        position += size // 8
+    return header, present, marks, position
+
+
+@inner
 def decode_pair(
     source: int, t: int, size: int, features: int, word: int, out: int, following: int
 ) -> None:
-    """Write frame `t` of a chunk to `out` and, unless that is 0, frame `t + 1` to `following`."""
+    """Write frame `t` to `out` and, unless `following` is 0, frame `t + 1` to `following`."""
     step = 2 if word == 8 else 1
-    every = _below(size)
     position = source + (features + 7) // 8
     clear_bytes(out, features * word)
     if following:
@@ -329,15 +335,7 @@ def decode_pair(
         while live:
             feature = base + trailing_zeros(live)
             live &= live - _ONE
-            header = np.int64(read_byte(position))
-            position += 1
-            present, marks = every, _ONE
-            if header & HOLES:
-                present = every & ~read_u64(position)
-                position += size // 8
-            if header & RESTARTS:
-                marks = read_u64(position) & every
-                position += size // 8
+            header, present, marks, position = _read_header(position, size)
             second, width = (header & SECOND) != 0, (header & 31) * step
             whole = popcount(marks)
             wholes, differences = position, position + whole * word
@@ -362,11 +360,8 @@ def decode_pair(
 
 @inner
 def chunk_size(source: int, stored: int, features: int, word: int, size: int) -> int:
-    """Return the bytes that a chunk says it takes, or -1 if they are more than `stored` or make no
-    sense.
-    """
+    """Return the bytes that a chunk claims; -1 if more than `stored`, or invalid."""
     position, end = source + (features + 7) // 8, source + stored
-    every = _below(size)
     step = 2 if word == 8 else 1
     if position > end:
         return -1
@@ -375,15 +370,7 @@ def chunk_size(source: int, stored: int, features: int, word: int, size: int) ->
         for _ in range(popcount(live)):
             if position >= end:
                 return -1
-            header = np.int64(read_byte(position))
-            position += 1
-            present, marks = every, _ONE
-            if header & HOLES:
-                present = every & ~read_u64(position)
-                position += size // 8
-            if header & RESTARTS:
-                marks = read_u64(position) & every
-                position += size // 8
+            header, present, marks, position = _read_header(position, size)
             count, whole = popcount(present), popcount(marks)
             width = (header & 31) * step
             if count == 0 or not marks & _ONE or marks > _below(count) or width > WIDEST:

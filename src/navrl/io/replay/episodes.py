@@ -1,16 +1,14 @@
-"""Whole episodes in, random frames out: `DictReplayBuffer`, for any mix of images, grids, vectors
-and graph features.
+"""DictReplayBuffer: whole episodes in, random frames out, for any mix of images and vectors.
 
-Episodes may have any lengths, and give way oldest first. Frames of 256 bytes and more can be held
-compressed, each by itself (`img_compressed="frame"`, quick to sample) or an episode at a time
-(`"episode"`, smallest, slow to sample). Where frames follow each other without end,
-`navrl.FrameStore` is smaller and faster than both.
+Episodes may have any lengths; the oldest are removed first. Frames of 256 bytes and more can be
+kept compressed, each by itself (`img_compressed="frame"`, fast to sample) or an episode at a time
+(`"episode"`, smallest, slow to sample). For an endless stream of frames `navrl.FrameStore` is
+smaller and faster than both.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -22,142 +20,34 @@ import torch
 from torch import Tensor
 
 from navrl.arguments import whole_number
-from navrl.errors import (
-    ConfigError,
-    ContainerError,
-    ReplayError,
-    ReplayIndexError,
-    StateError,
-    shown,
-)
+from navrl.errors import ConfigError, ReplayError, StateError, shown
 from navrl.io.container.devices import usable_device
 from navrl.io.container.thread_pool import usable_cores
+from navrl.io.replay.frame_input import draw_indices
 from navrl.io.replay.images import (
     compress_image,
     compress_image_seq,
     decompress_image,
     decompress_image_seq,
 )
+from navrl.io.replay.malformed_state import refusing_malformed
+from navrl.io.replay.prefix_sum import PrefixSum
 from navrl.io.replay.workers import Workers
 
-__all__ = ["DictReplayBuffer", "PrefixSum"]
+__all__ = ["DictReplayBuffer"]
 
-IMAGE = 256  # bytes from which on a frame is an image, whatever it shows
+IMAGE = 256  # bytes of a frame from which on it is compressed
 MODES = {False: None, True: "frame", "frame": "frame", "episode": "episode"}
 
 Kinds = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 Episode = dict[str, "Tensor | list[bytes] | bytes"]
 
 
-class PrefixSum:
-    """Which part (episode) an index (frame) falls into, in O(log n), as parts come and go.
-
-    With `max_len`, at most that many parts are held: adding one more removes the oldest.
-
-    >>> sums = PrefixSum(max_len=1000)
-    >>> for length in (10, 20, 15):
-    ...     sums.add(length)
-    >>> sums.get_range_idx(25), sums.get_range_relative_idx(25, 1)
-    (1, 15)
-    """
-
-    def __init__(self, max_len: int | None = None, lengths: Iterable[int] = ()) -> None:
-        if max_len is not None:
-            max_len = whole_number("max_len", max_len, 1, 1 << 62)
-        self.max_len = max_len
-        self._ends: list[int] = []  # sums from the first part ever added
-        self._gone = 0  # removed parts that are still in `_ends`
-        self._base = 0  # the sum of all removed parts
-        for length in lengths:
-            self.add(length)
-
-    def add(self, length: int) -> None:
-        """Add a part at the end; the first is removed if `max_len` are held.
-
-        Raises:
-            ConfigError: the length is no whole number from 1 on.
-        """
-        length = whole_number("length", length, 1, 1 << 62)
-        self._ends.append((self._ends[-1] if self._ends else self._base) + length)
-        if self.max_len is not None and len(self) > self.max_len:
-            self.popleft()
-
-    append = add
-
-    def popleft(self) -> int:
-        """Remove the first part; return its length."""
-        if not len(self):
-            raise ReplayIndexError("no part is left to remove; add one first")
-        length = self._ends[self._gone] - self._base
-        self._base += length
-        self._gone += 1
-        if self._gone > len(self._ends) // 2:  # each number is moved once for each that has left
-            del self._ends[: self._gone]
-            self._gone = 0
-        return length
-
-    @property
-    def total(self) -> int:
-        """The sum of the lengths of all parts."""
-        return self._ends[-1] - self._base if len(self) else 0
-
-    @property
-    def ar(self) -> list[int]:
-        """The lengths of the parts, oldest first; a new list."""
-        return np.diff(self.prefix_sum).tolist()
-
-    @property
-    def prefix_sum(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Where each part begins, from 0, and behind the last the sum of all; a new array."""
-        return np.array([self._base, *self._ends[self._gone :]], np.int64) - self._base
-
-    def __len__(self) -> int:
-        return len(self._ends) - self._gone
-
-    def find(self, index: int) -> tuple[int, int]:
-        """Return the part, counted from the oldest that is left, and the place in it.
-
-        Raises:
-            ReplayIndexError: the index is negative, or not less than `total`.
-        """
-        try:
-            inside = 0 <= index < self.total
-        except TypeError as error:
-            raise ReplayIndexError(f"index is {shown(index)}; expected a whole number") from error
-        if not inside:
-            found = f"expected 0 to {self.total - 1}" if self.total else "there are no parts yet"
-            raise ReplayIndexError(f"index {index} is outside; {found}")
-        part = bisect_right(self._ends, index + self._base, self._gone)
-        return part - self._gone, int(index) - self._start(part - self._gone)
-
-    def get_range_idx(self, idx: int) -> int:
-        """Return the part that an index falls into, as `find` does."""
-        return self.find(idx)[0]
-
-    def get_range_relative_idx(self, idx: int, range_idx: int) -> int:
-        """Return the place of an index in the part it falls into, which `get_range_idx` has found.
-
-        Raises:
-            ReplayIndexError: there is no such part, or the index does not fall into it.
-        """
-        if not 0 <= range_idx < len(self):
-            raise ReplayIndexError(f"part {range_idx} is outside; there are {len(self)} parts")
-        begin, end = self._start(range_idx), self._ends[self._gone + range_idx] - self._base
-        if not begin <= idx < end:
-            held = f"which holds {begin} to {end - 1}"
-            raise ReplayIndexError(f"index {idx} is outside part {range_idx}, {held}")
-        return int(idx) - begin
-
-    def _start(self, part: int) -> int:
-        """Return the index at which a part begins."""
-        return self._ends[self._gone + part - 1] - self._base if part else 0
-
-
 class DictReplayBuffer:
     """Whole episodes of named arrays, of which random frames are drawn.
 
-    `max_size` counts frames. `keys` are those that an episode must have (all of the first episode,
-    if not given); others that it has are left out. Batches are dicts of tensors on `device`.
+    `max_size` counts frames. An episode must have the `keys` (default: those of the first
+    episode); its others are ignored. Batches are dicts of tensors on `device`.
     """
 
     def __init__(
@@ -196,24 +86,24 @@ class DictReplayBuffer:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes are held."""
+        """How many episodes are stored."""
         with self._lock:
             return len(self._episodes)
 
     @property
     def episode_lens_prefix_sum(self) -> PrefixSum:
-        """Which episode each frame is in, as `add` and eviction keep it; for reading only."""
+        """Which episode each frame is in, kept up to date; for reading only."""
         return self._lengths
 
     def nbytes(self) -> int:
-        """Return the bytes of the frames as they are held."""
+        """Return the bytes of the frames as they are stored."""
         with self._lock:
             return sum(_size(value) for episode in self._episodes for value in episode.values())
 
     def add(self, episode: Mapping[str, Any]) -> None:
         """Add a whole episode: an array or tensor (T, ...), or a list of T frames, for every key.
 
-        The oldest episodes make room.
+        The oldest episodes are removed to make room.
 
         Raises:
             ReplayError: keys, element types or shapes do not fit, or it is longer than the buffer;
@@ -238,18 +128,14 @@ class DictReplayBuffer:
     def sample(
         self, batch_size: int, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Return frames drawn at random, all equally likely, with replacement.
+        """Return frames drawn uniformly at random, with replacement.
 
         Raises:
             ReplayError: there are no frames yet.
-            ConfigError: `batch_size` is no whole number from 1 on.
+            ConfigError: `batch_size` is not a whole number of at least 1.
         """
-        batch_size = whole_number("batch_size", batch_size, 1, 1 << 40)
         with self._lock:
-            if not len(self):
-                raise ReplayError("the buffer is empty; add an episode before you sample")
-            indices = torch.randint(len(self), (batch_size,), generator=generator)
-            return self._read(indices.tolist())
+            return self._read(draw_indices(len(self), batch_size, generator).tolist())
 
     def get(self, indices: Any) -> dict[str, Tensor]:
         """Return frames by index, counted from the oldest."""
@@ -264,9 +150,8 @@ class DictReplayBuffer:
         }
 
         def work(begin: int, end: int) -> None:
-            for number, group in groupby(
-                places[begin:end], key=itemgetter(0)
-            ):  # in order, so an episode is opened once
+            # in order, so that an episode is decompressed once
+            for number, group in groupby(places[begin:end], key=itemgetter(0)):
                 _, offsets, rows = (list(column) for column in zip(*group, strict=True))
                 for key, value in self._episodes[number].items():
                     opened = _opened(value)
@@ -300,7 +185,7 @@ class DictReplayBuffer:
                 for key in keys
                 if found[key] != self.kinds[key]
             ]
-            raise ReplayError(f"an episode that is not like the first: {'; '.join(wrong)}")
+            raise ReplayError(f"an episode that differs from the first: {'; '.join(wrong)}")
         return tensors
 
     def _stored(self, tensor: Tensor) -> Tensor | list[bytes] | bytes:
@@ -311,9 +196,7 @@ class DictReplayBuffer:
         return compress_image_seq(tensor, level=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as arrays and plain values, still compressed; a checkpoint can hold
-        it.
-        """
+        """Return everything as tensors and plain values, still compressed."""
         with self._lock:
             episodes = [
                 {key: _packed(value) for key, value in episode.items()}
@@ -327,57 +210,42 @@ class DictReplayBuffer:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the buffer that `state_dict` was called on; the device stays.
+        """Restore what `state_dict` returned; the device stays.
 
         Raises:
-            StateError: the state does not fit, or is damaged; the buffer is as it was.
+            StateError: the state does not fit, or is damaged; the buffer is unchanged.
         """
         loaded = DictReplayBuffer(self.max_size, self.keys, self.device)
-        try:
-            if state["max_size"] != self.max_size:
-                raise StateError(
-                    f"a buffer for {state['max_size']} frames, expected one for {self.max_size}"
-                )
-            if state["mode"] not in MODES.values():
-                raise StateError(
-                    f"a buffer of mode {state['mode']!r}, expected one of "
-                    f"{', '.join(map(str, MODES.values()))}"
-                )
-            loaded.mode = state["mode"]
-            names = self.keys or tuple(state["keys"])
-            for packed in state["episodes"]:
-                stored: Episode = {key: _unpacked(packed[key]) for key in names}
-                opened = {key: _opened(value) for key, value in stored.items()}
-                whole = {
-                    k: torch.stack([decompress_image(f) for f in v]) if isinstance(v, list) else v
-                    for k, v in opened.items()
-                }
-                checked = loaded._checked(whole)
-                loaded.kinds = _kinds(checked)
-                loaded._episodes.append(stored)
-                loaded._lengths.append(len(next(iter(whole.values()))))
-        except StateError:
-            raise
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ReplayError,
-            ContainerError,
-            RuntimeError,
-        ) as error:
-            raise StateError(
-                f"not the state of a DictReplayBuffer: {error!r}; nothing was loaded"
-            ) from error
+        with refusing_malformed("a DictReplayBuffer"):
+            loaded._load(state)
         if len(loaded) > self.max_size:
             raise StateError(
-                f"a state of {len(loaded)} frames, expected at most {self.max_size}; nothing "
-                "was loaded"
+                f"a state of {len(loaded)} frames, expected at most {self.max_size}; nothing was "
+                "loaded"
             )
         with self._lock:
             self.mode, self.kinds = loaded.mode, loaded.kinds
             self._episodes, self._lengths = loaded._episodes, loaded._lengths
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Fill this empty buffer from a state, every episode checked."""
+        if state["max_size"] != self.max_size:
+            raise StateError(
+                f"a buffer for {state['max_size']} frames, expected one for {self.max_size}"
+            )
+        if state["mode"] not in MODES.values():
+            raise StateError(
+                f"a buffer of mode {state['mode']!r}, expected one of "
+                f"{', '.join(map(str, MODES.values()))}"
+            )
+        self.mode = state["mode"]
+        names = self.keys or tuple(state["keys"])
+        for packed in state["episodes"]:
+            stored: Episode = {key: _unpacked(packed[key]) for key in names}
+            whole = {key: _whole(value) for key, value in stored.items()}
+            self.kinds = _kinds(self._checked(whole))
+            self._episodes.append(stored)
+            self._lengths.append(len(next(iter(whole.values()))))
 
 
 def _as_tensor(key: str, value: Any) -> Tensor:
@@ -391,7 +259,7 @@ def _as_tensor(key: str, value: Any) -> Tensor:
             if isinstance(value, Tensor)
             else torch.from_numpy(np.array(value, order="C"))
         )
-    except (TypeError, ValueError, RuntimeError) as error:  # different shapes, or no numbers
+    except (TypeError, ValueError, RuntimeError) as error:  # different shapes, or not numbers
         raise ReplayError(f"{key}: {str(error)[:200]}; {expected}") from error
     if not tensor.ndim:
         raise ReplayError(f"{key}: found a single number, {expected}")
@@ -413,6 +281,14 @@ def _opened(value: Tensor | list[bytes] | bytes) -> Any:
     return decompress_image_seq(value) if isinstance(value, bytes) else value
 
 
+def _whole(value: Tensor | list[bytes] | bytes) -> Any:
+    """Return all frames of an episode in one tensor."""
+    frames = _opened(value)
+    if isinstance(frames, list):
+        return torch.stack([decompress_image(frame) for frame in frames])
+    return frames
+
+
 def _packed(value: Tensor | list[bytes] | bytes) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
@@ -425,7 +301,7 @@ def _packed(value: Tensor | list[bytes] | bytes) -> Any:
 
 
 def _byte_tensor(data: bytes) -> Tensor:
-    """Return bytes as a tensor, which `torch.load` takes with `weights_only` too."""
+    """Return bytes as a tensor, which `torch.load` accepts with `weights_only`."""
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "Array",
     "ChunkLayout",
     "ChunkedFrameCodec",
+    "FrameChunks",
     "FrameCodec",
     "FrameRead",
     "Kind",
@@ -59,6 +60,16 @@ class ChunkLayout:
 
     kind: Kind
     size: int
+
+
+@dataclass(frozen=True)
+class FrameChunks:
+    """Frames to be encoded: chunk i holds `counts[i]` of them, from `starts[i]` on."""
+
+    frames: Array  # (n, features)
+    starts: Array  # (chunks,) int64
+    counts: Array  # (chunks,) int64
+    stride: int  # from one frame of a chunk to the next
 
 
 @dataclass(frozen=True)
@@ -112,19 +123,8 @@ class ChunkedFrameCodec(FrameCodec):
         """Return the most bytes that a chunk can take."""
 
     @abstractmethod
-    def encode(
-        self,
-        layout: ChunkLayout,
-        frames: Array,
-        starts: Array,
-        counts: Array,
-        stride: int,
-        target: Array,
-    ) -> Array:
-        """Write chunks into `target`, one behind the other, and return their sizes.
-
-        Chunk i holds the `counts[i]` frames `starts[i]`, `starts[i] + stride`, and so on.
-        """
+    def encode(self, layout: ChunkLayout, chunks: FrameChunks, target: Array) -> Array:
+        """Write chunks into `target`, one behind the other, and return their sizes."""
 
     @abstractmethod
     def decode(self, layout: ChunkLayout, read: FrameRead, split: Split) -> None:

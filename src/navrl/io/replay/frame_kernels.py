@@ -1,10 +1,9 @@
-"""Compiled entries of the replay store: encode many chunks, or decode many frames into a batch, in
-one call without the GIL.
+"""Compiled entry points of the replay store, without the GIL: encode chunks, decode a batch.
 
-Frame `i` of the ring lies in block `i // (K * N)`, with N streams and K frames of each in a block.
-Frames of one stream (every N-th) make up a chunk, so that a chunk follows one drone through time.
-The open block, whose frames are still coming in, lies uncompressed in a stage; where it was not
-written yet, the chunks of the round before are still valid.
+Frame `i` of the ring is in block `i // (K * N)`, with N streams and K frames of each in a block.
+The frames of one stream (every N-th) in a block form a chunk, so that a chunk follows one drone
+through time. The open block, which is being filled, is in a stage, uncompressed; its frames that
+were not overwritten yet are still in the chunks of the previous round.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
     "unequal_rows",
 ]
 
-# Exact arithmetic, and kept on disk.
+# exact arithmetic; the machine code is cached on disk
 _entry = kernel(nogil=True, error_model="numpy")
 
 DELTA, ROWS, LZ4 = range(3)  # formats
@@ -61,7 +60,7 @@ def copy_chunks(source: int, sizes: Any, targets: Any) -> None:
 
 @_entry
 def unequal_rows(one: int, other: int, rows: int, row_bytes: int, unequal: Any) -> None:
-    """Say of every row at one address whether a byte of it differs from the row at the other."""
+    """Set which rows at one address differ from those at the other in any byte."""
     for i in range(rows):
         differs, place = np.uint64(0), 0
         while place + 32 <= row_bytes and not differs:
@@ -89,9 +88,7 @@ def encode_delta(
     target: int,
     sizes: Any,
 ) -> None:
-    """Encode chunks that begin at `starts` and have `counts` frames, one behind the other at
-    `target`.
-    """
+    """Encode chunks of `counts` frames from `starts` on, one behind the other at `target`."""
     scratch, lengths = np.empty((3, 64), np.uint64), np.zeros((2, 64), np.int64)
     for i in range(len(starts)):
         first = frames + starts[i] * features * word
@@ -115,10 +112,10 @@ def decode_delta(
     features: int,
     word: int,
 ) -> None:
-    """Fill rows `begin` to `end` of `out` with the frames asked for and, where `paired`, of
-    `following` with those after.
+    """Fill rows `begin` to `end` of `out` with frames and, where `paired`, `following` too.
 
-    `ring` holds the capacity, K, N, the open block and how many of its frames are in the stage.
+    `following` gets the frames after those. `ring` holds the capacity, K, N, the open block and
+    how many of its frames are in the stage.
     """
     capacity, size, streams, opened, staged = ring[0], ring[1], ring[2], ring[3], ring[4]
     block_frames, row = size * streams, features * word
@@ -142,11 +139,10 @@ def decode_delta(
 
 
 def scratch_bytes(kind: int, frame_bytes: int, stride: int) -> int:
-    """Return how much memory `encode_bytes` and `decode_bytes` need, from whoever calls them and
-    keeps it meanwhile.
+    """Return how much scratch `encode_bytes` and `decode_bytes` need from their caller.
 
-    Compiled code frees an array of its own when it uses the array for the last time, not when it
-    does so with its address.
+    They cannot allocate it: compiled code frees an array after its last use as an array, even if
+    its address is still in use.
     """
     return (
         rows_kernels.scratch_size(frame_bytes, stride)
@@ -171,8 +167,9 @@ def encode_bytes(
     state: int,
     functions: Any,
 ) -> None:
-    """Encode chunks of byte frames, as `encode_delta` does; `stride` is the length of a row,
-    `state` has `scratch_bytes`.
+    """Encode chunks of byte frames, as `encode_delta` does.
+
+    `stride` is the length of a row; `state` is scratch of `scratch_bytes`.
     """
     for i in range(len(starts)):
         first = frames + starts[i] * frame_bytes
@@ -200,8 +197,10 @@ def _compress_chunk(
     state: int,
     functions: Any,
 ) -> int:
-    """Write a chunk of lz4 blocks: where each ends (4 bytes a frame), the first frame, the others
-    with it as dictionary.
+    """Write a chunk of lz4 blocks; return its bytes.
+
+    It has the ends of all frames (4 bytes each), the first frame, and the others with the first as
+    dictionary.
     """
     begin = target + 4 * size
     position: Any = np.int64(0)
@@ -214,8 +213,8 @@ def _compress_chunk(
                 )
             else:
                 call_load_dictionary(functions[LOAD_DICTIONARY], (state, reference, frame_bytes))
-                given = (state, source, begin + position, frame_bytes, room - position, 1)
-                position += call_compress_with(functions[COMPRESS_WITH], given)
+                arguments = (state, source, begin + position, frame_bytes, room - position, 1)
+                position += call_compress_with(functions[COMPRESS_WITH], arguments)
         write_u64(
             target + 4 * t, np.uint64(position) | (read_u64(target + 4 * t + 4) << np.uint64(32))
         )
@@ -226,8 +225,9 @@ def _compress_chunk(
 def _decompress_frame(
     source: int, t: int, size: int, frame_bytes: int, out: int, held: int, functions: Any
 ) -> bool:
-    """Write frame `t` to `out`; `held` holds the first frame of the chunk. Return whether it is
-    whole.
+    """Write frame `t` to `out`; return False if it is damaged.
+
+    `held` holds the first frame of the chunk.
     """
     begin = source + 4 * size
     start = np.int64(read_u64(source + 4 * t - 4) & _LOW) if t else 0
@@ -235,8 +235,8 @@ def _decompress_frame(
     if t == 0:
         copy_bytes(out, held, frame_bytes)
         return True
-    given = (begin + start, out, length, frame_bytes, held, frame_bytes)
-    return call_decompress_with(functions[DECOMPRESS_WITH], given) == frame_bytes
+    arguments = (begin + start, out, length, frame_bytes, held, frame_bytes)
+    return call_decompress_with(functions[DECOMPRESS_WITH], arguments) == frame_bytes
 
 
 @_entry
@@ -256,8 +256,9 @@ def decode_bytes(
     held: int,
     functions: Any,
 ) -> bool:
-    """Do what `decode_delta` does, for byte frames; return whether all could be decoded. `held` has
-    `scratch_bytes`.
+    """Do what `decode_delta` does, for byte frames; return False if any is damaged.
+
+    `held` is scratch of `scratch_bytes`.
     """
     capacity, size, streams, opened, staged = ring[0], ring[1], ring[2], ring[3], ring[4]
     block_frames = size * streams
@@ -277,8 +278,8 @@ def decode_bytes(
                     rows_kernels.load_ranks(source, held)
                 else:
                     length = np.int64(read_u64(source) & _LOW)
-                    given = (source + 4 * size, held, length, frame_bytes)
-                    whole &= call_decompress(functions[DECOMPRESS], given) == frame_bytes
+                    arguments = (source + 4 * size, held, length, frame_bytes)
+                    whole &= call_decompress(functions[DECOMPRESS], arguments) == frame_bytes
             if kind == ROWS:
                 rows_kernels.decode_frame(source, t, size, frame_bytes, stride, target, held)
             else:
@@ -290,9 +291,7 @@ def decode_bytes(
 def first_bad_chunk(
     kind: int, source: int, stored: Any, counts: Any, features: int, word: int, size: int
 ) -> int:
-    """Return the number of the first chunk that does not take exactly the bytes stored for it, or
-    -1.
-    """
+    """Return the number of the first chunk that does not take exactly its bytes, or -1."""
     place = source
     for i in range(len(stored)):
         found: Any = np.int64(0)

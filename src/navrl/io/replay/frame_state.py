@@ -1,6 +1,4 @@
-"""A replay store as arrays and plain values, still compressed, and back; what comes back is checked
-before it is used.
-"""
+"""A replay store as tensors and plain values, still compressed, and back, validated."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import numpy as np
 import torch
 import xxhash
 
-from navrl.errors import ConfigError, StateError
+from navrl.errors import StateError
 from navrl.io.container.numba_memory import PADDING
 from navrl.io.container.tensor_types import TORCH_DTYPES
 from navrl.io.replay.codec_choice import frame_codec
@@ -19,6 +17,7 @@ from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring, make_column
 from navrl.io.replay.frame_codec import Array, Kind
 from navrl.io.replay.frame_kernels import copy_chunks
 from navrl.io.replay.links import Link
+from navrl.io.replay.malformed_state import refusing_malformed
 from navrl.io.replay.rounded import Rounded
 
 __all__ = ["Parts", "pack_parts", "read_parts"]
@@ -27,7 +26,7 @@ VERSION = 1
 
 
 class Parts:
-    """What a store is made of."""
+    """What a store consists of."""
 
     kinds: dict[str, Kind]
     rounded: dict[str, Rounded]
@@ -38,12 +37,13 @@ class Parts:
 
 
 def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
-    """Return the parts of a store as tensors and plain values, which `torch.load` takes with
-    `weights_only` too.
+    """Return the parts of a store as tensors and plain values.
+
+    `torch.load` accepts them with `weights_only` too.
     """
     ring = parts.ring
     columns = {
-        key: {**column.codec.describe(), **_sealed(_pack_column(column, ring))}
+        key: {**column.codec.describe(), **_with_checksum(_pack_column(column, ring))}
         for key, column in parts.columns.items()
     }
     return {
@@ -59,14 +59,12 @@ def pack_parts(parts: Parts | Any, capacity: int) -> dict[str, Any]:
         ],
         "kinds": {key: [kind.element, list(kind.shape)] for key, kind in parts.kinds.items()},
         "rounded": {key: rounded.step for key, rounded in parts.rounded.items()},
-        "links": {key: _sealed(link.state()) for key, link in parts.links.items()},
+        "links": {key: _with_checksum(link.state()) for key, link in parts.links.items()},
     }
 
 
 def _packed(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-    """Return arrays as tensors; words without a sign as those with one, which every version of
-    torch can load.
-    """
+    """Return arrays as tensors; unsigned ones as signed, which every torch version can load."""
     signed = {
         name: array if array.dtype == np.uint8 else array.view(f"i{array.itemsize}")
         for name, array in arrays.items()
@@ -74,8 +72,8 @@ def _packed(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in signed.items()}
 
 
-def _sealed(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Return arrays as tensors, with a checksum of them all."""
+def _with_checksum(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return arrays as tensors, with a checksum over all of them."""
     return {**_packed(arrays), "checksum": _checksum(arrays)}
 
 
@@ -87,8 +85,8 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     return checksum.hexdigest()
 
 
-def _check_seal(name: str, packed: Mapping[str, Any]) -> None:
-    """Raise a StateError unless arrays are as they were packed; older states have no checksum."""
+def _check_checksum(name: str, packed: Mapping[str, Any]) -> None:
+    """Raise a StateError unless arrays match their checksum; older states have none."""
     arrays = {
         key: np.asarray(value)
         for key, value in packed.items()
@@ -101,7 +99,7 @@ def _check_seal(name: str, packed: Mapping[str, Any]) -> None:
 
 
 def _pack_column(column: RawColumn | ChunkColumn, ring: Ring) -> dict[str, Any]:
-    """Return a column as arrays: its frames, or the chunks one behind the other, and the stage."""
+    """Return a column as arrays: its frames, or its chunks one behind the other and the stage."""
     if isinstance(column, RawColumn):
         return {"frames": column.frames[: ring.length].copy()}
     sizes = column.arena.sizes.astype(np.int64)
@@ -122,24 +120,10 @@ def read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
     """Return the parts of a store of some capacity.
 
     Raises:
-        StateError: the state is not that of such a store, or does not hold together.
+        StateError: the state is not that of such a store, or is inconsistent.
     """
-    try:
+    with refusing_malformed("a replay store"):
         return _read_parts(state, capacity)
-    except StateError:
-        raise
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ConfigError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        raise StateError(
-            f"not the state of a replay store: {type(error).__name__}: {error}; nothing was loaded"
-        ) from error
 
 
 def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
@@ -169,7 +153,7 @@ def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
         *state["columns"].items(),
         *((f"next/{key}", link) for key, link in state["links"].items()),
     ]:
-        _check_seal(key, packed)
+        _check_checksum(key, packed)
     parts.columns = {
         key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()
     }
@@ -197,10 +181,10 @@ def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
         sum(len(next(iter(part.values()))) for part in parts.first) <= capacity,
         "too many first frames",
     )
-    told = {*parts.columns, *(f"next/{key}" for key in parts.links)}
+    stored_keys = {*parts.columns, *(f"next/{key}" for key in parts.links)}
     _expect(
-        not parts.columns or told == set(parts.kinds),
-        f"keys {sorted(told)}, expected {sorted(parts.kinds)}",
+        not parts.columns or stored_keys == set(parts.kinds),
+        f"keys {sorted(stored_keys)}, expected {sorted(parts.kinds)}",
     )
     return parts
 

@@ -1,12 +1,11 @@
-"""A compressed replay: a ring of frames that takes a fraction of their memory and gives random
-batches at full speed.
+"""FrameStore: a ring of compressed frames that returns random batches at full speed.
 
     store = FrameStore(1_000_000)
-    store.extend({"observation": ..., "action": ..., "reward": ..., "terminated": ...,
-    "next/observation": ...}) batch = store.sample(256, generator)
+    store.extend({"observation": ..., "action": ..., "reward": ..., "next/observation": ...})
+    batch = store.sample(256, generator)
 
-Lossless unless a key is given to `Rounded`. `next/X` costs nothing where it is the `X` of a later
-frame.
+Lossless, except for keys with the codec `Rounded`. `next/X` takes no memory where it is the `X` of
+a later frame.
 """
 
 from __future__ import annotations
@@ -26,40 +25,39 @@ from navrl.io.container.codecs import find_codec
 from navrl.io.container.thread_pool import TaskThreads, usable_cores
 from navrl.io.replay.codec_choice import choose_codec, codec_for_key, frame_codec, rounded_keys
 from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring, make_column
-from navrl.io.replay.frame_codec import Array, ChunkLayout, FrameCodec, Kind
+from navrl.io.replay.first_frames import LEAST_LINKED, SAMPLE_FRAMES, find_streams, joined
+from navrl.io.replay.frame_codec import Array, ChunkLayout, FrameChunks, FrameCodec, Kind
 from navrl.io.replay.frame_input import (
     as_indices,
+    as_integers,
     as_tensor,
-    as_words,
     check_kinds,
     common_length,
-    in_one,
+    draw_indices,
     length_of,
 )
 from navrl.io.replay.frame_state import pack_parts, read_parts
-from navrl.io.replay.links import Link, alike
+from navrl.io.replay.links import Link, linked_share
 from navrl.io.replay.rounded import Rounded
 from navrl.io.replay.workers import Workers
 
 __all__ = ["FrameStore", "Rounded"]
 
 CHUNK = 16  # frames; more save little, and a frame costs more to decode
-ALIKE = 0.5  # of the first frames have to be told by the next, or `next/X` is a key like any other
-TOLD = 4096  # of the first frames, and some of every stream, tell how to store all
-MANY = 1024  # frames that are encoded before they are put in place
+ENCODED_AT_ONCE = 1024  # frames that are encoded before the lock is taken to put them in place
 
 Codecs = Mapping[str, "str | Rounded"]
 
 
 class FrameStore:
-    """A ring of frames, the oldest of which give way when it is full.
+    """A ring of frames; when it is full, the oldest are overwritten.
 
-    A frame is one row of every key. Keys may be nested (`next/observation`). What a key holds
-    (element type and shape) is set by the first frames; so is its codec, unless it is given in
-    `codecs` (`raw`, `delta`, `rows`, `lz4`, `Rounded(step)`).
+    A frame is one row of every key. Keys may be nested (`next/observation`). The first frames set
+    the element type and shape of every key, and its codec, unless `codecs` names one (`raw`,
+    `delta`, `rows`, `lz4`, `Rounded(step)`).
 
-    `streams` is how many environments take turns: with N of them, frame i + N follows frame i. It
-    is found out from the first frames if they have a `next/X`.
+    `streams` is the number of environments whose frames are interleaved: with N of them, frame i +
+    N follows frame i. It is found from the first frames if they have a `next/X`.
 
     One thread may write while others read: a batch never shows half a frame.
     """
@@ -90,14 +88,14 @@ class FrameStore:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all frames, and what keys hold."""
+        """Remove all frames, and forget element types, shapes and codecs."""
         with self._writing, self._lock:
             self.kinds: dict[str, Kind] = {}
             self.rounded: dict[str, Rounded] = {}
             self.columns: dict[str, RawColumn | ChunkColumn] = {}
             self.links: dict[str, Link] = {}  # by X
             self.ring = Ring(self.capacity, self.chunk, 1)
-            self.first: list[dict[str, Array]] = []  # what came before codecs were chosen
+            self.first: list[dict[str, Array]] = []  # frames before codecs were chosen
 
     def __len__(self) -> int:
         with self._lock:
@@ -111,13 +109,11 @@ class FrameStore:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """How every key is stored: the name of a codec, or `next frame`; empty until the first
-        frames have come.
+        """How every key is stored: the name of a codec, or `next frame`.
+
+        Empty until the first frames have come.
         """
-        names = {
-            key: column.codec.name if column.codec else "raw"
-            for key, column in self.columns.items()
-        }
+        names = {key: column.codec.name for key, column in self.columns.items()}
         return {key: names.get(key, "next frame") for key in self.kinds} if names else {}
 
     def nbytes(self) -> int:
@@ -129,14 +125,14 @@ class FrameStore:
             )
 
     def extend(self, frames: Mapping[str, Any]) -> Tensor:
-        """Write frames behind the last; return their indices.
+        """Append frames and return their indices.
 
         Raises:
             ReplayError: keys, element types or shapes are not those of the first frames; nothing
                 was stored.
         """
         with self._writing:
-            words, count = self._words(frames)
+            words, count = self._integers(frames)
             indices = (self.cursor + np.arange(count)) % self.capacity
             if count:
                 self._add(words, count)
@@ -149,23 +145,22 @@ class FrameStore:
             self._begin(words)
 
     def set(self, indices: Any, frames: Mapping[str, Any]) -> None:
-        """Write frames at indices: where the next would go, as `extend` does, or over frames that
-        are held.
+        """Write frames at indices: append at the next index, or overwrite stored frames.
 
-        Rewriting is slow for compressed keys: their chunks are decoded and encoded again.
+        Overwriting is slow for compressed keys: their chunks are decoded and encoded again.
 
         Raises:
             ReplayError: keys, element types or shapes are not those of the first frames; nothing
                 was stored.
-            ReplayIndexError: an index is neither that of a frame nor that of the next; nothing was
+            ReplayIndexError: an index is neither of a stored frame nor the next; nothing was
                 stored.
         """
         with self._writing:
             slots = as_indices(indices)
-            # how many there are when it is a slot's turn
+            # how many frames there are when it is a slot's turn
             ends = np.maximum.accumulate([len(self), *(slots[:-1] + 1)])
             self._check_held(slots, np.minimum(ends[: len(slots)] + 1, self.capacity))
-            words, count = self._words(frames, due=len(slots))
+            words, count = self._integers(frames, due=len(slots))
             while count:
                 ahead = slots == (self.cursor + np.arange(count)) % self.capacity
                 appended = bool(ahead[0])
@@ -181,22 +176,21 @@ class FrameStore:
                 count = count - taken
 
     def update(self, indices: Any, frames: Mapping[str, Any]) -> None:
-        """Rewrite some keys of frames that are held; as fast as writing for keys that are kept
-        `raw`.
+        """Overwrite some keys of stored frames; fast for keys with the codec `raw`.
 
         Raises:
             ReplayError: a key, its element type or its shape is not that of the frames; nothing was
                 changed.
-            ReplayIndexError: an index is not that of a frame that is held.
+            ReplayIndexError: an index is not that of a stored frame.
         """
         with self._writing:
             slots = as_indices(indices)
-            words, _ = self._words(frames, some=True, due=len(slots))
+            words, _ = self._integers(frames, some=True, due=len(slots))
             self._change(slots, words)
 
     def _change(self, slots: Array, words: dict[str, Array]) -> None:
         self._check_held(slots)
-        # of frames for one index the last counts
+        # the last of several frames for one index wins
         _, last = np.unique(slots[::-1], return_index=True)
         chosen = len(slots) - 1 - last
         slots, words = slots[chosen], {key: rows[chosen] for key, rows in words.items()}
@@ -214,7 +208,7 @@ class FrameStore:
         ring = self.ring
         for name, link in self.links.items():
             nexts = words.get(f"next/{name}")
-            if name in words:  # the frames before lose the frame that told their next
+            if name in words:  # the frames before them are no longer linked
                 before = (slots - ring.streams) % ring.capacity
                 before = before[before < ring.length]
                 before = before if nexts is None else np.setdiff1d(before, slots)
@@ -224,20 +218,18 @@ class FrameStore:
         for key in self.columns.keys() & words.keys():
             self.columns[key].write(slots, words[key])
 
-    def _words(
+    def _integers(
         self, frames: Mapping[str, Any], *, some: bool = False, due: int | None = None
     ) -> tuple[dict[str, Array], int]:
-        """Return frames as rows of whole numbers by key, and how many there are; of some keys, or
-        of all.
-        """
+        """Return frames as rows of integers by key, validated, and how many there are."""
         if not hasattr(frames, "items") or not frames:
             raise ReplayError(f"frames are {shown(frames)}; expected arrays by name")
         kinds, words = {}, {}
         for key, value in frames.items():
-            kinds[key], words[key] = as_words(key, value)
+            kinds[key], words[key] = as_integers(key, value)
         count = common_length(words)
         if due is not None and count != due:
-            raise ReplayError(f"{count} frames for {due} indices; expected as many")
+            raise ReplayError(f"{count} frames for {due} indices; expected one for each")
         known = {key: kind for key, kind in self.kinds.items() if not some or key in kinds}
         if self.kinds or some:
             check_kinds(kinds, known)
@@ -257,36 +249,16 @@ class FrameStore:
         return sum(length_of(part) for part in self.first)
 
     def _begin(self, words: dict[str, Array]) -> None:
-        """Keep the first frames until they tell how to store them."""
+        """Keep the first frames until they are enough to choose codecs."""
         with self._lock:
             self.first.append(words)
-            streams = self._find_streams()
+            streams = find_streams(
+                self.first, self._linkable(), self.capacity, self.chunk, self._streams
+            )
             if streams is not None:
                 self._open(streams)
-            else:  # the caller may change what is theirs
+            else:  # the caller may overwrite its arrays
                 self.first[-1] = {key: rows.copy() for key, rows in words.items()}
-
-    def _find_streams(self) -> int | None:
-        """Return how many streams there are, or None while that is not known."""
-        count, turn = self._waiting, length_of(self.first[0])
-        full = count >= self.capacity
-        if self._streams is not None:
-            return self._streams if full or count >= 4 * max(self.chunk, self._streams) else None
-        if count < 4 * self.chunk and not full:
-            return None
-        words = self._joined(TOLD + 8 * turn)
-        names = self._linkable()
-        if not names or turn == 1 or max(alike(words, name, 1) for name in names) >= ALIKE:
-            return 1
-        if count < 4 * turn and not full:
-            return None
-        if turn <= self.capacity // 2 and max(alike(words, name, turn) for name in names) >= ALIKE:
-            return turn if full or count >= 8 * turn else None
-        return 1
-
-    def _joined(self, most: int | None = None) -> dict[str, Array]:
-        """Return the first frames, or at most so many of them, in one piece."""
-        return {key: in_one([part[key][:most] for part in self.first])[:most] for key in self.kinds}
 
     def _linkable(self) -> list[str]:
         """Return the X whose `next/X` is of the same kind, and rounded alike."""
@@ -298,16 +270,20 @@ class FrameStore:
         return [key for key in same if self.rounded.get(key) == self.rounded.get(f"next/{key}")]
 
     def _open(self, streams: int) -> None:
-        """Choose codecs from the first frames, and write these."""
+        """Choose codecs from the first frames, and write these frames."""
         size = self.chunk
         while size > 8 and size * streams > self.capacity // 4:
             size -= 8
         self.ring = Ring(self.capacity, size, streams)
-        words = self._joined(TOLD + self.chunk * streams)
-        linked = [name for name in self._linkable() if alike(words, name, streams) >= ALIKE]
+        words = joined(self.first, SAMPLE_FRAMES + self.chunk * streams)
+        linked = [
+            name for name in self._linkable() if linked_share(words, name, streams) >= LEAST_LINKED
+        ]
         self.links = {name: Link(self._stored_kind(name), self.ring) for name in linked}
-        told = {f"next/{name}" for name in linked}
-        self.columns = {key: self._column(key, words[key]) for key in self.kinds if key not in told}
+        derived = {f"next/{name}" for name in linked}
+        self.columns = {
+            key: self._column(key, words[key]) for key in self.kinds if key not in derived
+        }
         parts, self.first = self.first, []
         for part in parts:
             self._append(part, length_of(part))
@@ -322,8 +298,8 @@ class FrameStore:
             )
             counts = np.minimum(counts, (len(words) - starts + ring.streams - 1) // ring.streams)
             tried = np.flatnonzero(counts > 0)[:8]
-            layout = ChunkLayout(kind, ring.size)
-            codec = choose_codec(layout, words, starts[tried], counts[tried], ring.streams)
+            sample = FrameChunks(words, starts[tried], counts[tried], ring.streams)
+            codec = choose_codec(ChunkLayout(kind, ring.size), sample)
         return make_column(kind, ring, codec)
 
     def _append(self, words: dict[str, Array], count: int) -> None:
@@ -336,9 +312,8 @@ class FrameStore:
             if staged or count - done < left:
                 taken, blocks = min(left, count - done), 0
             else:
-                blocks = max(
-                    1, min(MANY, count - done, self.capacity - ring.cursor) // ring.block_frames
-                )
+                most = min(ENCODED_AT_ONCE, count - done, self.capacity - ring.cursor)
+                blocks = max(1, most // ring.block_frames)
                 taken = min(blocks * ring.block_frames, self.capacity - ring.cursor)
             self._append_piece(
                 {key: rows[done : done + taken] for key, rows in words.items()},
@@ -358,7 +333,7 @@ class FrameStore:
         }
         closes = blocks or staged + count == ring.frames_of(block)
         for key, chunks in compressed.items():
-            if not blocks:  # not yet visible: readers know how many frames of the stage are
+            if not blocks:  # not visible yet: the ring says how many frames of the stage count
                 chunks.stage[staged : staged + count] = words[key]
         encoded = {}
         if closes:
@@ -382,10 +357,10 @@ class FrameStore:
             ring.total += count
 
     def get(self, indices: Any, keys: Collection[str] | None = None) -> dict[str, Tensor]:
-        """Return frames by their indices, in new tensors; only some keys if these are given.
+        """Return frames by index, in new tensors; all keys, or some.
 
         Raises:
-            ReplayIndexError: an index is not that of a frame that is held.
+            ReplayIndexError: an index is not that of a stored frame.
         """
         slots = as_indices(indices)
         with self._lock:
@@ -399,25 +374,21 @@ class FrameStore:
     def sample(
         self, batch_size: int, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Return frames drawn at random, all equally likely, with replacement.
+        """Return frames drawn uniformly at random, with replacement.
 
         Raises:
             ReplayError: there are no frames yet.
-            ConfigError: `batch_size` is no whole number from 1 on.
+            ConfigError: `batch_size` is not a whole number of at least 1.
         """
-        batch_size = whole_number("batch_size", batch_size, 1, 1 << 40)
         with self._lock:
-            if not len(self):
-                raise ReplayError("the store is empty; extend it with frames before you sample")
-            return self.get(torch.randint(len(self), (batch_size,), generator=generator))
+            return self.get(draw_indices(len(self), batch_size, generator))
 
     def batches(
         self, batch_size: int, generator: torch.Generator | None = None, *, ahead: int = 2
     ) -> Iterator[dict[str, Tensor]]:
-        """Yield batches without end, `ahead` of them drawn by a thread while you work on the one
-        before.
+        """Yield batches without end; a thread draws `ahead` of them in advance.
 
-        The store must hold frames. They may be older than the last written by as many batches.
+        The store must hold frames. A batch may miss frames written after it was drawn.
         """
         with TaskThreads(1, "navrl-replay-ahead") as thread:
             drawn = deque(thread.submit(self.sample, batch_size, generator) for _ in range(ahead))
@@ -428,8 +399,8 @@ class FrameStore:
     def _read(self, slots: Array, keys: Collection[str] | None = None) -> dict[str, Array]:
         chosen = [key for key in self.kinds if keys is None or key in keys]
         if not self.columns:
-            joined = self._joined() if self.first else {}
-            return {key: joined[key][slots] for key in chosen if joined}
+            waiting = joined(self.first) if self.first else {}
+            return {key: waiting[key][slots] for key in chosen if waiting}
         found: dict[str, Array] = {}
         for key, column in self.columns.items():
             link = self.links.get(key) if keys is None or f"next/{key}" in keys else None
@@ -455,27 +426,23 @@ class FrameStore:
         return as_tensor(kind, words)
 
     def _check_held(self, slots: Array, ends: Array | None = None) -> None:
-        """Raise a ReplayIndexError for a slot that is not below the end, or not below its own
-        end.
-        """
+        """Raise a ReplayIndexError for an index at or beyond the end, or its own end."""
         wrong = slots[(slots < 0) | (slots >= (len(self) if ends is None else ends))]
         if len(wrong):
             raise ReplayIndexError(
-                f"index {wrong[0]} is outside; the store holds frames 0 to {len(self) - 1}"
+                f"index {wrong[0]} is out of range; the store holds frames 0 to {len(self) - 1}"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as arrays and plain values, still compressed; a checkpoint can hold
-        it.
-        """
+        """Return everything as tensors and plain values, still compressed, for a checkpoint."""
         with self._writing, self._lock:
             return pack_parts(self, self.capacity)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the store that `state_dict` was called on; codecs are those of the state.
+        """Restore what `state_dict` returned, with the codecs of the state.
 
         Raises:
-            StateError: the state does not fit, or is damaged; the store is as it was.
+            StateError: the state does not fit, or is damaged; the store is unchanged.
         """
         parts = read_parts(state, self.capacity)
         with self._writing, self._lock:

@@ -1,5 +1,4 @@
-"""Images and sequences of images as bytes that say what they are: any array, element type and
-shape; no pickle.
+"""Images and sequences of images as bytes that describe themselves; no pickle.
 
     data = compress_image(grid, level=9)    # NumPy array, tensor, or PIL image
     grid = decompress_image(data)           # equal, bit for bit
@@ -29,10 +28,10 @@ __all__ = ["compress_image", "compress_image_seq", "decompress_image", "decompre
 MAGIC = b"NVI1"
 ARRAY, TENSOR, PICTURE = range(3)
 MAX_AXES = 32
-LARGEST = 1 << 32  # bytes of what is decompressed, unless the caller allows more
+LARGEST = 1 << 32  # bytes of a decompressed image, unless the caller allows more
 _HEAD = struct.Struct("<4sBBBB")
 _ELEMENTS = list(ITEM_BYTES)
-# by the numbers that stand for them in the bytes; new ones go to the end
+# by their numbers in the bytes; new ones go to the end
 _CODEC_NAMES = ["raw", "lz4", "zstd", "planes-zstd", "rows-zstd", "time-delta-zstd"]
 PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16")
 
@@ -40,7 +39,7 @@ PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "
 def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> bytes:
     """Return an array, a tensor or a PIL image as bytes.
 
-    A higher `level` is smaller and slower to write, and as fast to read. None writes fastest.
+    A higher `level` is smaller, slower to write, and as fast to read. None writes fastest.
 
     Raises:
         ReplayError: it is none of these, or its elements are not numbers.
@@ -58,7 +57,7 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
             f"codec {codec!r} has no number in compressed images; expected one of "
             f"{', '.join(_CODEC_NAMES)}"
         )
-    what, element, shape, mode, raw = _taken_apart(image)
+    what, element, shape, mode, raw = _describe(image)
     head = _HEAD.pack(MAGIC, what, _ELEMENTS.index(element), _CODEC_NAMES.index(codec), len(shape))
     head += struct.pack(f"<{len(shape)}Q", *shape) + (
         mode.encode().ljust(8, b"\0") if what == PICTURE else b""
@@ -68,11 +67,11 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
 
 
 def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LARGEST) -> Any:
-    """Return what `compress_image` was given: an array, a tensor, or a PIL image.
+    """Return what `compress_image` compressed: an array, a tensor, or a PIL image.
 
     Raises:
-        ConfigError: these are no bytes.
-        ContainerError: the bytes are not of `compress_image`, are damaged, or stand for more than
+        ConfigError: `data` is not bytes.
+        ContainerError: the bytes are not from `compress_image`, are damaged, or claim more than
             `largest` bytes.
     """
     try:
@@ -83,7 +82,7 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         ) from error
     if stored.size < _HEAD.size:
         raise ContainerError(
-            f"{stored.size} bytes are no compressed image: expected at least {_HEAD.size}"
+            f"{stored.size} bytes are not a compressed image: expected at least {_HEAD.size}"
         )
     magic, what, element_number, codec_number, axes = _HEAD.unpack_from(stored.data)
     position = _HEAD.size + 8 * axes + (8 if what == PICTURE else 0)
@@ -94,7 +93,7 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         and axes <= MAX_AXES
     )
     if magic != MAGIC or not known or stored.size < position:
-        raise ContainerError("bytes that compress_image did not make, or that were cut short")
+        raise ContainerError("not the bytes of a compressed image, or cut short")
     shape = struct.unpack_from(f"<{axes}Q", stored.data, _HEAD.size)
     element = _ELEMENTS[element_number]
     size = ITEM_BYTES[element]
@@ -102,8 +101,8 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         size *= length
     if size > largest or size > (stored.size - position) * MAX_EXPANSION:
         raise ContainerError(
-            f"a compressed image that claims {size} bytes: more than is allowed, or than it "
-            "can hold"
+            f"a compressed image that claims {size} bytes: more than allowed, or than its data can "
+            "hold"
         )
     raw = np.empty(size, np.uint8)
     if size:
@@ -114,7 +113,7 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         else ""
     )
     try:
-        return _put_together(what, element, shape, mode, raw)
+        return _rebuild(what, element, shape, mode, raw)
     except NavrlError:
         raise
     except (
@@ -127,14 +126,14 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
 
 
 def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") -> bytes:
-    """Return a sequence of images of one kind as bytes: an array (T, ...), or a list of images.
-    They are coded together.
+    """Return a sequence of images as bytes: an array (T, ...), or a list of images of one kind.
+
+    They are compressed together.
     """
     if isinstance(images, np.ndarray | torch.Tensor):
         if not images.ndim:
             raise ReplayError(
-                "a single number is no sequence of images; expected an array whose first axis "
-                "counts them"
+                "a single number is not a sequence of images; expected an array (T, ...)"
             )
         return compress_image(images, level, codec)
     if not isinstance(images, Sequence) or not images:
@@ -142,9 +141,9 @@ def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") 
             f"found {type(images).__name__}, expected an array (T, ...), or a list of images "
             "that is not empty"
         )
-    if len({_taken_apart(image)[:4] for image in images}) > 1:
+    if len({_describe(image)[:4] for image in images}) > 1:
         raise ReplayError(
-            "images of different kinds, element types or shapes; expected all to be alike"
+            "images of different kinds, element types or shapes; expected one kind for all"
         )
     if isinstance(images[0], torch.Tensor):
         return compress_image(torch.stack(list(images)), level, codec)
@@ -159,10 +158,10 @@ def decompress_image_seq(
     *,
     largest: int = LARGEST,
 ) -> Any:
-    """Return the sequence that `compress_image_seq` was given, as an array or tensor (T, ...).
+    """Return the sequence that `compress_image_seq` compressed, as an array or tensor (T, ...).
 
     The bytes say what they hold; `image_shape`, `batch_size` (T) and `dtype` are checked against
-    it. `image_shape` may have axes of length 1 that the images had not, and the other way round.
+    it. `image_shape` may have axes of length 1 more or fewer than the images.
 
     Raises:
         ConfigError: an argument is of the wrong type.
@@ -201,7 +200,7 @@ def _element_name(dtype: Any) -> str:
         raise ConfigError(f"dtype={dtype!r}: expected {expected}") from error
 
 
-def _taken_apart(
+def _describe(
     image: Any,
 ) -> tuple[int, str, tuple[int, ...], str, np.ndarray[Any, np.dtype[np.uint8]]]:
     """Return what an image is, its element type, shape, mode, and bytes."""
@@ -221,7 +220,8 @@ def _taken_apart(
         )
     if not mode and not isinstance(image, np.ndarray | np.generic):
         raise ReplayError(
-            f"{type(image).__name__} is no image; expected a NumPy array, a tensor or a PIL image"
+            f"{type(image).__name__} is not an image; expected a NumPy array, a tensor or a PIL "
+            "image"
         )
     array = np.asarray(image)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -239,7 +239,7 @@ def _taken_apart(
     )
 
 
-def _put_together(what: int, element: str, shape: tuple[int, ...], mode: str, raw: Any) -> Any:
+def _rebuild(what: int, element: str, shape: tuple[int, ...], mode: str, raw: Any) -> Any:
     if what == TENSOR:
         if element not in TORCH_DTYPES:
             raise ContainerError(

@@ -1,9 +1,8 @@
-"""The `next/X` of frames, stored once: it is the `X` of the next frame of the same stream, except
-where it is not.
+"""`next/X` of frames, stored once: it is the `X` of the next frame of the same stream, mostly.
 
-Whether it is, is found by comparing every bit when that next frame comes. The exceptions (ends of
-episodes, mostly) are kept as they are. The last frame of every stream has no next frame yet: its
-`next/X` waits in the tail.
+Whether it is, is found by comparing every bit when that next frame comes. The exceptions, mostly
+ends of episodes, are stored as they are. The last frame of every stream has no next frame yet: its
+`next/X` is in the tail.
 """
 
 from __future__ import annotations
@@ -17,23 +16,20 @@ from navrl.io.replay.columns import Ring
 from navrl.io.replay.frame_codec import Array, Kind
 from navrl.io.replay.frame_kernels import unequal_rows
 
-__all__ = ["Link", "alike"]
+__all__ = ["Link", "linked_share"]
 
-# bytes that an exception takes beside its frame: a key and a value of a dict, and the head of an
-# array
+# bytes of an exception besides its frame: key and value of a dict, and the header of an array
 ENTRY = 200
 
 
-def alike(words: Mapping[str, Array], name: str, streams: int) -> float:
-    """Return for which share of the frames `next/X` is the X of the frame after, in the same of
-    some streams.
-    """
+def linked_share(words: Mapping[str, Array], name: str, streams: int) -> float:
+    """Return the share of frames whose `next/X` is the X of the frame `streams` later."""
     differs = _unequal(words[name][streams:], words[f"next/{name}"][:-streams])
     return 1.0 - float(differs.mean()) if len(differs) else 0.0
 
 
 def _unequal(frames: Array, others: Array) -> Array:
-    """Return which of so many frames as there are others differ from them in any bit."""
+    """Return which of the first frames differ from the others in any bit."""
     unequal = np.zeros(len(others), bool)
     if others.size:
         unequal_rows(
@@ -47,9 +43,7 @@ def _unequal(frames: Array, others: Array) -> Array:
 
 
 class Link:
-    """Where the `next/X` of every frame is: in the next frame, in the tail, or among the
-    exceptions.
-    """
+    """Where the `next/X` of every frame is: in the next frame, the tail, or the exceptions."""
 
     def __init__(self, kind: Kind, ring: Ring) -> None:
         self.kind, self._ring = kind, ring
@@ -58,19 +52,18 @@ class Link:
         self.exceptions: dict[int, Array] = {}
 
     def append(self, frames: Array, nexts: Array) -> None:
-        """Note frames that are about to be written at the cursor, with their `next/X`; the ring has
-        not moved yet.
-        """
+        """Add frames and their `next/X`, before they are written at the cursor."""
         ring, count = self._ring, len(frames)
         streams, capacity = ring.streams, ring.capacity
         slots = (ring.cursor + np.arange(count)) % capacity
         self._forget(slots)
-        first = max(0, streams - ring.total)  # the frames before it are the first of their streams
+        # frames before this one are the first of their streams
+        first = max(0, streams - ring.total)
         waiting = self.tail[(ring.total + np.arange(first, min(count, streams))) % streams]
         differs = np.zeros(count, bool)
         differs[first : first + len(waiting)] = _unequal(frames[first:], waiting)
         differs[streams:] = _unequal(frames[streams:], nexts[: max(0, count - streams)])
-        # their places are overwritten by these very frames
+        # these frames overwrite their places
         differs[: max(0, count + streams - capacity)] = False
         for row in np.flatnonzero(differs).tolist():
             slot = int((ring.cursor + row - streams) % capacity)
@@ -102,7 +95,7 @@ class Link:
             following[row] = self.exceptions[int(indices[row])]
 
     def nbytes(self) -> int:
-        """Return the bytes held."""
+        """Return the bytes allocated."""
         return (
             self.apart.nbytes + self.tail.nbytes + len(self.exceptions) * (self.kind.nbytes + ENTRY)
         )
@@ -116,16 +109,14 @@ class Link:
         return {"tail": self.tail.copy(), "slots": np.array(slots, np.int64), "frames": frames}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state()` gave; shapes have been checked."""
+        """Restore what `state()` returned; shapes have been checked."""
         self.tail[:] = state["tail"]
         for slot, frame in zip(state["slots"].tolist(), state["frames"], strict=True):
             self.exceptions[slot] = frame.copy()
         self.apart[state["slots"]] = True
 
     def _in_tail(self, indices: Array) -> tuple[Array, Array]:
-        """Return the rows of the tail in which the `next/X` of frames would be, and whether they
-        are there.
-        """
+        """Return the tail's rows for the `next/X` of frames, and whether they are there."""
         age = (self._ring.cursor - 1 - indices) % self._ring.capacity
         return (self._ring.total - 1 - age) % self._ring.streams, age < min(
             self._ring.streams, self._ring.total

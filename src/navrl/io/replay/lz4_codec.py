@@ -10,7 +10,14 @@ import numpy as np
 
 from navrl.io.container.codecs import register
 from navrl.io.replay.byte_frames import ByteFrameCodec
-from navrl.io.replay.frame_codec import Array, ChunkedFrameCodec, ChunkLayout, FrameRead, Kind
+from navrl.io.replay.frame_codec import (
+    Array,
+    ChunkedFrameCodec,
+    ChunkLayout,
+    FrameChunks,
+    FrameRead,
+    Kind,
+)
 from navrl.io.replay.frame_kernels import LZ4
 from navrl.io.replay.liblz4 import lz4_functions
 
@@ -42,20 +49,12 @@ class Lz4FrameCodec(ByteFrameCodec):
         """Return the addresses of liblz4's functions; None where the wheel hides them."""
         return lz4_functions()
 
-    def encode_in_python(
-        self,
-        layout: ChunkLayout,
-        frames: Array,
-        starts: Array,
-        counts: Array,
-        stride: int,
-        target: Array,
-    ) -> Array:
+    def encode_in_python(self, layout: ChunkLayout, chunks: FrameChunks, target: Array) -> Array:
         """Do what `encode` does, with lz4's Python functions."""
-        rows = frames.view(np.uint8)
+        rows = chunks.frames.view(np.uint8)
         sizes: list[int] = []
-        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
-            chosen = [rows[start + t * stride].tobytes() for t in range(count)]
+        for start, count in zip(chunks.starts.tolist(), chunks.counts.tolist(), strict=True):
+            chosen = [rows[start + t * chunks.stride].tobytes() for t in range(count)]
             coded = [lz4.block.compress(chosen[0], store_size=False)]
             coded += [
                 lz4.block.compress(frame, store_size=False, dict=chosen[0]) for frame in chosen[1:]

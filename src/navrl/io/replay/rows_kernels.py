@@ -1,16 +1,15 @@
-"""The codec `rows`: grids and images of bytes, each row told by the row above it. Every frame
-stands for itself.
+"""Kernels of the codec `rows`: bytes predicted by the row above; every frame stands for itself.
 
 Bytes are replaced by their ranks among the values that the chunk uses, so that neighbouring levels
 differ by one whatever their values are. Eight neighbours whose ranks equal those above take one
 bit; others are differences packed into as few bits as the largest needs. All eight are computed at
-once, in one word.
+once, in one 64-bit integer.
 
 A chunk: 32 bytes, one bit for each byte value that is used (0 always is); 1 byte, how many of the
 lowest values are ranked from 0 up, the others being ranked down from 255 (occupied = 255 and free =
 0 are then neighbours); 4 bytes a frame, where it ends, counted from the end of this table; the
-frames. A frame: one bit a group of eight (1 = differs from the row above); 4 bits for each that
-does, its width less one; then as many bytes as the width, for each that does.
+frames. A frame: one bit for each group of eight (1 = differs from the row above); 4 bits for each
+that does, its width minus one; then as many bytes as the width, for each that does.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _HIGHEST = np.uint64(0x8080808080808080)
 
 
 def chunk_bound(frame_bytes: int, frames: int) -> int:
-    """Return how many bytes a chunk can take at most."""
+    """Return the most bytes that a chunk can take."""
     groups = (frame_bytes + 7) // 8
     return PALETTE + frames * (4 + groups // 8 + groups // 2 + 8 * groups + 8) + 64
 
@@ -82,7 +81,7 @@ def _unzigzag(z: Any) -> Any:
 
 @inner
 def _masks(width: Any) -> Any:
-    """Return which bits stay where they are when 8, 4, 2 numbers of a width are moved apart."""
+    """Return which bits stay in place when 8, 4, 2 numbers of a width are moved apart."""
     one = (_ONE << width) - _ONE
     two = (_ONE << (width * np.uint64(2))) - _ONE
     four = (_ONE << (width * np.uint64(4))) - _ONE
@@ -115,7 +114,7 @@ def _gather(x: Any, width: Any) -> Any:
 
 @inner
 def _look_up(table: int, word: Any) -> Any:
-    """Return eight bytes replaced by those of a table of 256."""
+    """Return eight bytes replaced through a table of 256."""
     result = _NONE
     for i in range(8):
         result |= read_byte(table + np.int64((word >> np.uint64(8 * i)) & _BYTE)) << np.uint64(
@@ -126,7 +125,7 @@ def _look_up(table: int, word: Any) -> Any:
 
 @inner
 def load_ranks(source: int, table: int) -> None:
-    """Fill a table of 256 bytes: the value of every rank of a chunk."""
+    """Fill a table of 256 bytes with the value of every rank of a chunk."""
     lower = np.int64(read_byte(source + 32))
     total = np.int64(0)
     for i in range(4):
@@ -201,10 +200,9 @@ def encode_chunk(
     target: int,
     scratch: int,
 ) -> int:
-    """Write `number` frames, `jump` rows from one to the next, as a chunk of `size`; return the
-    bytes written.
+    """Write `number` frames, `jump` rows apart, as a chunk of `size`; return the bytes written.
 
-    Frames that are missing take no bytes.
+    Missing frames take no bytes.
     """
     groups = (frame_bytes + 7) // 8
     values = scratch + 512 + stride + 8
@@ -277,9 +275,8 @@ def decode_frame(
         begin += np.int64(read_u64(table + 4 * (t - 1)) & np.uint64(0xFFFFFFFF))
     values = scratch + 512 + stride + 8
     ranks = values + frame_bytes + stride + 32
-    for i in range(
-        -stride, 0, 8
-    ):  # what lies above the first row; the last write is overwritten by the first group
+    # zeros above the first row; the first group overwrites the last write
+    for i in range(-stride, 0, 8):
         write_u64(values + i, _NONE)
         write_u64(ranks + i, _NONE)
     widths = begin + (groups + 7) // 8
@@ -309,9 +306,7 @@ def decode_frame(
 
 @inner
 def chunk_size(source: int, stored: int, frame_bytes: int, size: int, number: int) -> int:
-    """Return the bytes that a chunk says it takes, or -1 if they are more than `stored` or make no
-    sense.
-    """
+    """Return the bytes that a chunk claims; -1 if more than `stored`, or invalid."""
     groups = (frame_bytes + 7) // 8
     table = source + PALETTE
     begin = table + 4 * size

@@ -1,6 +1,4 @@
-"""Compiled entries of the segment trees: a heap of nodes, the root at 1, the leaves from `capacity`
-on.
-"""
+"""Compiled segment trees: a heap of nodes, root at 1, leaves from `capacity` on."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _entry = kernel(nogil=True, error_model="numpy")
 
 @_entry
 def write(nodes: Any, capacity: int, indices: Any, values: Any, smallest: bool) -> None:
-    """Write leaves one after the other, and every node above them; one value may stand for all."""
+    """Write leaves one after the other, and the nodes above them; one value may be for all."""
     for i in range(len(indices)):
         node = indices[i] + capacity
         nodes[node] = values[i] if len(values) > 1 else values[0]
@@ -28,7 +26,7 @@ def write(nodes: Any, capacity: int, indices: Any, values: Any, smallest: bool) 
 @_entry
 def reduce(nodes: Any, capacity: int, begin: int, end: int, smallest: bool) -> Any:
     """Return the sum, or the minimum, of the leaves from `begin` up to `end`."""
-    found = nodes[0]  # no node uses it: it holds the neutral element
+    found = nodes[0]  # unused by the tree: the neutral element
     left, right = begin + capacity, end + capacity
     while left < right:
         if left & 1:
@@ -44,7 +42,7 @@ def reduce(nodes: Any, capacity: int, begin: int, end: int, smallest: bool) -> A
 
 @_entry
 def find(nodes: Any, capacity: int, size: int, masses: Any, found: Any) -> None:
-    """Fill in the first leaf for each mass, up to which the sum is not less than the mass."""
+    """Fill in the first leaf at which the cumulative sum reaches each mass."""
     for i in range(len(masses)):
         mass, node = masses[i], 1
         if mass > nodes[1]:

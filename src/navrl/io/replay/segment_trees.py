@@ -1,8 +1,8 @@
 """Segment trees for prioritised replay: write priorities and draw frames by them, in O(log n).
 
-`SumTree` and `MinTree` compute what the compiled trees of TorchRL compute, in the same order of
-operations, so they draw the same frames. TorchRL's are compiled for one version of torch and do not
-load under another; these run under all.
+`SumTree` and `MinTree` compute what TorchRL's compiled trees compute, in the same order of
+operations, so they draw the same frames. TorchRL's trees are built for one version of torch and do
+not load under another; these run under all.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ __all__ = ["MinTree", "SumTree"]
 
 
 class _SegmentTree:
-    """A binary tree with numbers in its leaves; a node above holds their sum, or their minimum."""
+    """A binary tree with numbers in its leaves; nodes above hold their sum, or minimum."""
 
     smallest = False
 
     def __init__(self, size: int, dtype: torch.dtype = torch.float32) -> None:
         size = whole_number("size", size, 1, 1 << 40)
         self._size, self._element = size, np.dtype(str(dtype).removeprefix("torch."))
-        self._capacity = 1 << size.bit_length()  # above `size`: the end of a range has a node
+        self._capacity = (
+            1 << size.bit_length()
+        )  # above `size`, so that the end of a range has a node
         neutral = np.finfo(self._element).max if self.smallest else 0
         self._nodes = np.full(2 * self._capacity, neutral, self._element)
 
@@ -44,7 +46,7 @@ class _SegmentTree:
         return found if places.ndim else float(found)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write leaves, one after the other; one value may stand for all."""
+        """Write leaves, one after the other; one value may be for all."""
         places = self._places(index).reshape(-1)
         values = np.asarray(value, self._element).reshape(-1)
         if len(values) not in (1, len(places)):
@@ -60,10 +62,10 @@ class _SegmentTree:
 
     def _places(self, index: Any) -> Array:
         places = np.asarray(index, np.int64)
-        end = self._capacity  # as TorchRL's trees, which take what the nodes have room for
+        end = self._capacity  # as TorchRL's trees, which accept every leaf there is
         if places.size and (places.min() < 0 or places.max() >= end):
             wrong = places[(places < 0) | (places >= end)].flat[0]
-            raise ReplayIndexError(f"index {wrong} is outside; expected 0 to {self._size - 1}")
+            raise ReplayIndexError(f"index {wrong} is out of range; expected 0 to {self._size - 1}")
         return places
 
 

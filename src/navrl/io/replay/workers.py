@@ -1,4 +1,4 @@
-"""Threads that share the rows of a batch among them."""
+"""Threads that share the rows of a batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from navrl.io.container.thread_pool import TaskThreads
 
 __all__ = ["Workers"]
 
-WORTH_A_THREAD = 1 << 20  # bytes of a batch
+WORTH_A_THREAD = 1 << 20  # bytes of a batch for each further thread
 
 
 class Workers:
-    """Threads that share the rows of a batch among them; none is started before there is enough to
-    do.
-    """
+    """Threads that share the rows of a batch; started when there is enough to do."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -26,19 +24,19 @@ class Workers:
         self._process = 0
 
     def split(self, work: Callable[[int, int], Any], rows: int, size: int) -> None:
-        """Call `work` on ranges of the rows, which are `size` bytes."""
+        """Call `work` on ranges of the rows, which take `size` bytes in all."""
         parts = min(self.count, rows, size // WORTH_A_THREAD + 1)
         if parts < 2:
             work(0, rows)
             return
-        if self._threads is None or self._process != os.getpid():  # a forked child has none of them
+        if self._threads is None or self._process != os.getpid():  # threads do not survive a fork
             self._process = os.getpid()
             self._threads = TaskThreads(self.count - 1, "navrl-replay")
         first, *ranges = pairwise([rows * part // parts for part in range(parts + 1)])
         waits = [self._threads.submit(work, *others) for others in ranges]
         try:
             work(*first)
-        finally:  # whatever is raised, no thread may go on with what the caller is about to unlock
+        finally:  # the caller is about to release its lock, so no thread may still be reading
             futures.wait(waits)
         for done in waits:
             done.result()

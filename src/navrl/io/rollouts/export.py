@@ -37,7 +37,7 @@ def export_minari(
 ) -> Path:
     """Write rollouts as a Minari dataset, cut into episodes, and return `ROOT/DATASET_ID/data`.
 
-     With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that
+    With `MINARI_DATASETS_PATH=ROOT`, `minari.load_dataset(dataset_id)` loads it. An episode that
     began before its rollout or continues after it is exported in part, with its last step marked as
     truncated. A Minari episode ends with one more observation: where the rollout does not have it,
     because the environment was reset at once, the last one is repeated. Actions of navrl's
@@ -97,7 +97,7 @@ def export_parquet(
 ) -> Path:
     """Write the arrays of rollouts as one Parquet file, one row a step, and return its path.
 
-     Columns are `iteration`, `environment`, `step`, and the arrays with these axes by name
+    Columns are `iteration`, `environment`, `step`, and the arrays with these axes by name
     (`observation/lidar`). Arrays with more axes are lists of fixed length; the file's metadata has
     their shapes as JSON under `navrl_shapes`.
 

@@ -93,7 +93,7 @@ def save_rollout_compressed(
 ) -> Path:
     """Write a rollout to a file of its own, durably and whole, and return its path.
 
-     The arguments are those of `compress_rollout`. Bytes that `compress_rollout` returned are
+    The arguments are those of `compress_rollout`. Bytes that `compress_rollout` returned are
     verified and written as they are; other arguments are then refused. `decompress_rollout` reads
     the file, whatever its suffix.
     """
@@ -119,7 +119,7 @@ def save_rollout_compressed(
 def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
     """Return a rollout from its bytes or from the path of its file, every byte verified.
 
-     It is a TensorDict if one was compressed and tensordict is installed, else nested dicts. A
+    It is a TensorDict if one was compressed and tensordict is installed, else nested dicts. A
     TensorDict, or what a `CompressedDataCollector` returned, is returned as a whole TensorDict.
 
     Raises:
@@ -133,7 +133,7 @@ def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
 def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "cpu") -> Any:
     """Return frames of a rollout: `decompress_rollout(data).reshape(-1)[indices]`.
 
-     Only the chunks with these frames are decompressed. For repeated reads pass what
+    Only the chunks with these frames are decompressed. For repeated reads pass what
     `compress_rollout` returned, which remembers its index. Arrays without environments and steps,
     which rollouts of dicts may have, are left out.
 

@@ -1,6 +1,6 @@
 """Opt-in lossy storage: floats rounded within a bound, so that they compress further.
 
- A number becomes the nearest multiple of a power of two that is at most twice the bound, so that
+A number becomes the nearest multiple of a power of two that is at most twice the bound, so that
 its last bits are zero. The arithmetic is exact, and checked: a number that would move by more than
 the bound is left as it is, and so are NaN and infinity.
 """

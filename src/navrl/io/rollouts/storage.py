@@ -36,7 +36,7 @@ __all__ = ["RolloutStorage"]
 class RolloutStorage:
     """A folder of rollouts, one file an iteration; a file equals the data when `save` was called.
 
-     A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element
+    A rollout is a TensorDict or a nested dict of arrays (environments, steps, ...), of any element
     types. The first two lengths that most of the arrays share are taken for environments and steps;
     other arrays are stored too, but are always read whole.
 
@@ -140,7 +140,7 @@ class RolloutStorage:
     ) -> Any:
         """Return a rollout, or a part of it; only the bytes needed are read, and all verified.
 
-         It is a TensorDict if one was saved and tensordict is installed, else nested dicts. Keys,
+        It is a TensorDict if one was saved and tensordict is installed, else nested dicts. Keys,
         shapes and element types are those that were saved, as far as they were asked for.
 
         Args:

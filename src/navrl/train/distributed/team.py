@@ -1,6 +1,4 @@
-"""Processes that train together: each flies its share of the drones; gradients and statistics are
-summed over all.
-"""
+"""The processes of a training: collectives over gloo, without pickle, on the loopback interface."""
 
 from __future__ import annotations
 
@@ -23,39 +21,37 @@ from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-d
 from navrl.errors import NavrlError
 from navrl.train.distributed.messages import decode, encode
 
-# that one process waits for another; the first compilation takes one minute
-PATIENCE = timedelta(minutes=30)
+# of a collective: ranks may wait for one that compiles kernels
+TIMEOUT = timedelta(minutes=30)
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class TeamError(NavrlError, RuntimeError):
-    """A process of the team has died; training cannot go on without it. Its last checkpoint is
-    whole.
-    """
+    """A process of the team has died, so training cannot go on. The last checkpoint is whole."""
 
 
 class Team:
-    """The processes that train together, as one of them sees it; a team of one has no group."""
+    """The processes that train together, as one of them; a team of one has no process group."""
 
     def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
         self.rank, self.size, self._group = rank, size, group
 
     @property
     def leads(self) -> bool:
-        """Whether this process prints, saves and decides."""
+        """Whether this is rank 0, which decides, prints and saves."""
         return self.rank == 0
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum a tensor over the team, in place; every process gets the same bits."""
+        """Sum a tensor over all ranks, in place; every rank gets the same bits."""
         if self.size > 1:
             with _explained():
                 self._group.allreduce([tensor]).wait()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return everybody's value at the leader, and an empty list elsewhere.
+        """Return the values of all ranks on rank 0, and an empty list elsewhere.
 
-        Values are tensors, arrays, plain values, and dicts, lists and tuples of them.
-        No pickle is sent or read.
+        Values are tensors, arrays, plain values, and dicts, lists and tuples of them. No pickle is
+        sent or read.
         """
         if not self.leads:
             self._send(encode(value))
@@ -63,7 +59,7 @@ class Team:
         return [value, *(decode(self._receive(rank)) for rank in range(1, self.size))]
 
     def broadcast(self, value: Any) -> Any:
-        """Return the leader's value everywhere; see `gather` for what it may hold."""
+        """Return rank 0's value on every rank; see `gather` for what it may hold."""
         if self.size == 1:
             return value
         message = encode(value) if self.leads else torch.empty(0, dtype=torch.uint8)
@@ -88,27 +84,27 @@ class Team:
         return message
 
 
-Target = Callable[[Team, Any], None]  # what a process of the team runs
+Target = Callable[[Team, Any], None]  # what the other ranks run
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # gloo says which connection, not what it means
-        said = str(error).splitlines()[0][:120]
+    except RuntimeError as error:  # gloo names the connection, not the cause
+        reason = str(error).splitlines()[0][:120]
         raise TeamError(
-            f"a training process is gone ({said}); resume=auto goes on from its last checkpoint"
+            f"a training process has died ({reason}); resume=auto goes on from the last checkpoint"
         ) from error
 
 
 @contextmanager
 def assemble(size: int, target: Target, argument: Any) -> Iterator[Team]:
-    """Yield the leader of a new team while `target(team, argument)` runs in the other processes.
+    """Yield rank 0 of a new team while `target(team, argument)` runs in the other ranks.
 
-    Each process has one thread. The others end with the leader, however it ends, and leave Ctrl+C
-    to it. The processes find each other through a file that only this user can read, and listen on
-    the loopback interface alone.
+    Each process has one thread. The other ranks ignore Ctrl+C and die with rank 0, however it
+    ends. Processes find each other through a file that only this user can read, and listen only
+    on the loopback interface.
     """
     threads = torch.get_num_threads()
     if size == 1:
@@ -117,7 +113,7 @@ def assemble(size: int, target: Target, argument: Any) -> Iterator[Team]:
     workers: list[Any] = []
     try:
         torch.set_num_threads(1)
-        # The folder has mode 0700, and is needed until all processes are connected.
+        # mode 0700; needed until all processes are connected
         with tempfile.TemporaryDirectory(prefix="navrl-team-") as folder:
             store = Path(folder) / "store"
             workers += _start_workers(size, store, target, argument)
@@ -144,14 +140,13 @@ def _start_workers(size: int, store: Path, target: Target, argument: Any) -> lis
 
 
 def _connect(rank: int, size: int, store: Path) -> Any:
-    """Return the group once every process is connected to every other.
+    """Return the process group once every process is connected to every other.
 
-    The store is not needed afterwards. Without a device of ours gloo would listen on the address of
-    the host's name, or of GLOO_SOCKET_IFNAME.
+    By default gloo would listen on the address of the host's name, or of GLOO_SOCKET_IFNAME.
     """
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    options._timeout = PATIENCE
+    options._timeout = TIMEOUT
     with _explained():
         group: Any = ProcessGroupGloo(FileStore(str(store), size), rank, size, options)
         group.barrier().wait()
@@ -159,25 +154,23 @@ def _connect(rank: int, size: int, store: Path) -> Any:
 
 
 def _join(rank: int, size: int, store: Path, leader: int, target: Target, argument: Any) -> None:
-    """Be one of the others. Signals to the whole group are the leader's to answer."""
+    """Run as a rank other than 0, which alone handles signals to the process group."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != leader:
-        os._exit(1)  # it died before this process could ask to die with it
+        os._exit(1)  # rank 0 died before prctl took effect
     torch.set_num_threads(1)
     FileStore(str(store), size).set(f"here {rank}", "yes")
     try:
         target(Team(rank, size, _connect(rank, size, store)), argument)
     except NavrlError:
-        os._exit(1)  # the leader is gone, or meets the same mistake and says so
+        os._exit(1)  # rank 0 is gone, or raises the same error and reports it
 
 
 def _await(workers: list[Any], store: FileStore) -> None:
-    """Return when all workers are there; one that died on its way will never be, so do not wait for
-    it.
-    """
+    """Return when all workers are connected; raise if one died before."""
     missing = dict(enumerate(workers, 1))
     while missing:
         for rank, worker in list(missing.items()):

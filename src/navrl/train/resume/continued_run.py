@@ -1,6 +1,4 @@
-"""Going on with a run: which checkpoint, and which settings may differ from those it was begun
-with.
-"""
+"""Resuming a run: which run and checkpoint, and which settings may change."""
 
 from __future__ import annotations
 
@@ -11,18 +9,18 @@ from typing import Any
 import yaml
 
 from navrl.conf.overrides import GROUPS
-from navrl.config import EARLIER, Config, as_dict, from_dict, load_config, our_overrides
+from navrl.config import Config, as_dict, from_dict, load_config, our_overrides
 from navrl.errors import ConfigError, NavrlError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoint
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.checkpoint.listing import list_entries
+from navrl.sim.settings import EARLIER
 from navrl.train.resume.source import run_of
-from navrl.train.resume.starting_weights import names_code
 from navrl.train.resume.training_state import is_training_state, upgraded_state
 from navrl.train.run_folder import is_finished, read_record, sequence_of
 
-# How long a run goes on (its schedules with it), where, and how it is watched may change. What it
-# learns from may not.
+# A resumed run may change its length (and the schedules with it), its folder and how it is watched,
+# but nothing that the policy learns from.
 CHANGEABLE = (
     "max_frame_num",
     "eval_interval",
@@ -49,15 +47,15 @@ CHANGEABLE = (
 
 
 def newest_run(parent: Path = Path("runs")) -> Path:
-    """Return the folder of the newest run that can go on.
+    """Return the folder of the newest run that can be resumed.
 
-    Runs with a whole checkpoint that have not come to their end go first; then runs that were
-    killed before their first checkpoint, which start over; then finished runs. Among equals the
-    run that was begun or resumed last is the newest, by the number in its `run.json`, whatever the
-    clock said. Runs of older versions have no number: they come before, by the time they say.
+    Unfinished runs with a whole checkpoint come first, then runs that were killed before their
+    first checkpoint, which start over, then finished runs. Among equals the newest is the run that
+    was started or resumed last, by the sequence number in its `run.json`: clocks may be set back.
+    Runs of older versions have no number and count as older, by their start time.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no run can be resumed.
     """
     runs = [path.parent for path in parent.glob("*/run.json")]
     found = [(run, _record(run)) for run in runs]
@@ -70,14 +68,14 @@ def newest_run(parent: Path = Path("runs")) -> Path:
     for run, record in found:
         if is_finished(run, record):
             return run
-    found_none = f"resume=auto found no run in {parent}/"
+    reason = f"resume=auto found no run in {parent}/"
     if runs:
-        found_none += f" that can go on: {len(runs)} without a whole checkpoint"
-    raise ConfigError(f"{found_none}; name one with run_folder=PATH, or train without resume")
+        reason += f" that can be resumed: {len(runs)} without a whole checkpoint"
+    raise ConfigError(f"{reason}; name one with run_folder=PATH, or train without resume")
 
 
 def _record(run: Path) -> dict[str, Any]:
-    """Return what a run's `run.json` says; nothing if it is damaged."""
+    """Return the contents of a run's `run.json`; empty if it is damaged."""
     try:
         return read_record(run / "run.json")
     except (OSError, ValueError):
@@ -106,19 +104,17 @@ def _is_whole(path: Path) -> bool:
 
 
 def _can_start_over(run: Path) -> bool:
-    """Return whether a run has its settings, and nothing where its checkpoints would be."""
+    """Return whether a run has its settings and no checkpoint, not even a damaged one."""
     return (run / "config.yaml").is_file() and not _has_checkpoint_files(run)
 
 
 def _has_checkpoint_files(run: Path) -> bool:
-    """Return whether anything is named like a checkpoint, whole or not: a damaged one is told, not
-    trained over.
-    """
+    """Return whether any file is named like a checkpoint: a damaged one must be reported."""
     return any((run / "checkpoints").glob("checkpoint_*"))
 
 
 def find_run(config: Config) -> Path:
-    """Return the folder of the run to go on with in place; nothing is read but names.
+    """Return the folder of the run to resume in place; no file is opened.
 
     Raises:
         ConfigError: there is no such run.
@@ -127,20 +123,20 @@ def find_run(config: Config) -> Path:
         run = run_of(config.resume_checkpoint)
         if run is None:
             raise ConfigError(
-                f"{config.resume_checkpoint} is not of a run; expected RUN/checkpoints/latest"
+                f"{config.resume_checkpoint} belongs to no run; expected RUN/checkpoints/latest"
             )
     else:
         run = Path(config.run_folder) if config.run_folder else newest_run()
     if not (run / "checkpoints").is_dir() and not (run / "config.yaml").is_file():
         raise ConfigError(
-            f"{run} holds no run to go on with; expected a folder that `navrl train` made. "
-            f"Without resume=auto, `navrl train run_folder={run}` begins one there"
+            f"{run} holds no run to resume; expected a folder that `navrl train` made. "
+            f"Without resume=auto, `navrl train run_folder={run}` starts one there"
         )
     return run
 
 
 def goes_on_in_place(config: Config) -> bool:
-    """Return whether a run goes on in its own folder; otherwise a new one starts from it."""
+    """Return whether a run is resumed in its own folder, rather than in a new one."""
     if not config.resume_checkpoint:
         return bool(config.resume)
     run = run_of(config.resume_checkpoint)
@@ -150,11 +146,10 @@ def goes_on_in_place(config: Config) -> bool:
 
 
 def load_state(config: Config, folder: Path) -> dict[str, Any] | None:
-    """Return the newest whole state of a run, or the one that was asked for; None for a run to
-    start over.
+    """Return the newest whole state of a run, or the requested one; None if the run starts over.
 
     Raises:
-        ConfigError: the checkpoint is none of a training.
+        ConfigError: the checkpoint holds no training state.
         CheckpointError: the run has no whole checkpoint.
     """
     path = Path(config.resume_checkpoint)
@@ -181,7 +176,7 @@ def _checked(path: Path, state: Any) -> dict[str, Any]:
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that a run was begun with, from its `config.yaml`.
+    """Return the settings that a run was started with, from its `config.yaml`.
 
     Raises:
         ConfigError: the file cannot be read, or holds no settings.
@@ -191,18 +186,18 @@ def saved_settings(folder: Path) -> dict[str, Any]:
         found = yaml.safe_load(path.read_bytes())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(
-            f"{path} cannot be read: {str(error)[:200]}; begin a new run in another folder"
+            f"{path} cannot be read: {str(error)[:200]}; start a new run in another folder"
         ) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds no settings; begin a new run in another folder")
+        raise ConfigError(f"{path} holds no settings; start a new run in another folder")
     return found
 
 
 def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """Return a run's settings with what the user typed on top.
+    """Return a run's settings with the typed overrides on top.
 
     Raises:
-        ConfigError: something was typed that would make it another run; all such keys are named.
+        ConfigError: an override would make it another run; all such keys are named.
     """
     overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
@@ -211,12 +206,12 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     keys = [key for key in now if key in said and now[key] != before.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]
     if refused:
-        told = ", ".join(
+        changes = ", ".join(
             f"{key} (was {before.get(key)!r}, now {now[key]!r})" for key in refused[:5]
         )
         raise ConfigError(
-            f"a resumed run cannot change {told}; it may change {', '.join(CHANGEABLE)}. Train "
-            "anew for the rest"
+            f"a resumed run cannot change {changes}; it may change {', '.join(CHANGEABLE)}. "
+            "Start a new run for the rest"
         )
     merged = before | {key: now[key] for key in keys}
     for key in ("resume", "resume_checkpoint"):
@@ -224,19 +219,8 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     return from_dict(_nested(merged))
 
 
-def refuse_code(saved: Mapping[str, Any], overrides: Sequence[str], subject: str) -> None:
-    """Raise a ConfigError if a file's settings name Python code that the user has not typed too."""
-    typed = set(our_overrides(overrides))
-    for key, value in _flat(saved).items():
-        if names_code(key, value) and f"{key}={value}" not in typed:
-            raise ConfigError(
-                f"{subject} was trained with {key}={value}, and code that a file names is not run; "
-                f"if you trust it, type {key}={value} too"
-            )
-
-
 def typed_keys(overrides: Sequence[str]) -> set[str]:
-    """Return the dotted keys that overrides set, one by one or by a group such as `preset=best`."""
+    """Return the dotted keys that overrides set, directly or by a group such as `preset=best`."""
     plain = _flat(as_dict(load_config([])))
     words = [override.split("=", 1)[0] for override in overrides]
     groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]

@@ -1,4 +1,4 @@
-"""Opening a run: its folder, its settings, and the state or the weights that it starts from."""
+"""Opens a run: its folder, its settings, and the state or weights that it starts from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from navrl.config import NAVIGATION, Config, as_yaml
+from navrl.config import Config, as_yaml
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.train.distributed.split import total_iterations
@@ -20,7 +20,6 @@ from navrl.train.resume.continued_run import (
     find_run,
     goes_on_in_place,
     load_state,
-    refuse_code,
     saved_settings,
     typed_keys,
 )
@@ -36,19 +35,19 @@ SHOWN_CHANGES = 5
 
 @dataclass
 class Opened:
-    """What to train: a folder, its settings, and what to start from."""
+    """A run to train: its folder, its settings, and what it starts from."""
 
-    folder: RunFolder | None  # locked; None if there is nothing to do
+    folder: RunFolder | None  # locked; None if there is nothing left to train
     config: Config
-    state: dict[str, Any] | None = None  # to go on from
-    weights: dict[str, Tensor] | None = None  # to begin with
-    told: str = ""  # what the user should know about it
+    state: dict[str, Any] | None = None  # a saved training state to resume
+    weights: dict[str, Tensor] | None = None  # the weights of a policy
+    note: str = ""  # a sentence for the user
 
 
 def open_run(config: Config, typed: list[str]) -> Opened:
-    """Make the folder of a new run, or open the one to go on with.
+    """Create the folder of a new run, or open that of the run to resume.
 
-    `config` is what the overrides `typed` and the default preset give.
+    `config` results from the overrides `typed` on top of the default preset.
 
     Raises:
         ConfigError: there is no such run, checkpoint or model, or the settings do not fit it.
@@ -58,7 +57,7 @@ def open_run(config: Config, typed: list[str]) -> Opened:
         path = find_run(config)
         folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
         try:
-            return _go_on(config, typed, path, folder, command)
+            return _resume(config, typed, path, folder, command)
         except BaseException:
             if folder is not None:
                 folder.close()
@@ -71,10 +70,10 @@ def open_run(config: Config, typed: list[str]) -> Opened:
     )
 
 
-def _go_on(
+def _resume(
     config: Config, typed: list[str], path: Path, folder: RunFolder | None, command: list[str]
 ) -> Opened:
-    """Return the state of a run and its settings; a run without any checkpoint starts over."""
+    """Resume a run in its folder; a run without any checkpoint starts over."""
     state, weights, source = load_state(config, path), None, None
     saved = saved_settings(path) if state is None else state["config"]
     if state is None and saved.get("resume_checkpoint"):
@@ -94,49 +93,46 @@ def _go_on(
     folder.record_resume(command, iteration)
     if weights is not None:
         check_weights(config, weights, str(source))
-    told = (
-        f"resumed after iteration {iteration}"
-        if state is not None
-        else (
+    note = f"resumed after iteration {iteration}"
+    if state is None:
+        note = (
             f"{path} was stopped before its first checkpoint: it starts over with the same "
             "settings and seed" + (f", from the weights of {source}" if source else "")
         )
-    )
-    return Opened(folder, config, state, weights.parameters if weights else None, told)
+    return Opened(folder, config, state, weights.parameters if weights else None, note)
 
 
 def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
-    """Begin a run in a folder of its own with the state, or with the weights, of something else."""
+    """Start a run in a new folder from a checkpoint or from the weights of a model."""
     path = Path(config.run_folder) if config.run_folder else default_name()
     if (path / "run.json").exists():
         raise ConfigError(
             f"run_folder {path} holds another run than {config.resume_checkpoint}; name a new "
-            "folder, or leave run_folder out"
+            "folder, or leave out run_folder"
         )
     source = find_source(config.resume_checkpoint, config.tracker_deadline)
     state, weights = _contents(source)
     if weights is None:
-        return _go_on_elsewhere(path, source, state or {}, typed, command)
+        return _resume_elsewhere(path, source, state or {}, typed, command)
     config, changes = fitted_config(config, typed_keys(typed), weights, str(source))
     config.resume_checkpoint = ""
     _settle_processes(config)
     folder = _create(path, config, source, command)
-    told = _told_new(source, changes, config)
-    return Opened(folder, config, weights=weights.parameters, told=told)
+    note = _note_on_weights(source, changes, config)
+    return Opened(folder, config, weights=weights.parameters, note=note)
 
 
-def _go_on_elsewhere(
+def _resume_elsewhere(
     path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]
 ) -> Opened:
-    """Go on from the checkpoint of another run in a new folder; the other run is left alone."""
-    refuse_code(state["config"], typed, str(source))
+    """Resume the checkpoint of another run in a new folder; the other run is not changed."""
     config, iteration = continued_config(state["config"], typed), state["iteration"]
     if iteration >= total_iterations(config):
         return _finished(str(source), config, iteration)
     folder = _create(path, config, source, command)
     folder.record_resume(command, iteration)
-    told = f"goes on from {source}, after iteration {iteration}, in {path}"
-    return Opened(folder, config, state, told=told)
+    note = f"resumed {source} after iteration {iteration}, in {path}"
+    return Opened(folder, config, state, note=note)
 
 
 def _contents(source: Source) -> tuple[dict[str, Any] | None, Weights | None]:
@@ -152,38 +148,38 @@ def _create(path: Path, config: Config, source: Source, command: list[str]) -> R
 
 
 def _naming(config: Config, source: Source | None) -> Config:
-    """Return settings for `config.yaml` that name what the run starts from, should it start
-    over.
-    """
+    """Return the settings for `config.yaml`: with the source, in case the run starts over."""
     return dataclasses.replace(config, resume_checkpoint=source.lasting) if source else config
 
 
-def _told_new(source: Source, changes: list[str], config: Config) -> str:
-    new = "the critics, the memory" if config.algorithm == "sac" else "the normaliser of values"
-    told = (
-        f"a new training from the weights of {source}: the optimiser, {new}, the counters "
-        "and the random numbers are new"
+def _note_on_weights(source: Source, changes: list[str], config: Config) -> str:
+    new = "critics, replay" if config.algorithm == "sac" else "value normaliser"
+    note = (
+        f"a new training from the weights of {source}; optimiser, {new}, counters and random "
+        "numbers start new"
     )
     if changes:
         more = ", ..." if len(changes) > SHOWN_CHANGES else ""
-        told += f"; settings of the model: {', '.join(changes[:SHOWN_CHANGES])}{more}"
-    return told
+        note += f"; settings of the model: {', '.join(changes[:SHOWN_CHANGES])}{more}"
+    return note
 
 
 def _finished(subject: str, config: Config, iteration: int) -> Opened:
-    told = (
+    note = (
         f"{subject} is finished: iteration {iteration} of {total_iterations(config)}; "
-        f"to go on, resume with max_frame_num above {config.max_frame_num}"
+        f"to train longer, resume with max_frame_num above {config.max_frame_num}"
     )
-    return Opened(None, config, told=told)
+    return Opened(None, config, note=note)
 
 
 def _settle_processes(config: Config) -> None:
-    """Choose the number of processes if none was typed; refuse one that does not divide the
-    work.
-    """
+    """Choose the number of processes if none was typed; refuse one that does not divide evenly."""
     config.processes = config.processes or _fitting_processes(config)
-    for key, value in _divided(config).items():
+    counts = {
+        "env.num_envs": config.env.num_envs,
+        "flight.interim_episodes": config.flight.interim_episodes,
+    }
+    for key, value in counts.items():
         if value % config.processes:
             raise ConfigError(
                 f"{key} is {value}; expected a multiple of the {config.processes} processes "
@@ -192,17 +188,9 @@ def _settle_processes(config: Config) -> None:
 
 
 def _fitting_processes(config: Config) -> int:
-    """Return the most processes, up to one a core, that divide the work; one for SAC or a GPU."""
+    """Return the most processes, up to one per core, that divide the drones; 1 for SAC or a GPU."""
     if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
         return 1
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    counts = _divided(config).values()
+    counts = (config.env.num_envs, config.flight.interim_episodes)
     return max(n for n in range(1, cores + 1) if not any(count % n for count in counts))
-
-
-def _divided(config: Config) -> dict[str, int]:
-    """Return the settings that the number of processes must divide."""
-    divided = {"env.num_envs": config.env.num_envs}
-    if config.env.name == NAVIGATION:
-        divided["flight.interim_episodes"] = config.flight.interim_episodes
-    return divided

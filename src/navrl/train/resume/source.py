@@ -1,4 +1,4 @@
-"""What `resume_checkpoint=` names: a checkpoint, a model, or a run; by its path or its name."""
+"""The file that `resume_checkpoint=` means: a checkpoint, a model or a run, by path or name."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ EXPECTED = (
 class Source:
     """The file that a training starts from."""
 
-    reference: str  # as it was typed
+    reference: str  # as typed
     file: Path
-    version: str = ""  # in the registry, such as `policy:v3`
+    version: str = ""  # label in the registry, such as `policy:v3`
 
     @property
     def lasting(self) -> str:
@@ -43,7 +43,7 @@ class Source:
         return self.reference if same else f"{self.reference} ({self.lasting})"
 
     def as_record(self) -> dict[str, str]:
-        """Return what `run.json` says about it."""
+        """Return the entry of `run.json`."""
         record = {
             "reference": self.reference,
             "file": str(self.file),
@@ -53,9 +53,9 @@ class Source:
 
 
 def run_of(reference: str) -> Path | None:
-    """Return the run that a folder or a checkpoint file belongs to; only names are read."""
+    """Return the run that a folder or checkpoint belongs to; no file is opened."""
     path = Path(reference)
-    if os.path.isdir(path):  # takes any text, where Path.is_dir does not
+    if os.path.isdir(path):  # accepts any string, unlike Path.is_dir
         return path.parent if path.name == "checkpoints" else path
     try:
         folder = find_checkpoint(path).resolve().parent
@@ -67,11 +67,11 @@ def run_of(reference: str) -> Path | None:
 def find_source(reference: str, deadline: float) -> Source:
     """Return the file that a reference means; nothing is written to a run.
 
-    A path wins, then the registry. `user/project/name:alias` that is in neither is fetched from W&B
-    into the registry, for which there are `deadline` seconds.
+    A path comes first, then the registry. `user/project/name:alias` that is in neither is fetched
+    from W&B into the registry within `deadline` seconds.
 
     Raises:
-        ConfigError: there is nothing by that name; the message says what to do.
+        ConfigError: nothing has that name; the message says what to do.
         CheckpointError: the run has no whole checkpoint.
     """
     path = Path(reference)
@@ -85,14 +85,14 @@ def find_source(reference: str, deadline: float) -> Source:
         try:
             version = registry.resolve(reference)
         except RegistryError as error:
-            told = f"resume_checkpoint {reference!a:.200}: no such file or folder, and {error}"
+            reason = f"resume_checkpoint {reference!a:.200}: no such file or folder, and {error}"
             if not _is_remote(reference):
-                raise ConfigError(f"{told}; {EXPECTED}") from error
+                raise ConfigError(f"{reason}; {EXPECTED}") from error
             version = _fetched(registry, reference, deadline)
     if not version.path.is_file():
         raise ConfigError(
-            f"resume_checkpoint {reference}: the file of {version.label}, {version.path}, is gone; "
-            "`navrl models verify` lists what else is"
+            f"resume_checkpoint {reference}: {version.path}, the file of {version.label}, is "
+            "missing; `navrl models verify` lists all missing files"
         )
     return Source(reference, version.path, version.label)
 
@@ -109,7 +109,7 @@ def _newest_of(run: Path) -> Path:
 
 
 def _is_remote(reference: str) -> bool:
-    """Return whether a reference says where in a tracker: only then a network is asked."""
+    """Return whether a reference names a place in a tracker; others never use the network."""
     try:
         parsed = parse_reference(reference)
     except RegistryError:
@@ -118,7 +118,7 @@ def _is_remote(reference: str) -> bool:
 
 
 class _Wandb:
-    """W&B, which has so many seconds to answer."""
+    """W&B as a mirror, with a deadline in seconds."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -136,11 +136,9 @@ def _fetched(registry: Registry, reference: str, deadline: float) -> ModelVersio
         return pull(registry, reference, _Wandb(deadline), "wandb")
     except (TrackingError, RegistryError, ImportError) as error:
         raise ConfigError(
-            f"resume_checkpoint {reference}: no such file, not in the registry of this "
-            "machine, and "
-            f"not fetched from W&B: {_reason(error)}. Check WANDB_API_KEY, WANDB_MODE "
-            "(online) and, "
-            "for a server of your own, WANDB_BASE_URL; then try again, or fetch it with "
+            f"resume_checkpoint {reference}: no such file, not in the registry of this machine, "
+            f"and not fetched from W&B: {_reason(error)}. Check WANDB_API_KEY, WANDB_MODE=online "
+            "and, for a server of your own, WANDB_BASE_URL; or fetch it with "
             f"`navrl models pull {reference}` where there is a network"
         ) from error
 

@@ -1,4 +1,4 @@
-"""Starting a training from the weights of a model: which settings fit them, and which do not."""
+"""Starting a training from the weights of a model: reads them and fits the settings to them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.config import ALGORITHMS, Config, NavigationSettings
-from navrl.environments.table import find_task
+from navrl.config import ALGORITHMS, Config
 from navrl.errors import ConfigError
 from navrl.evaluate import INTERFACE
-from navrl.models import KIND, load_model, network_settings
-from navrl.rl.networks.navigation import from_upstream
-from navrl.rl.networks.network_settings import NetworkSettings
+from navrl.models import KIND, load_model
+from navrl.rl.networks.navigation import NetworkSettings, build_network, from_upstream
+from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import observation_layout
 
 __all__ = ["Weights", "check_weights", "fitted_config", "read_weights"]
 
-# These decide the shapes of the network's layers. The rest of INTERFACE may differ if it was typed.
+# These determine the shapes of the layers. The rest of INTERFACE may differ from the model's.
 SHAPES = ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a policy by name, and what its file says about them: None if nothing."""
+    """The weights of a policy by name, and its settings; None if the file does not hold them."""
 
     parameters: dict[str, Tensor]
     network: NetworkSettings | None = None
@@ -37,13 +37,11 @@ class Weights:
 def read_weights(file: Path, state: Any, subject: str) -> Weights:
     """Return the weights in a model of navrl, a file of the original NavRL, or a plain state dict.
 
-    `state` is what the file holds.
+    `state` is the contents of the file.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: it holds no weights.
     """
-    if isinstance(state, Mapping) and "environment" in state and state.get("kind") == KIND:
-        return Weights(state["parameters"], network_settings(state["network"]))
     if isinstance(state, Mapping) and state.get("kind") == KIND:
         applied, task, _ = load_model(file)  # checks every part
         return Weights(
@@ -67,12 +65,12 @@ def read_weights(file: Path, state: Any, subject: str) -> Weights:
 def fitted_config(
     config: Config, typed: Collection[str], weights: Weights, subject: str
 ) -> tuple[Config, list[str]]:
-    """Return settings that fit the weights, and those of them that were changed for that.
+    """Return settings that fit the weights, and the list of those that were changed.
 
-    What was not typed is taken from the model.
+    Settings that were not typed are taken from the model.
 
     Raises:
-        ConfigError: a setting that was typed does not fit; all such settings are named.
+        ConfigError: a typed setting does not fit; all such settings are named.
     """
     fitted = copy.deepcopy(config)
     wanted: dict[str, Any] = {}
@@ -86,11 +84,7 @@ def fitted_config(
         found = _value(config, key)
         if found == value:
             continue
-        if key not in typed and names_code(key, value):
-            misfits.append(
-                f"{key} is {value!r} in the model, and code that a file names is not run"
-            )
-        elif key not in typed:
+        if key not in typed:
             group, name = key.split(".")
             setattr(getattr(fitted, group), name, copy.deepcopy(value))
             changes.append(f"{key}={value}")
@@ -98,8 +92,8 @@ def fitted_config(
             misfits.append(f"{key} is {found!r}, the model has {value!r}")
     if misfits:
         raise ConfigError(
-            f"the weights of {subject} do not fit: {'; '.join(misfits)}. Leave these settings and "
-            "the groups that set them out, type those that name code, or start from another model"
+            f"the weights of {subject} do not fit: {'; '.join(misfits)}. Leave out these settings "
+            "and the groups that set them, or start from another model"
         )
     fitted.check()
     check_weights(fitted, weights, subject)
@@ -109,7 +103,7 @@ def fitted_config(
 def check_weights(config: Config, weights: Weights, subject: str) -> None:
     """Raise a ConfigError that names the first weight that does not fit the settings."""
     with torch.random.fork_rng(devices=[]):
-        own = find_task(config).new_network().state_dict()
+        own = build_network(config.network, observation_layout(config.task)).state_dict()
     advice = f"check network.* and {', '.join(SHAPES)}"
     for kind, names in (
         ("lacks", own.keys() - weights.parameters),
@@ -135,7 +129,7 @@ def check_weights(config: Config, weights: Weights, subject: str) -> None:
 
 
 def _check_distribution(config: Config, network: NetworkSettings, subject: str) -> None:
-    """Refuse the model of another algorithm: its outputs are parameters of another distribution."""
+    """Refuse the model of another algorithm: its heads parametrise another distribution."""
     if network.distribution != ALGORITHMS[config.algorithm]:
         other = next(
             (name for name, kind in ALGORITHMS.items() if kind == network.distribution), "another"
@@ -145,17 +139,6 @@ def _check_distribution(config: Config, network: NetworkSettings, subject: str) 
             f"(network.distribution={network.distribution}), "
             f"this training has algo={config.algorithm}: use algo={other}, or another model"
         )
-
-
-def names_code(key: str, value: Any) -> bool:
-    """Return whether a setting names Python code, which is run only if the user typed it."""
-    if key == "network.encoders":
-        return any(":" in str(name) for name in value.values())
-    if key.startswith("network.encoders."):
-        return ":" in str(value)
-    return bool(value) and (
-        key in ("network.target", "env.target") or (key == "env.id" and ":" in str(value))
-    )
 
 
 def _value(settings: NavigationSettings, key: str) -> Any:

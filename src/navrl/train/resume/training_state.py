@@ -1,4 +1,4 @@
-"""The state of a training in a checkpoint, and how one of an older navrl is read."""
+"""The training state in a checkpoint, and how that of an older version is read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["WEIGHTS", "is_training_state", "upgraded_state"]
 
 WEIGHTS = "model_state_dict"  # the policy's weights by name
 _OLD_WEIGHTS = "network"
-_OLD_METRICS = {"success": "success_100", "clearance": "min_clearance"}  # of the best model so far
+_OLD_METRICS = {"success": "success_100", "clearance": "min_clearance"}  # of the best model
 
 
 def is_training_state(state: Any) -> bool:
-    """Return whether this is what `navrl train` saves: settings, and the state of every process."""
+    """Return whether this is what `navrl train` saves: settings and the state of every rank."""
     return isinstance(state, dict) and "config" in state and "ranks" in state
 
 
 def upgraded_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state under the names of today; the state itself is left as it is."""
+    """Return a copy of a state under the current names."""
     upgraded = dict(state)
     if WEIGHTS not in upgraded and _OLD_WEIGHTS in upgraded:
         upgraded[WEIGHTS] = upgraded.pop(_OLD_WEIGHTS)

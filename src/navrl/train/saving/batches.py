@@ -1,6 +1,4 @@
-"""What training keeps of a batch of experience: every array by its name, so that a flight can be
-looked at later.
-"""
+"""Batches of experience in files: every array under its name, for later inspection."""
 
 from __future__ import annotations
 
@@ -13,30 +11,34 @@ from navrl.rl.collect import Rollout
 from navrl.rl.transitions import Transitions
 from navrl.train.trainers import Trainer
 
-__all__ = ["keep_rollout", "rollout_data"]
+__all__ = ["batch_arrays", "keep_batch"]
 
 
-def keep_rollout(
+def keep_batch(
     storage: RolloutStorage, trainer: Trainer, batch: Rollout | Transitions, iteration: int
 ) -> None:
-    """Store a batch in the background, under the number of the iteration that it belongs to; a
-    failure only warns.
-    """
+    """Store the batch of an iteration in the background; a failure only warns."""
+    task = trainer.config.task
     metadata = {
         "frames": iteration * trainer.frames_per_iteration,
         "seed": trainer.config.seed,
-        **trainer.task.rollout_metadata(),
+        "lidar_range": task.sensor.lidar_range,
+        "action_limit": task.env.action_limit,
+        "seconds_per_step": task.sim.dt * task.env.action_repeat,
+        "task": task.as_dict(),
     }
     try:
-        storage.save(rollout_data(batch, trainer.env.observation), iteration, metadata=metadata)
+        storage.save(batch_arrays(batch, trainer.env.layout), iteration, metadata=metadata)
     except (NavrlError, OSError) as error:
-        warnings.warn(f"this rollout is not kept: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"the batch of iteration {iteration} was not kept: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
-def rollout_data(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
-    """Return a batch by names: what was seen, done and earned, (T, N, ...), and what was seen last,
-    (N, ...).
-    """
+def batch_arrays(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
+    """Return the arrays of a batch by name, (T, N, ...), and those of its last step, (N, ...)."""
     if isinstance(batch, Transitions):
         return {
             "observation": layout.split(batch.rows),

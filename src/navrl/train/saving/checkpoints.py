@@ -1,6 +1,4 @@
-"""The checkpoints of a training, and the other files it writes on its way: what failed is known,
-told, and tried again.
-"""
+"""Checkpoints and other files of a training, whose failed writes are reported and retried."""
 
 from __future__ import annotations
 
@@ -29,19 +27,17 @@ LONGEST_REASON = 160  # characters
 
 @dataclass(frozen=True)
 class SaveStatus:
-    """How the checkpoints of a session went."""
+    """The checkpoints of this process so far."""
 
-    iteration: int | None = None  # of the last one that is on the disk
-    at: float = 0.0  # time.monotonic() when it was
-    failure: str = ""  # why the last attempt failed; empty if it did not
+    iteration: int | None = None  # of the last one on disk
+    at: float = 0.0  # time.monotonic() when it was complete
+    failure: str = ""  # why the last attempt failed; empty if it succeeded
     failed_in_row: int = 0
     failed: int = 0
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in a few words why a file was not written: what the system said, if it said
-    something.
-    """
+    """Return in a few words why a file was not written: the system's message if there is one."""
     cause = error.__cause__ or error
     text = (
         cause.strerror
@@ -52,8 +48,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class CheckpointSaving:
-    """A run's CheckpointDirectory whose failures do not stop training; `status` tells how the last
-    attempts went.
+    """A run's CheckpointDirectory whose failures do not stop training, but are kept in `status`.
 
     Raises:
         ConfigError: the folder cannot be made or read.
@@ -64,7 +59,7 @@ class CheckpointSaving:
     ) -> None:
         self.status = SaveStatus()
         self._lock = threading.Lock()
-        self._told: deque[str] = deque()
+        self._news: deque[str] = deque()
         try:
             self.directory = CheckpointDirectory(
                 folder,
@@ -76,13 +71,13 @@ class CheckpointSaving:
                 level=config.save_compression_level or None,
             )
         except OSError as error:
-            told = f"{folder} cannot hold checkpoints: {reason_of(error)}"
-            raise ConfigError(f"{told}; make it writable, or name another run_folder") from error
+            reason = f"{folder} cannot hold checkpoints: {reason_of(error)}"
+            raise ConfigError(f"{reason}; make it writable, or name another run_folder") from error
 
     def save(
         self, iteration: int, state: Any, metrics: Mapping[str, float] | None, compress: bool
     ) -> None:
-        """Save a state in the background; how it went is in `status` later."""
+        """Save a state in the background; `status` has the result later."""
         try:
             self.directory.save(iteration, state, metrics=metrics, compress=compress)
         except CheckpointError as error:
@@ -90,13 +85,11 @@ class CheckpointSaving:
 
     @property
     def gives_up(self) -> bool:
-        """Whether so many checkpoints in a row have failed that training without any is at
-        stake.
-        """
+        """Whether too many checkpoints in a row have failed."""
         return self.status.failed_in_row >= PATIENCE
 
     def barrier(self) -> None:
-        """Return when no state is being copied any more."""
+        """Return when no state is being copied."""
         self.directory.saver.barrier()
 
     def flush(self) -> None:
@@ -108,15 +101,15 @@ class CheckpointSaving:
         try:
             self.directory.prune()
         except OSError as error:
-            self._told.append(f"old checkpoints are not removed: {reason_of(error)}")
+            self._news.append(f"old checkpoints are not removed: {reason_of(error)}")
 
     def statistics(self) -> dict[str, float]:
-        """Return what the saver counted."""
+        """Return the statistics of the saver."""
         return self.directory.saver.get_stats()
 
     def news(self) -> list[str]:
-        """Return sentences about attempts that failed, or worked again, since the last call."""
-        return [self._told.popleft() for _ in range(len(self._told))]
+        """Return sentences on failures and recoveries since the last call."""
+        return [self._news.popleft() for _ in range(len(self._news))]
 
     def newest(self) -> str:
         """Return a sentence that names the newest whole checkpoint of the folder."""
@@ -128,7 +121,7 @@ class CheckpointSaving:
         return f"the newest whole checkpoint is {entry.path}"
 
     def _done(self, path: Path, written: bool, error: CheckpointError | None) -> None:
-        """Note how an attempt ended; called in the background thread."""
+        """Record the result of an attempt; called in the background thread."""
         iteration = int(path.stem.rpartition("_")[2])
         with self._lock:
             before = self.status
@@ -137,19 +130,19 @@ class CheckpointSaving:
                     before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0
                 )
                 if before.failed_in_row:
-                    self._told.append(f"checkpoints are written again: {path.name}")
+                    self._news.append(f"checkpoints are written again: {path.name}")
                 if error is not None:
-                    told = (
-                        f"{path.name} is written, but `latest` or old checkpoints are not updated"
+                    self._news.append(
+                        f"{path.name} was written, but `latest` was not updated or old checkpoints "
+                        f"were not removed: {reason_of(error)}"
                     )
-                    self._told.append(f"{told}: {reason_of(error)}")
             elif error is not None:
                 reason, count = reason_of(error), before.failed_in_row + 1
                 self.status = replace(
                     before, failure=reason, failed_in_row=count, failed=before.failed + 1
                 )
-                if count <= PATIENCE:  # then the display goes on to tell
-                    self._told.append(
+                if count <= PATIENCE:  # the display shows further ones
+                    self._news.append(
                         f"{path.name} was NOT written ({count} in a row failed): {reason}"
                     )
 
@@ -166,9 +159,7 @@ class CheckpointSaving:
 
 
 class FileWrites:
-    """Files beside the checkpoints that may fail: each failed write is kept, the newest of a file
-    only, and tried again.
-    """
+    """Small files beside the checkpoints; the last failed write of each is kept and retried."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -176,19 +167,17 @@ class FileWrites:
 
     @property
     def pending(self) -> list[Path]:
-        """Files that are still to be written."""
+        """Files whose last write failed."""
         return [*self._pending]
 
     def attempt(self, path: Path, write: Callable[[], object]) -> str:
-        """Write a file now; return why that failed, or nothing. `write` may be called again
-        later.
-        """
+        """Call `write`, now and after a failure again later; return why it failed, or ""."""
         failure = self._write(path, write)
         self.failed += bool(failure)
         return failure
 
     def retry(self) -> list[Path]:
-        """Try what failed again, and return the files that are written now."""
+        """Retry failed writes; return the files that were written."""
         return [path for path, write in list(self._pending.items()) if not self._write(path, write)]
 
     def _write(self, path: Path, write: Callable[[], object]) -> str:

@@ -1,4 +1,4 @@
-"""Hands the models of a training to the registry and its mirrors, as the upload policy says."""
+"""Registers and uploads the models of a training by the upload policy."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from navrl.registry.upload_policy import UploadPolicy, decide, is_better
 from navrl.tracking.tracker import Tracking
 from navrl.train.saving.unregistered import UnregisteredModel, drop, keep, kept_models
 
-DEADLINE = 1.0  # s that training waits at each evaluation for a registry that another process holds
-LAST_DEADLINE = 5.0  # s, at the end of the training
+# seconds that training waits for a registry that another process has locked
+DEADLINE = 1.0  # per evaluation
+LAST_DEADLINE = 5.0  # at the end
 FAILURES = (RegistryError, OSError, sqlite3.Error)
 
 
 class Publisher:
-    """Registers models, moves their aliases, drops old ones, and queues copies for the trackers.
+    """Registers models, moves aliases, prunes old versions, and queues copies for the trackers.
 
-    A registry that cannot be used now, because another process holds it for longer than a second or
-    for any other reason, does not stop the training: the model is kept in the folder `unregistered`
-    of the run. Every later call tries again, the oldest first, also after the training was killed
-    and resumed. A model that cannot be registered for a reason of its own does not hold up the
-    others. Leaving the block tries once more, and says which command registers what is left.
+    If the registry cannot be used, because another process holds its lock or for any other reason,
+    training goes on and the model is kept in `RUN/unregistered`. Every later call retries, oldest
+    model first, also after the run was killed and resumed. A model that fails for a reason of its
+    own does not block the others. Leaving the block retries a last time, and warns with the command
+    that registers what is left.
     """
 
     def __init__(self, policy: UploadPolicy, tracking: Tracking, parent: str = "") -> None:
         self.policy, self.tracking = policy, tracking
-        self.parent = parent  # the version whose weights the training began with
-        self._labels: dict[Path, str] = {}  # versions by the file they were made from
+        self.parent = parent  # the version whose weights the training started from
+        self._labels: dict[Path, str] = {}  # registered versions by the training's file
         self._folder = tracking.folder / "unregistered"
-        self._waiting = kept_models(self._folder) if policy.name else []  # the oldest first
-        self._waited = 0.0  # s spent with the registry at this evaluation
-        self._told = ""  # what `wants` registered, for `publish` to tell
-        self._known: dict[
-            str, Mapping[str, Any] | None
-        ] = {}  # metrics of the best by condition, as last registered
+        self._waiting = kept_models(self._folder) if policy.name else []  # oldest first
+        self._waited = 0.0  # seconds spent with the registry at this evaluation
+        self._message = ""  # what `wants` registered; part of the next message of `publish`
+        # metrics of the best model by condition, as last read from the registry
+        self._known: dict[str, Mapping[str, Any] | None] = {}
 
     def publish(
         self,
@@ -57,11 +57,11 @@ class Publisher:
         save: int = 0,
         final: bool = False,
     ) -> str:
-        """Register a model file if the policy wants it; return what happened in words, or nothing.
+        """Register a model file if the policy wants it; return a sentence on it, or "".
 
-        The metrics are those of an evaluation under a condition (`350 static + 80 moving`); without
-        any, a final model has those that its file tells. `save` is the number of the checkpoint
-        that is saved with the model, 0 if none is.
+        The metrics are those of an evaluation under a condition (`350 static + 80 moving`); a final
+        model without any keeps those of its file. `save` is the number of the checkpoint that is
+        saved with the model, 0 if there is none.
 
         Raises:
             RegistryError: it could not be registered, and `registry.continue_on_upload_failure` is
@@ -74,21 +74,20 @@ class Publisher:
             told = self._register_all([*self._waiting, model], LAST_DEADLINE if final else DEADLINE)
         finally:
             self._waited = 0.0
-        told, self._told = "; ".join(filter(None, (self._told, told))), ""
+        told, self._message = "; ".join(filter(None, (self._message, told))), ""
         return told
 
     def wants(self, metrics: Mapping[str, float], condition: str, save: int = 0) -> bool:
-        """Return whether the policy wants a model with these results, beside checkpoint number
-        `save`.
+        """Return whether the policy wants a model with these metrics at checkpoint `save`.
 
-        While the registry cannot be used, this is judged by what it last said. If the answer is
-        yes, this and the `publish` that follows wait one second together.
+        If the registry cannot be used, its last known state decides. This call and the `publish`
+        that follows wait for it one second together.
         """
         if not self.policy.name:
             return False
         self._waited = 0.0
         told = self._register_all([*self._waiting], DEADLINE)
-        self._told = "; ".join(filter(None, (self._told, told)))
+        self._message = "; ".join(filter(None, (self._message, told)))
         best = self._known.get(condition)
         with suppress(*FAILURES), self._registry(DEADLINE) as registry:
             best = self._best(registry, condition)
@@ -100,25 +99,18 @@ class Publisher:
         return wanted
 
     def due(self, save: int) -> bool:
-        """Return whether the policy may want the model of checkpoint number `save`, whatever it is
-        worth.
-        """
+        """Return whether the policy may want the model of checkpoint `save` without metrics."""
         interval = self.policy.upload_frequency if self.policy.name else 0
         return bool(interval) and save > 0 and save % interval == 0
 
-    def judged(self, file: Path, headlines: Mapping[str, tuple[str, float]]) -> str:
-        """Tag the version of a file with the results of the last evaluation; return its label.
-
-        `headlines` are name and value by condition: ("success", 0.93) or ("return", 210.0).
-        """
+    def tag_final_evaluation(self, file: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
+        """Tag the version of a file with the success rates of the final evaluation; return it."""
         label = self._labels.get(file, "")
         if not label:
             return ""
         told = [
-            f"{condition}: {100 * value:.1f} %"
-            if name == "success"
-            else f"{condition}: {value:.5g}"
-            for condition, (name, value) in headlines.items()
+            f"{condition}: {100 * row['outcomes']['success_100']['share']:.1f} %"
+            for condition, row in rows.items()
         ]
         try:
             with Registry(deadline=LAST_DEADLINE) as registry:
@@ -132,7 +124,7 @@ class Publisher:
         return label
 
     def close(self) -> None:
-        """Try to register what is left, and say how to do it by hand if that fails again.
+        """Retry the models that are left; warn with the command that registers them by hand.
 
         Raises:
             RegistryError: something is left, and `registry.continue_on_upload_failure` is off.
@@ -145,12 +137,13 @@ class Publisher:
             failure = error
         for model in self._waiting:
             alias = " --alias final" if model.final else ""
-            told = (
-                f"the model of iteration {model.iteration} is not registered. "
-                "When the registry can be used again: "
-                f"`navrl models register {self.policy.name} {model.file}{alias}`"
+            command = f"navrl models register {self.policy.name} {model.file}{alias}"
+            warnings.warn(
+                f"the model of iteration {model.iteration} is not registered. When the registry "
+                f"can be used again: `{command}`",
+                RuntimeWarning,
+                stacklevel=2,
             )
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
         if failure is not None:
             raise failure
 
@@ -163,16 +156,15 @@ class Publisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(
-            *(() if kind is None else (RegistryError,))
-        ):  # the first error is the one to be told
+        hidden = () if kind is None else (RegistryError,)  # the first error is the one to raise
+        with suppress(*hidden):
             self.close()
 
     def _register_all(self, models: Sequence[UnregisteredModel], limit: float) -> str:
-        """Register models in order, keep those that fail for later, and say what happened.
+        """Register models in order, keep those that fail for later, and return a sentence.
 
-        While another process holds the registry no newer model is tried: versions are numbered in
-        the order of the training. Any other failure is that of one model, and the next is tried.
+        While another process holds the registry's lock, no newer model is tried: versions are
+        numbered in the order of the training. After any other failure the next model is tried.
 
         Raises:
             RegistryError: a model failed more than `registry.max_retries` times after the first,
@@ -195,7 +187,7 @@ class Publisher:
         return "; ".join(filter(None, told))
 
     def _attempt(self, model: UnregisteredModel, limit: float) -> str:
-        """Register one model, and forget that it waited; return what happened in words."""
+        """Register one model and take it off the waiting list; return a sentence on it."""
         model.attempts += 1
         with self._registry(limit) as registry:
             told = self._register(registry, model)
@@ -204,16 +196,11 @@ class Publisher:
         if model in self._waiting:
             self._waiting.remove(model)
             drop(model)
-            return (
-                told
-                or f"the model of iteration {model.iteration}, which waited, is not needed any more"
-            )
+            return told or (f"the waiting model of iteration {model.iteration} is no longer wanted")
         return told
 
     def _failed(self, model: UnregisteredModel, error: Exception) -> RegistryError | None:
-        """Warn of a failure that is new; return it as an error if the policy does not let it
-        pass.
-        """
+        """Warn of a new failure; return it as an error if the policy makes it one."""
         told = f"the model of iteration {model.iteration} was not registered: {error}"
         if model.attempts > self.policy.max_retries and not self.policy.continue_on_upload_failure:
             failure = RegistryError(f"{told}; it is kept in {model.file}")
@@ -228,7 +215,7 @@ class Publisher:
 
     @contextmanager
     def _registry(self, limit: float) -> Iterator[Registry]:
-        """Open the registry, and wait for others no longer than what is left of the limit."""
+        """Open the registry; wait for its lock no longer than what is left of the limit."""
         start = time.monotonic()
         try:
             with Registry(deadline=max(0.0, limit - self._waited)) as registry:
@@ -272,33 +259,27 @@ class Publisher:
         return f"registered as {version.label}: {action.reason}"
 
     def _prune(self, registry: Registry) -> None:
-        """Drop old versions after a new one; a failure is a warning, no reason to register
-        again.
-        """
+        """Prune old versions after a new one; a failure only warns."""
         if self.policy.keep_last_n:
             try:
                 registry.prune(self.policy.name, self.policy.keep_last_n)
             except FAILURES as error:
                 warnings.warn(
-                    f"old versions of {self.policy.name} are still there: {error}",
+                    f"old versions of {self.policy.name} were not pruned: {error}",
                     RuntimeWarning,
                     stacklevel=2,
                 )
 
     def _keep(self, model: UnregisteredModel) -> None:
-        """Let a model wait, in place of one of the same iteration that a resumed training made
-        again.
-        """
+        """Put a model on the waiting list; it replaces one of the same iteration."""
         if model not in self._waiting:
-            with suppress(
-                OSError
-            ):  # a full disk: then there is only the file that the training keeps itself
+            with suppress(OSError):  # a full disk: the training's own file is all there is
                 keep(model, self._folder)
             self._waiting = [other for other in self._waiting if other.file != model.file]
             self._waiting.append(model)
 
     def _best(self, registry: Registry, condition: str) -> Mapping[str, Any] | None:
-        """Return the metrics of the best model that is registered under a condition."""
+        """Return the metrics of the best registered model of a condition."""
         name = self.policy.name
         known = (
             registry.versions(name)
@@ -315,13 +296,13 @@ class Publisher:
         return best
 
     def _parentage(self, registry: Registry) -> dict[str, str]:
-        """Return the parent of the models of this training, as long as the registry has it."""
+        """Return the parent version of this training's models, if the registry has it."""
         with suppress(RegistryError):
             return {"parent": registry.resolve(self.parent).label} if self.parent else {}
         return {}
 
     def _aliases(self, registry: Registry, aliases: Sequence[str], condition: str) -> list[str]:
-        """Return the aliases of a version; `best` only if no model of another condition has it."""
+        """Return the aliases of a version; `best` only if no other condition has it."""
         if "best" not in aliases:
             return [*aliases]
         own = f"best-{'-'.join(re.findall('[a-z0-9]+', condition.lower()))}".strip("-")

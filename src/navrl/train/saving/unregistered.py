@@ -18,31 +18,29 @@ from navrl.io.container.atomic_files import AtomicFile
 
 __all__ = ["UnregisteredModel", "drop", "keep", "kept_models"]
 
-_OF_THE_PROCESS = ("file", "attempts", "failure")  # what a resumed training finds out anew
+_NOT_STORED = ("file", "attempts", "failure")  # state of this process alone
 
 
 @dataclass(eq=False)
 class UnregisteredModel:
-    """A model file that is to be registered, and what is known about it."""
+    """A model file that waits to be registered, with its metadata."""
 
     file: Path
-    origin: Path  # where the training wrote it
+    origin: Path  # the file that the training wrote
     iteration: int
     metrics: dict[str, float]
     condition: str
     final: bool
-    save: int = 0  # the number of the checkpoint that it belongs to
+    save: int = 0  # number of the checkpoint that it belongs to
     attempts: int = 0
     failure: str = ""  # of the last attempt
 
 
 def keep(model: UnregisteredModel, folder: Path) -> None:
-    """Keep the file of a model in a folder, under a name that the training does not write to, with
-    what is known about it.
+    """Keep a model's file and metadata in a folder that the training does not write to.
 
     Raises:
-        OSError: the disk is full, or nobody may write there; `model.file` is the file that there
-            is.
+        OSError: the disk is full or not writable; `model.file` is unchanged.
     """
     kept = folder / f"{'final' if model.final else 'iteration'}_{model.iteration:06d}.pt"
     folder.mkdir(exist_ok=True)
@@ -50,14 +48,14 @@ def keep(model: UnregisteredModel, folder: Path) -> None:
     kept.unlink(missing_ok=True)
     _link_or_copy(model.file, kept)
     model.file = kept
-    known = {key: value for key, value in asdict(model).items() if key not in _OF_THE_PROCESS}
+    known = {key: value for key, value in asdict(model).items() if key not in _NOT_STORED}
     with AtomicFile(_facts_path(kept)) as facts:
         facts.write([json.dumps(known | {"origin": str(model.origin)}, default=float).encode()])
         facts.commit()  # flushes the folder too
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    with suppress(OSError):  # a file system without links
+    with suppress(OSError):  # no hard links here
         os.link(source, target)
         return
     try:
@@ -68,7 +66,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def drop(model: UnregisteredModel) -> None:
-    """Remove what `keep` made, and its folder with the last of them."""
+    """Remove the files of `keep`, and the folder once it is empty."""
     if model.file != model.origin:
         with suppress(OSError):
             _facts_path(model.file).unlink(missing_ok=True)
@@ -77,7 +75,7 @@ def drop(model: UnregisteredModel) -> None:
 
 
 def kept_models(folder: Path) -> list[UnregisteredModel]:
-    """Return the models that `keep` has left in a folder, in the order of the training."""
+    """Return the models that `keep` left in a folder, in the order of the training."""
     found = (_read(path) for path in folder.glob("*.json"))
     return sorted(
         (model for model in found if model), key=lambda model: (model.final, model.iteration)
@@ -85,16 +83,14 @@ def kept_models(folder: Path) -> list[UnregisteredModel]:
 
 
 def _read(path: Path) -> UnregisteredModel | None:
-    """Return the model whose facts are in a file; None if they, or the model, are not there or
-    damaged.
-    """
+    """Return the model of a metadata file; None if either is missing or damaged."""
     file = path.with_suffix(".pt")
     with suppress(OSError, ValueError, TypeError, KeyError):
         known: dict[str, Any] = json.loads(path.read_bytes())
-        names = {field.name for field in fields(UnregisteredModel)} - {*_OF_THE_PROCESS}
+        names = {field.name for field in fields(UnregisteredModel)} - {*_NOT_STORED}
         values = {key: value for key, value in known.items() if key in names}
         if file.is_file():
-            # One attempt more than was made: the process that was killed may have registered it.
+            # attempts=1, because the process that was killed may have registered it
             return UnregisteredModel(
                 **values | {"file": file, "origin": Path(known["origin"]), "attempts": 1}
             )

@@ -12,7 +12,7 @@ import yaml
 
 from navrl.errors import ConfigError, ContainerError
 from navrl.evaluate.recording import Recording
-from navrl.monitor import MetricsLog
+from navrl.metrics_log import MetricsLog
 
 __all__ = ["Failure", "RunData", "differing", "group_by_settings", "read_run"]
 

@@ -1,6 +1,6 @@
 """ctypes bindings to libzstd inside the zstandard wheel, for what the package does not expose.
 
- `entropy_code` is Zstandard without its search for matches, of which byte planes of trained weights
+`entropy_code` is Zstandard without its search for matches, of which byte planes of trained weights
 have none: it only gives frequent bytes shorter codes. It takes half the time of the smallest
 search, and its frames decode 1.5 times as fast.
 """

@@ -1,6 +1,6 @@
 """Compiled kernels of the row codecs: a chunk is encoded or decoded in one call without the GIL.
 
- `navrl.io.container.codecs.rows` has the same in NumPy, byte for byte. zstd is called through the
+`navrl.io.container.codecs.rows` has the same in NumPy, byte for byte. zstd is called through the
 addresses of its functions inside the zstandard wheel.
 """
 
@@ -84,7 +84,7 @@ def _contexts() -> _Contexts:
 def encode_chunk(chunk: Bytes, cut: Any, level: int, target: Bytes) -> Bytes | None:
     """Return the stored form of a chunk without its padding; None if zstd fails.
 
-     It lies in `target` if that is large enough. `cut` holds: bytes of a row, bytes of a number,
+    It lies in `target` if that is large enough. `cut` holds: bytes of a row, bytes of a number,
     steps, rows of a group, number of the first row, and whether differences are stored.
     """
     own, functions = _contexts(), zstd_functions()
