@@ -22,7 +22,7 @@ browser:
 	    { apt-get update > /dev/null && apt-get install --yes --no-install-recommends chromium > /dev/null; } || true; }; \
 	else echo "No Chromium found: tests of pages will be skipped. Debian: apt-get install chromium"; fi
 
-train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, leave model and pictures in runs/ (ARGS="seed=1 ...")
+train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, leave model, report and replay in runs/ (ARGS="seed=1 ...")
 	$(BIN)/navrl train $(ARGS)
 
 test: $(VENV)/.dev lint  ## lint, types and every test, in two processes (ARGS="-k lidar"; ARGS="-n 0 --pdb" in one)

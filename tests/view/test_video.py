@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from made_flights import made_recording
@@ -101,3 +103,10 @@ def test_a_video_that_fails_leaves_no_part_of_a_file(recording, tmp_path):
     with pytest.raises(OSError, match="No space"):
         write_video(recording, tmp_path / "flight.gif", SMALL, fail)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_film_of_the_readme_is_small_and_moves():
+    film = Path(__file__).parents[2] / "docs" / "images" / "crossing.gif"
+    assert film.stat().st_size <= 2_000_000
+    with Image.open(film) as image:
+        assert image.n_frames > 100

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,8 @@ import numpy as np
 import torch
 
 from navrl.errors import missing_extra
-from navrl.evaluate import OUTCOMES
 from navrl.evaluate.recording import Recording
+from navrl.render.palette import LIGHT, OUTCOME_NAMES
 from navrl.sim.env import NavigationEnv
 from navrl.sim.worlds.world_file import World
 
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {
-    "success_100": "#1a9850",
-    "static_collision": "#d73027",
-    "dynamic_collision": "#f46d43",
-    "out_of_bounds": "#7b3294",
-    "time_out": "#4575b4",
+# matplotlib's markers of how a flight ended
+MARKS = {
+    "success_100": "*",
+    "static_collision": "X",
+    "dynamic_collision": "D",
+    "out_of_bounds": "^",
+    "time_out": "s",
 }
-MOVING = "#c51b8a"
+MOVING = LIGHT.moving
 DPI = 110
 
 
@@ -164,73 +167,69 @@ def _draw_rays(axes: Axes, env: NavigationEnv, drones: torch.Tensor) -> None:
 
 
 def save_flights(recording: Recording, path: Path) -> None:
-    """Write a picture of recorded flights over their world, coloured by how they ended."""
-    figure = make_figure(9.0, 8.0)
+    """Write a picture of recorded flights from above: failures on top, moving obstacles as arrows.
+
+    An arrow goes from where a moving obstacle was at the start to where it was two seconds later.
+    """
+    figure = make_figure(11.4, 8.0)
     axes = figure.subplots()
-    figure.colorbar(draw_world(axes, recording), ax=axes, label="height (m)", shrink=0.8)
-    named: set[str] = set()
-    for flight, outcome in enumerate(recording.outcome):
-        track = recording.position[: recording.lengths[flight] + 1, flight]
-        label = OUTCOMES[outcome] if outcome not in named else None
-        named.add(outcome)
-        axes.plot(track[:, 0], track[:, 1], color=COLOURS[outcome], linewidth=1.4, label=label)
-        axes.plot(track[0, 0], track[0, 1], "o", color=COLOURS[outcome], markersize=4)
-        axes.plot(
-            track[-1, 0],
-            track[-1, 1],
-            "x" if outcome != "success_100" else "*",
-            color=COLOURS[outcome],
-            markersize=9,
-        )
-    if named:
-        axes.legend(loc="upper right")
-    axes.set_title(
-        f"{recording.flights} flights in {recording.world}, unseen; o start, * goal, x end"
-    )
+    scale = draw_world(axes, recording)
+    _draw_arrows(axes, recording)
+    # successes first, so that failures are drawn over them
+    for outcome in reversed(OUTCOME_NAMES):
+        colour, failed = getattr(LIGHT, outcome), outcome != "success_100"
+        for flight in np.flatnonzero(np.array(recording.outcome) == outcome):
+            track = recording.position[: recording.lengths[flight] + 1, flight]
+            axes.plot(*track[:, :2].T, color=colour, linewidth=1.9 if failed else 0.9)
+            axes.plot(*track[0, :2], "o", color=colour, markersize=3.5)
+            axes.plot(*track[-1, :2], MARKS[outcome], color=colour, markersize=9 if failed else 5)
+    axes.plot(*recording.goal[:, :2].T, "o", color="#444444", markersize=6, fillstyle="none")
+    _legend(figure, Counter(recording.outcome))
+    figure.colorbar(scale, ax=axes, label="height (m)", shrink=0.6)
+    kind = f"{recording.scenario}: " if recording.scenario else ""
+    axes.set_title(f"{kind}{recording.flights} flights in {recording.world}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
-def save_animation(recording: Recording, path: Path, *, frames: int = 120, rate: int = 15) -> None:
-    """Write a GIF of recorded flights among the moving obstacles of their world."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise missing_extra("animations need Pillow", "view") from error
+def _draw_arrows(axes: Axes, recording: Recording) -> None:
+    """Draw how the moving obstacles go in the first two seconds."""
+    if not len(recording.moving_width):
+        return
+    later = min(round(2.0 / recording.seconds_per_frame), len(recording.moving_position) - 1)
+    start, end = recording.moving_position[0, :, :2], recording.moving_position[later, :, :2]
+    axes.quiver(
+        *start.T,
+        *(end - start).T,
+        angles="xy",
+        scale_units="xy",
+        scale=1.0,
+        color=LIGHT.moving,
+        width=0.003,
+        zorder=1.5,
+    )
 
-    figure = make_figure(6.4, 6.4)
-    axes = figure.subplots()
-    draw_world(axes, recording)
-    moving = axes.plot(
-        [],
-        [],
-        "s",
-        color=MOVING,
-        alpha=0.6,
-        markersize=5,
-        linestyle="none",
-        label="moving obstacle",
-    )[0]
-    colours = [COLOURS[outcome] for outcome in recording.outcome]
-    trails = [axes.plot([], [], color=colour, linewidth=1.0)[0] for colour in colours]
-    heads = [axes.plot([], [], "o", color=colour, markersize=5)[0] for colour in colours]
-    axes.legend(loc="upper right")
-    images = []
-    for moment in np.linspace(0, len(recording.position) - 1, frames).astype(int):
-        moving.set_data(*recording.moving_position[moment, :, :2].T)
-        for column, (trail, head) in enumerate(zip(trails, heads, strict=True)):
-            end = min(int(moment), int(recording.lengths[column]))
-            track = recording.position[: end + 1, column]
-            trail.set_data(track[:, 0], track[:, 1])
-            head.set_data(track[-1:, 0], track[-1:, 1])
-        axes.set_title(f"{moment * recording.seconds_per_frame:4.1f} s")
-        figure.canvas.draw()
-        images.append(
-            Image.fromarray(
-                np.asarray(figure.canvas.buffer_rgba())[  # type: ignore[attr-defined]
-                    ..., :3
-                ]
-            ).quantize(64)
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    images[0].save(path, save_all=True, append_images=images[1:], duration=1000 // rate, loop=0)
+
+def _legend(figure: Figure, counts: Mapping[str, int]) -> None:
+    """Explain the colours beside the picture, where they hide nothing."""
+    from matplotlib.lines import Line2D
+
+    keys = [
+        Line2D([], [], color=LIGHT.moving, marker=">", linestyle="-", label="moving obstacle, 2 s"),
+        Line2D([], [], color="#444444", marker="o", fillstyle="none", linestyle="", label="goal"),
+    ]
+    for outcome, words in OUTCOME_NAMES.items():
+        if counts[outcome]:
+            label, colour = f"{counts[outcome]} {words}", getattr(LIGHT, outcome)
+            keys.append(Line2D([], [], color=colour, marker=MARKS[outcome], label=label))
+    figure.legend(handles=keys, loc="outside right upper", frameon=False)
+
+
+def save_animation(recording: Recording, path: Path, *, frames: int = 120, rate: int = 15) -> None:
+    """Write a GIF of recorded flights: the replay's scene, each outcome coloured as it happens."""
+    from navrl.view.video import VideoSettings, write_video
+
+    seconds = float(recording.lengths.max(initial=1)) * recording.seconds_per_frame
+    speed = max(seconds * rate / frames, 0.1)
+    settings = VideoSettings(width=640, height=400, frames_per_second=rate, speed=speed)
+    write_video(recording, path, settings)

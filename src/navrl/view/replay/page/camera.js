@@ -13,7 +13,7 @@ class Camera {
   }
 
   overview() {
-    const fit = Math.max(1, 1.35 / this.aspect);
+    const fit = Math.max(1, 1.6 / this.aspect);
     Object.assign(this.goal, { ...this.whole, distance: this.whole.distance * fit });
   }
 

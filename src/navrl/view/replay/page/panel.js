@@ -37,12 +37,12 @@ function showAbout(scene) {
   const share = count ? ` (${((100 * reached) / count).toFixed(0)} %)` : "";
   byId("summary").textContent =
     `Scenario ${scene.scenario}: every drone flies to its own goal among ${scene.obstacles}. ` +
-    `${reached} of ${count} reached it${share}. Pick a flight on the right to follow it.`;
+    `${reached} of ${count} reached it${share}. Drones pass through each other. Pick a flight on the right to follow it.`;
 }
 
 function showLegend(scene) {
   const rows = [
-    [keyOf("flying"), "drone in flight (drones pass through each other)"], [keyOf("goal", "flying"), "its goal"],
+    [keyOf("flying"), "drone in flight"], [keyOf("goal", "flying"), "its goal"],
     [keyOf("obstacle"), "fixed obstacle"],
   ];
   if (scene.size.length) rows.push([keyOf("moving"), "moving obstacle"]);
