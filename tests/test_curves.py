@@ -20,6 +20,12 @@ def test_the_curve_of_the_packaged_policy_rises_above_the_published_one():
     assert curve[-1]["moving"] > max(64.8, curve[0]["moving"])
 
 
+def test_a_point_lies_in_its_interval():
+    for point in read_curve(KEPT):
+        low, high = point["moving_interval"]
+        assert 0 <= low < point["moving"] < high <= 100
+
+
 def test_curves_become_a_picture(tmp_path, capsys):
     assert main(["curves", str(KEPT), "--png", str(tmp_path / "curve.png")]) == 0
     assert (tmp_path / "curve.png").stat().st_size > 10_000

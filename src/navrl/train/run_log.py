@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import deque
 from contextlib import suppress
@@ -316,9 +317,11 @@ class RunLog:
 
     def _summarise(self) -> None:
         """Print and log the time of each phase, and the statistics of the checkpoints."""
-        stats = {
-            f"perf/{name}": values["mean"] for name, values in self.monitor.get_stats().items()
-        }
+        timed = self.monitor.get_stats()
+        stats = {f"perf/{name}": values["mean"] for name, values in timed.items()}
+        stats |= {f"seconds/{name}": values["total"] for name, values in timed.items()}
+        # Linux counts the peak resident memory in kB
+        stats["memory/peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         stats |= {f"checkpoint/{name}": value for name, value in self._save_statistics.items()}
         done = (self.trainer.iteration - self._first) * self.trainer.frames_per_iteration
         rate = done / (time.perf_counter() - self._start)

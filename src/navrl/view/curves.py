@@ -15,7 +15,11 @@ from navrl.view.topdown import make_figure
 # %, the original's policy on worlds drawn by the same rules ...
 PUBLISHED = {"static": 94.0, "moving": 64.8}
 PUBLISHED_AMONG = ["350 static", "350 static + 80 moving"]  # ... with these obstacles
-COLOURS = {"static": "#4575b4", "moving": "#d73027"}
+COLOURS = {"static": "#0072b2", "moving": "#d55e00"}
+STYLES, MARKERS = ("-", "--", "-."), ("o", "s", "^", "D")
+NORMAL = 1.96  # standard errors of a 95 % interval
+
+Curve = list[dict[str, Any]]
 
 
 def read_curve(metrics: Path) -> list[dict[str, Any]]:
@@ -44,43 +48,81 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
 
 
 def _point(record: dict[str, Any]) -> dict[str, Any]:
-    shares = {
-        label: condition["outcomes"]["success_100"]["share"]
+    outcomes = {
+        label: condition["outcomes"]["success_100"]
         for label, condition in record["conditions"].items()
     }
-    static, *_ = shares.values()
-    moving = next((share for label, share in shares.items() if "moving" in label), float("nan"))
+    static, *_ = outcomes.values()
+    missing = {"share": float("nan")}
+    moving = next((found for label, found in outcomes.items() if "moving" in label), missing)
     return {
         "frames": record["frames"],
         "minutes": record.get("seconds", float("nan")) / 60,
-        "static": 100 * static,
-        "moving": 100 * moving,
+        "static": 100 * static["share"],
+        "static_interval": _interval(static),
+        "moving": 100 * moving["share"],
+        "moving_interval": _interval(moving),
         "among": [*record["conditions"]],
     }
 
 
+def _interval(outcome: dict[str, Any]) -> tuple[float, float]:
+    """Return the 95 % interval of a share in percent; the share twice if its error is unknown."""
+    share, error = outcome["share"], NORMAL * (outcome.get("standard_error") or 0.0)
+    low, high = outcome.get("low"), outcome.get("high")
+    if low is None or high is None:
+        low, high = max(share - error, 0.0), min(share + error, 1.0)
+    return 100 * low, 100 * high
+
+
 def save_curves(metrics: Sequence[Path], path: Path) -> None:
-    """Draw the curves of several runs, thin, and the published policy as a dashed line where it met
-    the same obstacles.
+    """Draw the curves of runs with 95 % intervals; each run has its own line style and marker.
+
+    The published policy is a dotted line where it met the same obstacles.
     """
     curves = [read_curve(file) for file in metrics]
     comparable = all(point["among"][:2] == PUBLISHED_AMONG for curve in curves for point in curve)
-    figure = make_figure(11.0, 4.2)
+    figure = make_figure(12.0, 4.4)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, unit, scale in ((axes[0], "frames", 1e6), (axes[1], "minutes", 1.0)):
         for kind, colour in COLOURS.items():
             for number, curve in enumerate(curves):
-                label = f"{kind} obstacles" if number == 0 else None
-                points = [(point[unit] / scale, point[kind]) for point in curve]
-                axis.plot(
-                    *zip(*points, strict=True), color=colour, marker=".", linewidth=1, label=label
-                )
+                _draw_curve(axis, curve, kind, colour, number, unit, scale)
             if comparable:
-                axis.axhline(
-                    PUBLISHED[kind], color=colour, linestyle="--", linewidth=0.8, alpha=0.7
-                )
+                axis.axhline(PUBLISHED[kind], color=colour, linestyle=":", linewidth=1.0)
         axis.set(xlabel="million decisions" if unit == "frames" else "minutes", ylim=(0, 100))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("success on unseen worlds (%)")
-    axes[0].legend(loc="lower right", title="dashed: published policy" if comparable else None)
+    _draw_legend(figure, metrics, comparable)
     figure.savefig(path)
+
+
+def _draw_curve(
+    axis: Any, curve: Curve, kind: str, colour: str, number: int, unit: str, scale: float
+) -> None:
+    across = [point[unit] / scale for point in curve]
+    axis.plot(
+        across,
+        [point[kind] for point in curve],
+        color=colour,
+        linestyle=STYLES[number % len(STYLES)],
+        marker=MARKERS[number % len(MARKERS)],
+        markersize=3.5,
+        linewidth=1.2,
+    )
+    low, high = zip(*(point[f"{kind}_interval"] for point in curve), strict=True)
+    axis.fill_between(across, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _draw_legend(figure: Any, metrics: Sequence[Path], comparable: bool) -> None:
+    """Explain colours and line styles beside the curves."""
+    from matplotlib.lines import Line2D
+
+    keys = [Line2D([], [], color=c, label=f"{kind} obstacles") for kind, c in COLOURS.items()]
+    if comparable:
+        keys.append(Line2D([], [], color="#444444", linestyle=":", label="published policy"))
+    for number, file in enumerate(metrics):
+        style, marker = STYLES[number % len(STYLES)], MARKERS[number % len(MARKERS)]
+        name = file.parent.name if file.name == "metrics.jsonl" else file.stem
+        keys.append(Line2D([], [], color="#444444", linestyle=style, marker=marker, label=name))
+    figure.legend(handles=keys, loc="outside right upper", frameon=False)
