@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from navrl.io.container.codecs.blocks import BlockCodec
+from navrl.io.container.codecs.chunk_parts import MAX_CHUNK_BYTES, MAX_EXPANSION
 from navrl.io.container.codecs.codec import (
     CODECS,
     DEFAULT_CODEC,
@@ -17,7 +18,6 @@ from navrl.io.container.codecs.codec import (
     find_codec,
     register,
 )
-from navrl.io.container.codecs.parts import MAX_CHUNK_BYTES, MAX_EXPANSION
 from navrl.io.container.codecs.planes import PlanesCodec
 from navrl.io.container.codecs.raw import RAW
 from navrl.io.container.codecs.row_plan import Rows, plan_rows

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from navrl.io.container.codecs.chunk_parts import StoredParts, store_parts
 from navrl.io.container.codecs.codec import Bytes, ChunkCodec, register
 from navrl.io.container.codecs.compressors import LZ4, ZSTD, Compressor
 from navrl.io.container.codecs.entropy import INCOMPRESSIBLE_BITS, bits_per_byte
-from navrl.io.container.codecs.parts import StoredParts, store_parts
 
 __all__ = ["BlockCodec"]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from navrl.io.container.codecs.chunk_parts import StoredParts, store_parts
 from navrl.io.container.codecs.codec import DEFAULT_CODEC, Bytes, ChunkCodec, register
 from navrl.io.container.codecs.compressors import ZSTD
 from navrl.io.container.codecs.entropy import INCOMPRESSIBLE_BITS, bits_per_byte
 from navrl.io.container.codecs.libzstd import entropy_code
-from navrl.io.container.codecs.parts import StoredParts, store_parts
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
 
 __all__ = ["PlanesCodec"]

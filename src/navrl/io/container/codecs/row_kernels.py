@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from navrl.io.container.codecs import libzstd
+from navrl.io.container.codecs.chunk_parts import COMPRESSED
 from navrl.io.container.codecs.codec import Bytes
-from navrl.io.container.codecs.parts import COMPRESSED
 from navrl.io.container.numba_memory import (
     WORD,
     c_call,

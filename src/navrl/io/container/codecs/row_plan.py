@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from navrl.io.container.codecs.parts import MAX_CHUNK_BYTES
+from navrl.io.container.codecs.chunk_parts import MAX_CHUNK_BYTES
 from navrl.io.container.element_types import ITEM_BYTES
 
 __all__ = ["RowPlan", "Rows", "plan_rows"]

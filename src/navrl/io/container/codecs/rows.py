@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from navrl.io.container.codecs.chunk_parts import StoredParts, padding_for, store_parts
 from navrl.io.container.codecs.codec import Bytes, ChunkCodec, register
 from navrl.io.container.codecs.compressors import compress_all, decompress_all
-from navrl.io.container.codecs.parts import StoredParts, padding_for, store_parts
 from navrl.io.container.codecs.row_plan import Rows
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
 
