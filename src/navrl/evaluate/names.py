@@ -48,6 +48,12 @@ DEFAULT_SCENARIOS = ("standard", "crossing")
 POLICIES = {
     "pretrained": "the policy that comes with the package",
     "scripted": "hand-written pilot: the best free azimuth of the LiDAR",
+    "straight": "straight at the goal, avoids nothing",
+    "random": "random commands",
+    "potential-field": "pull at the goal, push away from obstacles",
+    "dynamic-window": "dynamic window approach: commands tried on a model of the drone",
+    "orca": "optimal reciprocal collision avoidance, in three dimensions",
+    "oracle": "upper bound: planner with the whole map and the true future of all obstacles",
 }
 
 

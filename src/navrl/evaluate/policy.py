@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from navrl.errors import ConfigError, RegistryError, nearest_name
+from navrl.evaluate.baselines.catalogue import BASELINES, baseline_task, make_baseline
 from navrl.evaluate.flights import Act
+from navrl.evaluate.names import POLICIES
 from navrl.models import load_model
 from navrl.registry.resolve import find_model
 from navrl.rl.policy import NetworkPilot
@@ -50,17 +52,19 @@ class Policy:
 
 
 def load_policy(reference: str | Path, task: NavigationSettings | None = None) -> Policy:
-    """Return a policy by name (`scripted`, `pretrained`), model file, run folder or registry name.
+    """Return a policy by name (`pretrained`, `orca`, ...), model file, run folder or registry name.
 
     Raises:
         ConfigError: there is no such policy, or the file holds none.
         ContainerError: the file is damaged.
     """
-    if str(reference) == "scripted":
+    name = str(reference)
+    if name == "scripted":
         return _scripted(task or NavigationSettings())
-    path = PRETRAINED if str(reference) == "pretrained" else _found(reference)
+    if name in BASELINES:
+        return _baseline(name, task or NavigationSettings())
+    path = PRETRAINED if name == "pretrained" else _found(reference)
     network, trained, card = load_model(path)
-    name = "the policy of the package" if path == PRETRAINED else str(reference)
     return Policy(name, NetworkPilot(network, trained.env.action_limit), trained, card)
 
 
@@ -69,12 +73,17 @@ def _found(reference: str | Path) -> Path:
     try:
         return find_model(reference)
     except RegistryError as error:
-        near = nearest_name(str(reference), ("scripted", "pretrained"))
+        near = nearest_name(str(reference), POLICIES)
         raise ConfigError(
             f"no policy {str(reference)!a:.200}; expected a model file, a run's folder, "
-            "pretrained, scripted, or a name in the "
-            f"registry ({error}).{near}"
+            f"{', '.join(POLICIES)}, or a name in the registry ({error}).{near}"
         ) from error
+
+
+def _baseline(name: str, task: NavigationSettings) -> Policy:
+    own = baseline_task(task)
+    act = make_baseline(name, own)
+    return Policy(name, act, own, begin=getattr(act, "begin", None))
 
 
 def _scripted(task: NavigationSettings) -> Policy:

@@ -1,0 +1,60 @@
+"""An observation as obstacles around the drone, in the goal frame with the drone at its origin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from navrl.sim.settings import LidarSettings
+
+__all__ = ["Senses", "sense"]
+
+
+@dataclass(frozen=True)
+class Senses:
+    """What a drone knows: N drones, H azimuths, C tracked obstacles."""
+
+    goal: Tensor  # (N, 3) m
+    velocity: Tensor  # (N, 3) m/s
+    reach: Tensor  # (N, H) m to the nearest static obstacle in each azimuth, or the LiDAR's range
+    headings: Tensor  # (H, 2) unit vectors of the azimuths
+    position: Tensor  # (N, C, 3) m, of moving obstacles
+    motion: Tensor  # (N, C, 3) m/s, their velocities
+    width: Tensor  # (N, C) m
+    tall: Tensor  # (N, C) True: a cylinder that cannot be passed above or below
+    present: Tensor  # (N, C) False: there is no such obstacle within range
+
+
+def sense(observation: dict[str, Tensor], lidar: LidarSettings) -> Senses:
+    """Return what an observation says about the surroundings.
+
+    Rays below the horizon are left out: they see the ground too. The LiDAR turns with the drone,
+    which faces its goal from the start and is not turned by its controller, so its azimuths are
+    taken as those of the goal frame.
+    """
+    state = observation["state"]  # (N, 8)
+    height = state[:, 4]
+    distance = torch.sqrt(state[:, 3] ** 2 + height**2)
+    scan = observation["lidar"][:, 0]  # (N, H, V) range - distance
+    low, high = lidar.lidar_vfov
+    elevations = torch.deg2rad(torch.linspace(low, high, lidar.lidar_vbeams))
+    used = elevations >= -1e-6 if bool((elevations >= -1e-6).any()) else elevations > -math.pi
+    flat = (lidar.lidar_range - scan[..., used]) * elevations[used].cos()
+    reach = torch.where(scan[..., used] > 1e-6, flat, lidar.lidar_range).amin(-1)
+    azimuths = torch.arange(scan.shape[1]) * (2 * math.pi / scan.shape[1])
+    rows = observation["dynamic_obstacle"][:, 0]  # (N, C, 10)
+    far = torch.sqrt(rows[..., 3] ** 2 + rows[..., 4] ** 2)
+    return Senses(
+        goal=state[:, :3] * distance[:, None],
+        velocity=state[:, 5:8],
+        reach=reach,
+        headings=torch.stack([azimuths.cos(), azimuths.sin()], 1),
+        position=rows[..., :3] * far[..., None],
+        motion=rows[..., 5:8],
+        width=(rows[..., 8] + 1) * 0.25,
+        tall=rows[..., 9] < 0.5,
+        present=rows[..., 3] > 0,
+    )
