@@ -28,6 +28,7 @@ def tasks(*names, task=None, **more):
         ("standard", 350, 80, "random"),
         ("crossing", 350, 80, "navrl_eval"),
         ("crossing-static", 350, 0, "navrl_eval"),
+        ("walled", 350, 80, "walled"),
         ("light", 100, 16, "random"),
         ("dense", 500, 120, "random"),
         ("moving", 0, 80, "random"),

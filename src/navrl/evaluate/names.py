@@ -34,6 +34,10 @@ SCENARIOS = {
     "crossing-static": Scenario(
         "350 boxes, every trip crosses the field", {STATIC: 350, MOVING: 0, LAYOUT: CROSSING}
     ),
+    "walled": Scenario(
+        "as crossing, with walls along both sides: nobody flies around",
+        {STATIC: 350, MOVING: 80, LAYOUT: "walled"},
+    ),
     "light": Scenario("100 boxes, 16 moving, random trips", {STATIC: 100, MOVING: 16}),
     "dense": Scenario("500 boxes, 120 moving, random trips", {STATIC: 500, MOVING: 120}),
     "moving": Scenario("no boxes, 80 moving, random trips", {STATIC: 0, MOVING: 80}),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from navrl.sim.settings import LidarSettings
+from navrl.sim.settings import SensorSettings
 
 __all__ = ["Senses", "sense"]
 
@@ -28,7 +28,7 @@ class Senses:
     present: Tensor  # (N, C) False: there is no such obstacle within range
 
 
-def sense(observation: dict[str, Tensor], lidar: LidarSettings) -> Senses:
+def sense(observation: dict[str, Tensor], lidar: SensorSettings) -> Senses:
     """Return what an observation says about the surroundings.
 
     Rays below the horizon are left out: they see the ground too. The LiDAR turns with the drone,
