@@ -223,6 +223,15 @@ def test_the_card_cannot_be_broken_by_what_is_in_it(own, tmp_path):
     assert "\\[a\\](b)" in card
 
 
+def test_the_card_leads_with_the_evaluation_that_did_not_choose_the_model(own, tmp_path):
+    (tmp_path / "file").write_text("x")
+    own.register("policy", tmp_path / "file", metrics={"success_100": 0.9})
+    own.tag("policy", {"judged": "standard: 81.2 %, crossing: 74.0 %"})
+    card = own.card("policy")
+    held_out = card.index("Success in unseen worlds: standard: 81.2 %, crossing: 74.0 %.")
+    assert held_out < card.index("## Evaluation that chose the model") < card.index("success_100")
+
+
 def test_damage_is_named_and_exits_1(capsys, policy):
     path = policy.resolve("policy:v2").path
     path.chmod(0o644)

@@ -38,8 +38,10 @@ def model_card(version: ModelVersion) -> str:
     parts = [f"# {version.name}, version {version.version}", _what(version)]
     if version.notes:
         parts.append(version.notes.strip())
+    if version.tags.get("judged"):
+        parts += ["## Held-out evaluation", f"Success in unseen worlds: {_cell(_judged(version))}."]
     parts += [
-        "## Results",
+        "## Evaluation that chose the model" if version.tags.get("judged") else "## Results",
         _results(version),
         "## How to load it",
         _loading(version),
@@ -69,6 +71,10 @@ def _what(version: ModelVersion) -> str:
         "registered": version.created.strftime("%Y-%m-%d %H:%M:%S UTC"),
     }
     return f"{what}\n\n{_table(('', ''), ((key, _shown(value)) for key, value in rows.items()))}"
+
+
+def _judged(version: ModelVersion) -> str:
+    return str(version.tags["judged"])
 
 
 def _results(version: ModelVersion) -> str:
