@@ -82,7 +82,9 @@ def _progress(status: Status, width: int) -> Group:
 
 def _outcomes(status: Status, history: Sequence[float], width: int) -> Group:
     high, low = sparkline(history, max(width - 19, 8))
-    rising = Text.assemble(" " * 19, (high, "green"), no_wrap=True, overflow="crop")
+    rising = Text.assemble(
+        ("training".ljust(19), "dim"), (high, "green"), no_wrap=True, overflow="crop"
+    )
     success = Text.assemble(
         ("success   ", "dim"),
         (f"{percent(status.success):>7}  ", "bold green"),
@@ -145,7 +147,7 @@ def _footer(status: Status, width: int) -> list[Text]:
         rates = [
             _named(name, percent(rate), "bold green") for name, rate in status.evaluation.items()
         ]
-        lines.append(_flow([Text("in unseen worlds", "dim"), *rates], width))
+        lines.append(_flow([Text("evaluated success", "dim"), *rates], width))
     if saved := save_state(status):
         stall = f", stall {number(status.stall_ms)} ms" if status.stall_ms is not None else ""
         style = "bold red" if status.saves.failure else ""

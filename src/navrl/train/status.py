@@ -51,7 +51,7 @@ def plain_line(status: Status) -> str:
         f"iteration {status.iteration}/{status.iterations}",
         f"{count(status.frames)} frames",
         f"{count(status.frames_per_second)} frames/s",
-        f"success {percent(status.success)}",
+        f"training success {percent(status.success)}",
         f"collision {percent(status.collision)}",
         f"return {number(status.episode_return)}",
         f"KL {number(status.kl)}",
@@ -59,7 +59,7 @@ def plain_line(status: Status) -> str:
     ]
     if status.evaluation:
         pieces.append(
-            "evaluated "
+            "evaluated success "
             + ", ".join(f"{name} {percent(rate)}" for name, rate in status.evaluation.items())
         )
     if status.seconds_left is not None:
