@@ -353,13 +353,13 @@ class FolderBackend:
 def tracker(monkeypatch, tmp_path):
     """A tracker behind the name that trackers are opened by; `asked` is what it was opened with."""
     (tmp_path / "tracker").mkdir()
-    mirror, asked = FolderBackend(tmp_path / "tracker"), []
+    backend, asked = FolderBackend(tmp_path / "tracker"), []
     module = types.ModuleType("navrl.tracking.backends")
-    module.open_backend = lambda kind, **options: asked.append((kind, options)) or mirror
+    module.open_backend = lambda kind, **options: asked.append((kind, options)) or backend
     monkeypatch.setitem(sys.modules, "navrl.tracking", types.ModuleType("navrl.tracking"))
     monkeypatch.setitem(sys.modules, "navrl.tracking.backends", module)
-    mirror.asked = asked
-    return mirror
+    backend.asked = asked
+    return backend
 
 
 def test_what_is_pushed_comes_back_with_its_alias(capsys, policy, tracker, tmp_path):

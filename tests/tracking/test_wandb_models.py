@@ -169,7 +169,7 @@ def test_what_nobody_has_is_said_so(offline, tmp_path):
         download_model_from_wandb("P/nothing:best", tmp_path / "models")
 
 
-@pytest.mark.filterwarnings("ignore:something could not be queued")
+@pytest.mark.filterwarnings("ignore:a record could not be queued")
 def test_a_state_that_cannot_be_stored_is_a_warning(offline):
     upload_model_to_wandb({"weight": object()}, 1)
     offline.close()
@@ -228,8 +228,8 @@ def test_a_foreign_script_with_its_own_run_uploads_and_downloads(
     assert (known["total_parameters"], known["metrics"]) == (500, {"mean_reward": 3.0})
     assert known["file_size"] > 2000
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens
-    with pytest.warns(RuntimeWarning, match="last asked for"):
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nothing listens there
+    with pytest.warns(RuntimeWarning, match="pointed at last time"):
         kept = download_model_from_wandb("tester/foreign/model:best", "models", timeout=1)
     assert str(kept) == path
     kept.write_bytes(b"damaged")
