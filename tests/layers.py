@@ -26,6 +26,7 @@ class Layers:
     layers: dict[str, dict[str, str]]  # name: {part: what it is}
     about: dict[str, str]  # name of a layer: what it is
     sideways: dict[str, list[str]]
+    without: dict[str, list[str]]  # what a part may not import although it lies below
     rooms: dict[str, dict[str, list[str]]]
 
     def layer_of(self, part: str) -> int | None:
@@ -38,7 +39,7 @@ class Layers:
     def may_import(self, part: str, other: str) -> bool:
         """Return whether a part may import another."""
         own, its = self.layer_of(part), self.layer_of(other)
-        if own is None or its is None:
+        if own is None or its is None or other in self.without.get(part, ()):
             return False
         return own < its or other in self.sideways.get(part, ())
 
@@ -50,6 +51,7 @@ def read_layers() -> Layers:
         {layer["name"]: layer["parts"] for layer in table["layer"]},
         {layer["name"]: layer["about"] for layer in table["layer"]},
         table["sideways"],
+        table["without"],
         table["rooms"],
     )
 
@@ -113,7 +115,10 @@ def description(layers: Layers) -> str:
     for name, parts in layers.layers.items():
         lines.append(f"| **{name}** | {layers.about[name]} | |")
         for part, about in parts.items():
-            others = ", ".join(f"`{other}`" for other in layers.sideways.get(part, ()))
+            others = ", ".join(
+                [f"`{other}`" for other in layers.sideways.get(part, ())]
+                + [f"never `{other}`" for other in layers.without.get(part, ())]
+            )
             lines.append(f"| `{_title(part)}` | {about} | {others} |")
     lines += ["", "| room | may import, of the same part |", "|---|---|"]
     for part, rooms in layers.rooms.items():

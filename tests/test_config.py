@@ -255,7 +255,9 @@ def test_every_key_of_the_tasks_groups_is_among_the_known_ones():
     )
 
 
-CHOICES = sorted(f"{path.parent.name}={path.stem}" for path in (SOURCES / "conf").glob("*/*.yaml"))
+CHOICES = sorted(
+    f"{path.parent.name}={path.stem}" for path in (SOURCES / "conf").glob("*/[!_]*.yaml")
+)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -330,7 +332,7 @@ def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
             "preset is 'fast'; expected one of best, navrl_exact, none, quick, sac, smoke",
         ),
         ("preset=[best,quick]", "expected one of best"),
-        ("env=1", "env is '1'; expected one of default, navrl_exact"),
+        ("env=1", "env is '1'; expected one of default, gymnasium, navigation, navrl_exact"),
         ("algo=td3", "algo is 'td3'; expected one of ppo, ppo_exact, sac"),
         ("device=meta", "device is 'meta'; expected cpu, cuda or cuda:0"),
         ("device=mps", "expected cpu, cuda or cuda:0"),
@@ -438,3 +440,63 @@ def test_saved_settings_that_are_none_are_refused(values):
     with pytest.raises(ConfigError) as caught:
         from_dict(values)
     assert len(str(caught.value)) < 500
+
+
+# ---------------------------------------------------------------------- other environments
+
+
+def test_an_environment_of_another_library_brings_settings_that_suit_it():
+    config = load_config(["env=gymnasium", "env.id=Pendulum-v1", "env.options.g=9.5"])
+    assert (config.env.name, config.env.id, config.env.options) == (
+        "gymnasium",
+        "Pendulum-v1",
+        {"g": 9.5},
+    )
+    assert config.env.num_envs == 16
+    assert config.registry.best_model_metric == "mean_reward"
+    assert from_dict(as_dict(config)) == config
+
+
+def test_the_navigation_task_is_one_entry_of_the_table():
+    from navrl.environments.table import ENVIRONMENTS
+
+    assert load_config(["env=navigation"]) == load_config([])
+    assert load_config([]).env.name in ENVIRONMENTS
+
+
+def test_encoders_are_chosen_by_the_names_of_parts():
+    config = load_config(["network.encoders.camera=mlp", "network.hidden=[32,32]"])
+    assert config.network.encoders == {"camera": "mlp"}
+    assert config.network.hidden == [32, 32]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["env=gymnasium", "env.num_obstacles=3"], "env.num_obstacles=3' is of the navigation"),
+        (["env=python", "reward.goal=3"], "reward.goal=3' is of the navigation"),
+        (["env=gymnasium", "algo=sac"], "algo=sac trains the navigation task"),
+        (["env.options=3"], "env.options is 3; expected its settings"),
+        (["network.hidden=[0]"], "network.hidden is"),
+        (["network.encoder.camera=mlp"], "Did you mean"),
+    ],
+)
+def test_settings_of_another_task_are_refused(overrides, told):
+    with pytest.raises(ConfigError, match=told):
+        load_config(overrides)
+
+
+@pytest.mark.parametrize(
+    ("typed", "preset"),
+    [
+        ([], ["preset=quick"]),
+        (["algo=sac"], ["preset=sac"]),
+        (["env=navrl_exact"], ["preset=quick"]),
+        (["env=gymnasium"], []),
+        (["preset=smoke"], []),
+    ],
+)
+def test_only_the_navigation_task_has_a_preset_by_default(typed, preset):
+    from navrl.config import with_default_preset
+
+    assert with_default_preset(typed) == [*preset, *typed]

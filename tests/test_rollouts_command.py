@@ -121,7 +121,7 @@ def test_what_is_kept_is_what_was_flown(storage):
     trainer = PPOTrainer(config, Team())
     for _ in range(2):
         batch = trainer.collect()
-        kept = batches.batch_arrays(batch, trainer.env.layout)
+        kept = batches.batch_arrays(batch, trainer.env.observation)
         expected = {
             name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)
         }
@@ -280,8 +280,8 @@ def test_the_flight_is_where_the_simulator_says_it_was():
     trainer = PPOTrainer(load_config([*SMALL]), Team())
     from navrl.view.rollouts import _from_goal
 
-    state = trainer.env.observe()["state"].numpy()
-    away = (trainer.env.position - trainer.env.target).numpy()
+    state = trainer.env.simulator.observe()["state"].numpy()
+    away = (trainer.env.simulator.position - trainer.env.simulator.target).numpy()
     found = _from_goal(state)
     np.testing.assert_allclose(
         np.linalg.norm(found, axis=1), np.linalg.norm(away, axis=1), rtol=1e-4

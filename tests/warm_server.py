@@ -45,7 +45,7 @@ def warm_up(overrides: list[str]) -> None:
     trainer = PPOTrainer(load_config(overrides), Team())
     trainer.learn(trainer.collect())
     trainer.evaluate()
-    *_, env = trainer._evaluation._environments.values()
+    *_, env = trainer.task._environments.values()
     recording = fly(env, lambda observation: torch.zeros(env.num_envs, 3), recorded=1).recording
     with tempfile.TemporaryDirectory() as folder:
         draw_flights(Path(folder), recording, animation=False)

@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from navrl.conf.overrides import GROUPS, check_overrides
+from navrl.conf.overrides import GROUPS, check_overrides, opened
 from navrl.credentials import redact, redacted
 from navrl.errors import ConfigError, shown
 from navrl.io.container.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
-from navrl.rl.networks.navigation import NetworkSettings
+from navrl.rl.networks.network_settings import NetworkSettings
 from navrl.rl.ppo import PPOSettings
 from navrl.rl.sac import SACSettings
-from navrl.sim.settings import NavigationSettings
+from navrl.sim.settings import EARLIER as EARLIER
+from navrl.sim.settings import NavigationSettings as NavigationSettings
+from navrl.sim.settings import TaskSettings
 from navrl.tracking.tracker_settings import (
     MlflowSettings,
     TrackingSettings,
@@ -27,6 +29,11 @@ from navrl.tracking.tracker_settings import (
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
 # maps of evaluations during training follow those of the final evaluation by this many seeds
 PERIODIC_EVALUATION_OFFSET = 5000
+NAVIGATION = "navigation"  # the environment that comes with the package
+# groups of settings that only the navigation task reads, and what other environments have of env.*
+NAVIGATION_GROUPS = ("env.", "env_dyn.", "sensor.", "drone.", "reward.", "sim.", "curriculum.")
+GENERAL = ("gymnasium", "torchrl", "rsl_rl", "python")  # env=NAME that is another task
+ANY_ENVIRONMENT = ("env.name", "env.id", "env.target", "env.options", "env.num_envs")
 LONGEST_MESSAGE = 300  # characters of a library's error message
 PARTS = {  # config groups that a preset selects
     "preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl"),
@@ -85,9 +92,27 @@ class CurriculumSettings:
 
 
 @dataclass
+class EnvironmentSettings(TaskSettings):
+    """Keys `env.*`: which environment is trained, and the navigation task's own settings."""
+
+    name: str = NAVIGATION  # an entry of navrl.environments.table.ENVIRONMENTS
+    id: str = ""  # of a Gymnasium environment
+    target: str = ""  # what makes an environment, as module:name
+    # keyword arguments of what makes the environment: env.options.NAME=VALUE
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def task(self) -> TaskSettings:
+        """The settings of the navigation task alone."""
+        names = [part.name for part in dataclasses.fields(TaskSettings)]
+        return TaskSettings(**{name: getattr(self, name) for name in names})
+
+
+@dataclass
 class Config(NavigationSettings):
     """All settings: the task, the algorithm and the run."""
 
+    env: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     seed: int = 0  # of the weights, the actions and the worlds' random numbers
     device: str = "cpu"  # of the network: cpu, cuda or cuda:0; the simulator runs on the CPU
     processes: int = 0  # each trains its part of the drones; 0: one per core
@@ -134,7 +159,7 @@ class Config(NavigationSettings):
     def task(self) -> NavigationSettings:
         """The settings of the navigation task."""
         return NavigationSettings(
-            self.env, self.env_dyn, self.sensor, self.drone, self.reward, self.sim
+            self.env.task, self.env_dyn, self.sensor, self.drone, self.reward, self.sim
         )
 
     def check(self) -> None:
@@ -191,6 +216,10 @@ class Config(NavigationSettings):
             raise ConfigError(
                 f"network.distribution is {self.network.distribution!r}; expected "
                 f"{ALGORITHMS[self.algorithm]!r}, which algo={self.algorithm} sets"
+            )
+        if self.algorithm == "sac" and self.env.name != NAVIGATION:
+            raise ConfigError(
+                f"algo=sac trains the navigation task; env={self.env.name} is trained with algo=ppo"
             )
         if self.algorithm == "sac" and self.processes > 1:
             raise ConfigError(
@@ -277,6 +306,14 @@ def our_overrides(overrides: Sequence[str]) -> list[str]:
     return with_our_spelling(overrides, OmegaConf.structured(Config))
 
 
+def with_default_preset(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with the preset that a training takes when none is typed."""
+    chosen = {override.split("=", 1)[0]: override.split("=", 1)[1:] for override in overrides}
+    if "preset" in chosen or chosen.get("env", ["default"])[0] in GENERAL:
+        return [*overrides]
+    return ["preset=sac" if chosen.get("algo") == ["sac"] else "preset=quick", *overrides]
+
+
 def load_config(overrides: Sequence[str] = ()) -> Config:
     """Return the configuration after overrides such as `env.num_envs=256` or `env=navrl_exact`.
 
@@ -298,7 +335,7 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     ConfigStore.instance().store(name="schema", node=schema)
     with initialize_config_module("navrl.conf", version_base="1.3"):
         try:
-            composed = compose("config", overrides=_with_parts(overrides))
+            composed = compose("config", overrides=[*map(opened, _with_parts(overrides))])
             config = OmegaConf.to_object(composed)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(f"the settings cannot be composed: {_short(error)}") from error
@@ -312,7 +349,15 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
 
 
 def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
-    """Refuse settings of the algorithm that was not selected: they would have no effect."""
+    """Refuse settings of an algorithm or a task that was not selected: they have no effect."""
+    if config.env.name != NAVIGATION:
+        for override in overrides:
+            key = override.split("=", 1)[0]
+            if key.startswith(NAVIGATION_GROUPS) and not key.startswith(ANY_ENVIRONMENT):
+                raise ConfigError(
+                    f"override {shown(override)} is of the navigation task; env={config.env.name} "
+                    f"has {', '.join(ANY_ENVIRONMENT)}, and its own options as env.options.NAME"
+                )
     foreign = {"ppo": "sac.", "sac": "algo."}.get(config.algorithm, "")
     wrong = [override for override in overrides if foreign and override.startswith(foreign)]
     if wrong:

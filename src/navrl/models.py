@@ -6,6 +6,7 @@ its card. `create_navrl_model` gives a network that saves, loads, uploads and do
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,23 +23,21 @@ from navrl.navigation_observation import OBSTACLE, STATE, navigation_layout
 from navrl.observation import ObservationLayout
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.navigation import (
-    NavigationNetwork,
-    NetworkSettings,
-    build_network,
-    from_upstream,
-)
+from navrl.rl.networks.navigation import NavigationNetwork, build_network, from_upstream
+from navrl.rl.networks.network_settings import NetworkSettings
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
 
 __all__ = [
     "KIND",
+    "ForeignModelError",
     "NavRLModel",
     "check_weights",
     "create_navrl_model",
     "is_original",
     "load_model",
     "model_state",
+    "network_settings",
     "save_model",
 ]
 
@@ -47,17 +46,32 @@ WEIGHTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 LONGEST_WORD = 60  # characters of a setting
 
 
+class ForeignModelError(ConfigError):
+    """A model file holds a policy of another environment than the navigation task."""
+
+
 def model_state(
-    network: nn.Module, settings: NetworkSettings, task: NavigationSettings, card: Mapping[str, Any]
+    network: nn.Module,
+    settings: NetworkSettings,
+    task: NavigationSettings | Mapping[str, Any],
+    card: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the content of a model file: weights, network settings, task and card."""
+    """Return the content of a model file: weights, network settings, task and card.
+
+    Args:
+        network: whose weights these are.
+        settings: of the network.
+        task: the navigation task, or what `navrl.environments.task.Task.record` says.
+        card: how the model came to be.
+    """
+    record = {"task": task.as_dict()} if isinstance(task, NavigationSettings) else dict(task)
     return {
         "kind": KIND,
-        "network": vars(settings).copy(),
+        "network": copy.deepcopy(vars(settings)),
         "parameters": {
             name: value.detach().cpu().clone() for name, value in network.state_dict().items()
         },
-        "task": task.as_dict(),
+        **record,
         "card": dict(card),
     }
 
@@ -88,11 +102,17 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
             f"{path} is not a model of navrl; expected a file written by `navrl train`, such as "
             "RUN/model.pt"
         )
+    if "environment" in state:
+        environment = shown(state["environment"])
+        raise ForeignModelError(
+            f"{path} is a policy of another environment, {environment}; expected one of the "
+            "navigation task. navrl.load_policy and `navrl eval` take it"
+        )
     network, parameters, task, card = (
         _part(path, state, name) for name in ("network", "parameters", "task", "card")
     )
     with _about(path):
-        settings, trained = _network_settings(network), NavigationSettings.from_mapping(task)
+        settings, trained = network_settings(network), NavigationSettings.from_mapping(task)
         trained.check()
         built = build_network(settings, observation_layout(trained))
     check_weights(built.state_dict(), parameters, f"{path}")
@@ -150,7 +170,8 @@ def _part(path: Path, state: Mapping[str, Any], name: str) -> dict[str, Any]:
     return part
 
 
-def _network_settings(values: Mapping[str, Any]) -> NetworkSettings:
+def network_settings(values: Mapping[str, Any]) -> NetworkSettings:
+    """Return the settings of a network that a file holds, checked."""
     settings = NetworkSettings()
     for name, value in values.items():
         if name not in vars(settings):
@@ -158,11 +179,22 @@ def _network_settings(values: Mapping[str, Any]) -> NetworkSettings:
             raise ConfigError(f"unknown setting 'network.{name[:60]}'.{near}")
         kind = type(getattr(settings, name))
         fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits or (len(value) > LONGEST_WORD if kind is str else abs(value) > 1e9):
+        if not fits or not _is_small(value):
             raise ConfigError(f"network.{name} is {shown(value)}; expected {kind.__name__}")
         setattr(settings, name, value)
     settings.check()
     return settings
+
+
+def _is_small(value: Any) -> bool:
+    """Return whether a setting of a file is of a size that settings have."""
+    if isinstance(value, dict):
+        return len(value) <= LONGEST_WORD and all(map(_is_small, (*value, *value.values())))
+    if isinstance(value, list):
+        return len(value) <= LONGEST_WORD and all(map(_is_small, value))
+    if isinstance(value, str):
+        return len(value) <= LONGEST_WORD
+    return isinstance(value, int | float) and abs(value) <= 1e9
 
 
 @contextmanager
@@ -176,6 +208,8 @@ def _about(path: Path) -> Iterator[None]:
 
 def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model in a checkpoint of a training; missing parts stay missing."""
+    if "record" in state:
+        return {"kind": KIND, **state["record"]}
     config, groups = state["config"], NavigationSettings().as_dict()
     parts = {
         "network": config.get("network"),

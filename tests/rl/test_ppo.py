@@ -12,14 +12,17 @@ import torch
 from torch import nn
 
 from navrl.rl.accelerate import PlainNetwork, accelerate
+from navrl.rl.action_space import Box
 from navrl.rl.advantage import gae
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.distributions import beta
+from navrl.rl.distributions.action_distribution import distribution_for
 from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.rl.normaliser import ValueNormaliser
 from navrl.rl.ppo import PPO, DivergedError, PPOSettings
 
 WIDTH = 202
+UNIT = distribution_for(Box.of(3, 0.0, 1.0))
 
 
 class SmallNetwork(nn.Module):
@@ -33,6 +36,12 @@ class SmallNetwork(nn.Module):
     def forward(self, rows):
         body = self.body(rows)
         return torch.cat([self.alpha(body), self.beta(body), self.critic(body)], 1)
+
+    def actor_parameters(self):
+        return [*self.alpha.parameters(), *self.beta.parameters()]
+
+    def critic_parameters(self):
+        return [*self.critic.parameters()]
 
 
 def make_rollout(seed=0, steps=6, drones=20, width=WIDTH):
@@ -57,6 +66,7 @@ def make_ppo(network, settings=None, seed=0, **options):
     return PPO(
         network,
         PlainNetwork(network),
+        UNIT,
         settings or PPOSettings(),
         torch.Generator().manual_seed(seed),
         **options,
@@ -320,7 +330,7 @@ def test_it_learns_the_best_action_of_a_one_step_world():
     ) = 3e-3
     ppo = make_ppo(network, settings)
     collector = Collector(
-        env, env.rows, PlainNetwork(network), 8, lambda unit: unit, torch.Generator().manual_seed(1)
+        env, env.rows, PlainNetwork(network), 8, UNIT, torch.Generator().manual_seed(1)
     )
     first = collector.collect(*ppo.normaliser.statistics()).reward.mean().item()
     for number in range(60):
@@ -343,7 +353,7 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
 
     env, network = CutWorld(16), SmallNetwork()
     collector = Collector(
-        env, env.rows, PlainNetwork(network), 3, lambda unit: unit, torch.Generator().manual_seed(1)
+        env, env.rows, PlainNetwork(network), 3, UNIT, torch.Generator().manual_seed(1)
     )
     batch = collector.collect(2.0, 5.0)
     for t in range(3):
@@ -369,6 +379,7 @@ def test_a_small_batch_can_be_learnt_by_heart():
     ppo = PPO(
         network,
         accelerate(network),
+        UNIT,
         PPOSettings(num_minibatches=1, training_epoch_num=1),
         torch.Generator().manual_seed(0),
     )

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from navrl.config import PERIODIC_EVALUATION_OFFSET, as_dict, load_config
+from navrl.environments.navigation import split_task
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluate import Flights, conditions, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
@@ -26,7 +27,6 @@ from navrl.sim.episode_statistics import STATISTICS
 from navrl.tracking.tracker import Tracking
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import PlainDisplay
-from navrl.train.distributed.split import split_task
 from navrl.train.distributed.team import Team
 from navrl.train.ppo_trainer import PPOTrainer
 from navrl.train.run_folder import RunFolder
@@ -74,8 +74,8 @@ def shared():
         "env_dyn.obstacles_per_world=[0,8,16,24]",
         "env.map_seed=7",
     )
-    teams = [Team(), Team(0, 2), Team(1, 2)]
-    return config.task, [NavigationEnv(split_task(config.task, team)) for team in teams]
+    shares = [(0, 1), (0, 2), (1, 2)]
+    return config.task, [NavigationEnv(split_task(config.task, *share)) for share in shares]
 
 
 def test_two_processes_share_the_drones(shared):
@@ -102,24 +102,24 @@ def test_every_world_keeps_its_number_of_obstacles(shared):
 def test_a_share_leaves_the_task_as_it_was(shared):
     task, _ = shared
     before = copy.deepcopy(task)
-    split_task(task, Team(1, 2))
+    split_task(task, 1, 2)
     assert task == before
 
 
 def test_one_map_for_all_stays_the_map_of_all():
     task = configured("env.same_map=true").task
-    assert split_task(task, Team(1, 2)).env.map_seed == task.env.map_seed
-    assert split_task(task, Team(1, 2)).env.num_worlds == task.env.num_worlds
+    assert split_task(task, 1, 2).env.map_seed == task.env.map_seed
+    assert split_task(task, 1, 2).env.num_worlds == task.env.num_worlds
 
 
 def test_a_process_of_several_simulates_in_one_thread():
-    assert split_task(configured("sim.num_threads=4").task, Team(1, 2)).sim.num_threads == 1
-    assert split_task(configured("sim.num_threads=4").task, Team()).sim.num_threads == 4
+    assert split_task(configured("sim.num_threads=4").task, 1, 2).sim.num_threads == 1
+    assert split_task(configured("sim.num_threads=4").task, 0, 1).sim.num_threads == 4
 
 
 def test_drones_that_cannot_be_shared_evenly_are_an_error_that_names_the_setting():
     with pytest.raises(ConfigError, match=r"env\.num_envs is 33.*multiple of the 2 processes"):
-        split_task(configured("env.num_envs=33").task, Team(0, 2))
+        split_task(configured("env.num_envs=33").task, 0, 2)
 
 
 # ------------------------------------------------------------------- evaluation
@@ -166,14 +166,14 @@ def test_the_same_policy_is_evaluated_alike_again_and_again():
 def test_the_worlds_of_training_of_choosing_and_of_judging_are_different_ones():
     trainer = trainer_of()
     trainer.evaluate()
-    chosen = {shape for env in trainer._evaluation._environments.values() for shape in shapes(env)}
+    chosen = {shape for env in trainer.task._environments.values() for shape in shapes(env)}
     config = trainer.config
     judged = {
         shape
         for task in conditions(config.task, config.flight).values()
         for shape in shapes(NavigationEnv(task, auto_reset=False))
     }
-    learnt = {*shapes(trainer.env)}
+    learnt = {*shapes(trainer.env.simulator)}
     assert (len(learnt), len(chosen), len(judged)) == (4, 2, 2)
     assert len(learnt | chosen | judged) == 8
 
@@ -278,7 +278,7 @@ def test_the_model_of_a_run_and_the_best_of_the_registry_follow_the_metric_of_th
 def test_the_penalty_of_a_collision_grows_in_a_straight_line_and_stays(ramped, iteration, penalty):
     ramped.iteration = iteration
     ramped.collect()
-    assert ramped.env._record["weight_collision"].item() == pytest.approx(penalty)
+    assert ramped.env.simulator._record["weight_collision"].item() == pytest.approx(penalty)
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_a_saved_model_flies_the_same_actions(tmp_path, extractor):
         model_state(trainer.network, trainer.config.network, trainer.config.task, card),
     )
     network, task, read = load_model(tmp_path / "model.pt")
-    observation = trainer.env.observe()
+    observation = trainer.env.simulator.observe()
     action = NetworkPilot(trainer.applied, 1.5)(observation)
     assert action.abs().max() <= 1.5
     assert torch.equal(NetworkPilot(network, task.env.action_limit)(observation), action)

@@ -423,8 +423,6 @@ def test_what_the_last_evaluation_found_stands_beside_the_version(publisher, reg
     training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
     periodic = publisher(upload_frequency=1)
     assert periodic.tag_final_evaluation(model(tmp_path), {}) == ""
-    label = training.tag_final_evaluation(
-        model(tmp_path), {CONDITION: {"outcomes": {"success_100": {"share": 0.8125}}}}
-    )
+    label = training.tag_final_evaluation(model(tmp_path), {CONDITION: ("success", 0.8125)})
     assert label == registry.resolve("flyer:best").label
     assert registry.resolve("flyer:best").tags["judged"] == f"{CONDITION}: 81.2 %"

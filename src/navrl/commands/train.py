@@ -97,16 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> int:
     from rich.console import Console
 
-    from navrl.config import as_dict, as_yaml, load_config, our_overrides
+    from navrl.config import as_dict, as_yaml, load_config, our_overrides, with_default_preset
     from navrl.tracking.tracker import Tracking, check_trackers
     from navrl.train.resume.open_run import open_run
     from navrl.train.saving.publisher import Publisher
     from navrl.train.signals import Stopped
 
     typed = our_overrides(_typed(arguments))
-    preset = "preset=sac" if "algo=sac" in typed else "preset=quick"
-    overrides = typed if any(key.startswith("preset=") for key in typed) else [preset, *typed]
-    config = load_config(overrides)
+    config = load_config(with_default_preset(typed))
     if arguments.cfg:
         print(as_yaml(config), end="")
         return 0
@@ -159,6 +157,7 @@ def _typed(arguments: argparse.Namespace) -> list[str]:
 def _train(
     opened: Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest
 ) -> Ending:
+    from navrl.environments.table import find_task
     from navrl.train.compile_kernels import compile_kernels
     from navrl.train.display import open_display
     from navrl.train.distributed.team import assemble
@@ -169,11 +168,11 @@ def _train(
     with open_display(console, f"navrl train: {folder.path}") as display:
         if opened.note:
             display.note(opened.note)
-        display.note(
-            f"{config.processes} processes, {config.env.num_envs} drones; the first run "
-            "compiles for about a minute"
-        )
-        compile_kernels(config)
+        task = find_task(config)
+        compiles = "; the first run compiles for about a minute" if task.compiles else ""
+        display.note(f"{config.processes} processes, {config.env.num_envs} {task.units}{compiles}")
+        if task.compiles:
+            compile_kernels(config)
         with assemble(config.processes, follow, start) as team:
             ending = lead(team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
@@ -188,18 +187,29 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     return what failed.
     """
     from navrl.commands.evaluate import fly_and_report
+    from navrl.environments.foreign import ForeignTask
+    from navrl.environments.table import find_task
     from navrl.evaluate import load_policy
     from navrl.train.distributed.split import total_iterations
+    from navrl.train.foreign_evaluation import evaluate_foreign
     from navrl.train.saving.checkpoints import reason_of
 
     path, problems = folder.path, list[str]()
     if not folder.model_path.is_file():
         return [f"{folder.model_path} was not written; there is nothing to evaluate"]
-    policy = load_policy(path)
-    rows = fly_and_report([policy], [str(path)], config, set(), path, console, problems=problems)
-    label = publisher.tag_final_evaluation(folder.model_path, rows)
-    shares = {label: row["outcomes"]["success_100"]["share"] for label, row in rows.items()}
-    publisher.tracking.summary({f"judged/{label}": share for label, share in shares.items()})
+    policy = load_policy(path, network=config.network.target or None)
+    task = find_task(config)
+    if isinstance(task, ForeignTask):
+        rows = evaluate_foreign(policy, str(path), task, path, console, problems)
+    else:
+        rows = fly_and_report(
+            [policy], [str(path)], config, set(), path, console, problems=problems
+        )
+    headlines = {label: task.headline(row) for label, row in rows.items()}
+    label = publisher.tag_final_evaluation(folder.model_path, headlines)
+    publisher.tracking.summary(
+        {f"judged/{label}": value for label, (_, value) in headlines.items()}
+    )
     for name, take in (
         ("flights.png", publisher.tracking.image),
         ("flights.gif", publisher.tracking.video),

@@ -16,6 +16,7 @@ from navrl.credentials import redact
 from navrl.errors import ConfigError, nearest_name, shown
 
 GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
+OPEN = ("env.options.", "network.encoders.")  # what may follow is the user's to name
 LIST_ALL = "`navrl train --cfg job` lists all"
 _KINDS = {
     int: "a whole number",
@@ -31,7 +32,7 @@ def keys_of(schema: DictConfig) -> list[str]:
 
     def walk(node: DictConfig, prefix: str) -> Iterator[str]:
         for name, value in node.items_ex(resolve=False):
-            if isinstance(value, DictConfig):
+            if isinstance(value, DictConfig) and f"{prefix}{name!s}." not in OPEN:
                 yield from walk(value, f"{prefix}{name!s}.")
             else:
                 yield f"{prefix}{name!s}"
@@ -42,7 +43,18 @@ def keys_of(schema: DictConfig) -> list[str]:
 def options_of(group: str) -> list[str]:
     """Return what can be chosen for a group, such as the presets."""
     found = (file.name for file in files("navrl.conf").joinpath(group).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+    chosen = (name for name in found if name.endswith(".yaml") and not name.startswith("_"))
+    return sorted(name.removesuffix(".yaml") for name in chosen)
+
+
+def is_open(key: str) -> bool:
+    """Return whether a key is in a group whose names are the user's, such as `env.options`."""
+    return key.startswith(OPEN) and bool(key.rpartition(".")[2])
+
+
+def opened(override: str) -> str:
+    """Return an override as Hydra takes it: one that the user named is added."""
+    return f"++{override}" if is_open(override.partition("=")[0]) else override
 
 
 def check_overrides(overrides: Sequence[str], schema: DictConfig) -> None:
@@ -59,6 +71,8 @@ def check_overrides(overrides: Sequence[str], schema: DictConfig) -> None:
         key, _, value = override.partition("=")
         if key in GROUPS:
             _check_option(key, value)
+        elif is_open(key):
+            _check_value(override, key, schema, trial)
         else:
             _check_key(key, known)
             _check_value(override, key, schema, trial)
@@ -127,7 +141,7 @@ def _check_value(override: str, key: str, schema: DictConfig, trial: DictConfig)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise ConfigError(f"{key} is {_typed(value)}; expected a number of at most 64 bits")
     try:
-        OmegaConf.update(trial, key, value)
+        OmegaConf.update(trial, key, value, force_add=is_open(key))
     except (OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"{key} is {_typed(value)}; expected {_expected(schema, key)}") from error
 
@@ -135,7 +149,7 @@ def _check_value(override: str, key: str, schema: DictConfig, trial: DictConfig)
 def _expected(schema: DictConfig, key: str) -> str:
     example = OmegaConf.select(schema, key)
     if isinstance(example, DictConfig):
-        return f"its settings one by one, such as {key}.{next(iter(example))!s}=..."
+        return f"its settings one by one, such as {key}.{next(iter(example), 'NAME')!s}=..."
     if example is None:
         return "a number or null"
     plain = OmegaConf.to_object(example) if OmegaConf.is_config(example) else example

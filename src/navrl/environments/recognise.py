@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from navrl.errors import ConfigError, shown
+from navrl.errors import ConfigError
 from navrl.rl.environment import Environment
 
-__all__ = ["as_environment", "call_factory", "find_target"]
+__all__ = ["as_environment", "call_factory"]
 
 EXPECTED = (
     "a navrl.rl.environment.Environment, a Gymnasium Env or VectorEnv, a TorchRL EnvBase or an "
@@ -81,34 +79,6 @@ def call_factory(
             f"env.num_envs={env.num_envs} processes=1"
         )
     return env
-
-
-def find_target(key: str, target: str) -> Any:
-    """Return what `package.module:name` names; modules in the working folder are found too.
-
-    Raises:
-        ConfigError: there is no such module or name, or importing it fails.
-    """
-    module, colon, name = target.partition(":")
-    if not module or not colon or not name:
-        raise ConfigError(f"{key} is {shown(target)}; expected module:name, such as my_module:make")
-    here = str(Path.cwd())
-    added = here not in sys.path and "" not in sys.path
-    try:
-        if added:
-            sys.path.insert(0, here)
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{key} is {shown(target)}, which cannot be imported: {error}. Expected module:name of "
-            "an installed module, or of one in this folder"
-        ) from error
-    finally:
-        if added:
-            sys.path.remove(here)
-    return found
 
 
 def _is_of(module: str, name: str, value: Any) -> bool:

@@ -102,6 +102,7 @@ def _contents(state: Any, parameters: int) -> Contents:
         config = {
             "network": state.get("network"),
             **(state["task"] if isinstance(state.get("task"), Mapping) else {}),
+            **({"env": state["environment"]} if "environment" in state else {}),
         }
         return Contents(MODEL, _facts(card), config, _metrics(card.get("evaluation")), parameters)
     if isinstance(state.get("config"), Mapping) and "ranks" in state:

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from navrl.rl.accelerate import AppliedNetwork
-from navrl.rl.distributions import beta
-
-
-class StepResult(Protocol):
-    """A step of all environments; `final_packed` and `statistics` count where an episode ended."""
-
-    packed: Tensor  # (N, width) observations
-    final_packed: Tensor  # (N, width) final observations of ended episodes
-    reward: Tensor  # (N,)
-    terminated: Tensor  # (N,) bool
-    truncated: Tensor  # (N,) bool
-    statistics: Tensor  # (N, K)
-
-
-class Environment(Protocol):
-    """A batch of environments that reset themselves where an episode ends."""
-
-    num_envs: int
-
-    def make_step(self) -> Any:
-        """Return buffers for `step`."""
-
-    def step(self, action: Tensor, *, out: Any) -> Any:
-        """Step all environments and write the result into `out`."""
+from navrl.rl.distributions.action_distribution import ActionDistribution
+from navrl.rl.environment import Environment
 
 
 @dataclass
@@ -41,7 +17,7 @@ class Rollout:
     """A batch of (T, N) steps; the collector reuses its buffers for the next batch."""
 
     rows: Tensor  # (T + 1, N, width) observations; the last one has no action yet
-    action: Tensor  # (T, N, 3) in the unit cube
+    action: Tensor  # (T, N, A) as the distribution drew them: of a bounded box in the unit cube
     log_prob: Tensor  # (T, N) of the actions under the policy that drew them
     value: Tensor  # (T + 1, N) in units of the reward
     reward: Tensor  # (T, N)
@@ -56,11 +32,11 @@ class Collector:
     """Steps an environment with the current policy, `steps` steps per batch.
 
     Args:
-        env: see `Environment`.
+        env: see `navrl.rl.environment.Environment`.
         rows: its current observations, (N, width).
         network: returns heads for packed observations.
         steps: T.
-        scale: maps an action from the unit cube to the environment's units.
+        distribution: of the actions.
         generator: draws the actions; the buffers are on its device.
     """
 
@@ -70,19 +46,19 @@ class Collector:
         rows: Tensor,
         network: AppliedNetwork,
         steps: int,
-        scale: Callable[[Tensor], Tensor],
+        distribution: ActionDistribution,
         generator: torch.Generator,
     ) -> None:
         self.env = env
         self.network = network
         self.steps = steps
-        self.scale = scale
+        self.distribution = distribution
         self.generator = generator
         (count, width), device = rows.shape, generator.device
         self._step = env.make_step()
         self._rollout = Rollout(
             rows=torch.zeros(steps + 1, count, width, device=device),
-            action=torch.zeros(steps, count, beta.AXES, device=device),
+            action=torch.zeros(steps, count, distribution.size, device=device),
             log_prob=torch.zeros(steps, count, device=device),
             value=torch.zeros(steps + 1, count, device=device),
             reward=torch.zeros(steps, count, device=device),
@@ -90,6 +66,10 @@ class Collector:
             truncated_value=torch.zeros(steps, count, device=device),
         )
         self._rollout.rows[steps] = rows
+
+    def restart(self, rows: Tensor) -> None:
+        """Start the next batch from other observations: the environment was reset."""
+        self._rollout.rows[self.steps] = rows
 
     def go_on_from(self, batch: Rollout) -> None:
         """Start the next batch where another collector's batch of the same environment ended."""
@@ -107,9 +87,10 @@ class Collector:
         final_rows, final_places, episodes = [], [], []
         for t in range(self.steps):
             heads = self.network.infer(batch.rows[t])
-            batch.action[t], batch.log_prob[t] = beta.sample(heads, self.generator)
+            action, batch.log_prob[t] = self.distribution.sample(heads, self.generator)
+            batch.action[t] = action
             batch.value[t] = heads[:, -1]
-            self.env.step(self.scale(batch.action[t]), out=step)
+            self.env.step(self.distribution.to_environment(action).cpu(), out=step)
             batch.rows[t + 1] = step.packed
             batch.reward[t] = step.reward
             done = step.terminated | step.truncated

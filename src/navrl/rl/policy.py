@@ -6,14 +6,44 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ActionError
+from navrl.observation import ObservationLayout
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.distributions import beta, gaussian
+from navrl.rl.distributions.action_distribution import ActionDistribution
 from navrl.rl.networks.navigation import INPUTS
 
 
 def to_velocity(unit: Tensor, limit: float) -> Tensor:
     """Return velocities in m/s from actions in the unit cube."""
     return unit * (2 * limit) - limit
+
+
+class NetworkPolicy:
+    """The deterministic actions of a network for observation parts by name, in any environment."""
+
+    def __init__(
+        self,
+        network: AppliedNetwork,
+        observation: ObservationLayout,
+        distribution: ActionDistribution,
+    ) -> None:
+        self.network, self.observation, self.distribution = network, observation, distribution
+        self._device = next(network.network.parameters()).device
+
+    def __call__(self, parts: dict[str, Tensor]) -> Tensor:
+        """Return actions as the environment takes them, for parts of shape (N, *shape)."""
+        count = len(next(iter(parts.values())))
+        rows = torch.zeros(count, self.observation.width)
+        try:
+            self.observation.pack(parts, rows)
+        except (KeyError, RuntimeError) as error:
+            found = {name: tuple(part.shape[1:]) for name, part in parts.items()}
+            raise ActionError(
+                f"an observation has the parts {found}; the policy was trained on "
+                f"{self.observation.shapes}"
+            ) from error
+        heads = self.network.infer(rows.to(self._device))
+        return self.distribution.to_environment(self.distribution.mean(heads)).cpu()
 
 
 class NetworkPilot:

@@ -14,8 +14,9 @@ from navrl.errors import ConfigError, NavrlError
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.advantage import gae
 from navrl.rl.collect import Rollout
-from navrl.rl.distributions import beta
+from navrl.rl.distributions.action_distribution import ActionDistribution
 from navrl.rl.finite import describe_bad
+from navrl.rl.networks.observation_norm import ObservationNorm
 from navrl.rl.normaliser import ValueNormaliser
 
 # means over the minibatches of an update, and statistics of the whole batch
@@ -132,9 +133,10 @@ class PPO:
     """Updates a network from rollouts.
 
     Args:
-        network: its last layers are `alpha`, `beta` and `critic`; the layers before them are the
-            feature extractor.
+        network: `actor_parameters()` and `critic_parameters()` are those that only one of them
+            depends on, `critic` is its last layer for the value; the rest counts as features.
         applied: the same network in its fastest form.
+        distribution: of the actions.
         settings: see `PPOSettings`.
         generator: shuffles the samples.
         all_reduce: sums a tensor over all processes, in place.
@@ -145,6 +147,7 @@ class PPO:
         self,
         network: nn.Module,
         applied: AppliedNetwork,
+        distribution: ActionDistribution,
         settings: PPOSettings,
         generator: torch.Generator,
         *,
@@ -154,15 +157,14 @@ class PPO:
         settings.check()
         self.network = network
         self.applied = applied
+        self.distribution = distribution
         self.settings = settings
         self.generator = generator
         self._all_reduce, self._processes = all_reduce, processes
         self.normaliser = ValueNormaliser(settings.value_decay)
-        heads = {
-            name: list(getattr(network, name).parameters()) for name in ("alpha", "beta", "critic")
-        }
         self._last: nn.Linear = network.critic  # type: ignore[assignment]
-        self._actor, self._critic = [*heads["alpha"], *heads["beta"]], heads["critic"]
+        self._actor: list[nn.Parameter] = network.actor_parameters()  # type: ignore[operator]
+        self._critic: list[nn.Parameter] = network.critic_parameters()  # type: ignore[operator]
         owned = {id(p) for p in (*self._actor, *self._critic)}
         features = [p for p in network.parameters() if id(p) not in owned]
         rates = (
@@ -210,6 +212,10 @@ class PPO:
             if 0 < settings.target_kl < metrics[KL].item():
                 break
         self.check_parameters()
+        inputs = getattr(self.network, "norm", None)
+        if isinstance(inputs, ObservationNorm):
+            # last, so that the whole update sees the inputs that the batch was collected with
+            inputs.update(rows, self._all_reduce)
         report |= dict(zip(MINIBATCH_METRICS, (sums / max(updates, 1)).tolist(), strict=True))
         report |= {
             "gradient_norm": norms / max(updates, 1),
@@ -244,7 +250,7 @@ class PPO:
     def _targets(self, batch: Rollout) -> tuple[Tensor, dict[str, float]] | None:
         """Return the targets of all samples and the batch's metrics; None if it is not finite.
 
-        Columns: action (3), log_prob, advantage, normalised return, normalised old value.
+        Columns: action (A), log_prob, advantage, normalised return, normalised old value.
         """
         settings = self.settings
         advantage = gae(
@@ -308,9 +314,9 @@ class PPO:
         KL      = mean(ratio - 1 - log(ratio))
         """
         settings, clip = self.settings, self.settings.actor.clip_ratio
-        action = target[:, :3]
-        old_log_prob, advantage, returns, old_value = target[:, 3:].unbind(1)
-        log_prob, entropies = beta.log_prob_and_entropy(heads, action)
+        action, rest = target.split([self.distribution.size, 4], 1)
+        old_log_prob, advantage, returns, old_value = rest.unbind(1)
+        log_prob, entropies = self.distribution.log_prob_and_entropy(heads, action)
         log_ratio = log_prob - old_log_prob
         ratio = log_ratio.exp()
         surrogate = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip, 1 + clip))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from navrl.rl.accelerate import AppliedNetwork
-from navrl.rl.collect import Environment
 from navrl.rl.distributions import gaussian
+from navrl.rl.environment import Environment
 
 
 @dataclass
@@ -33,7 +33,7 @@ class TransitionCollector:
     """Steps an environment with the current policy or at random, `steps` steps per batch.
 
     Args:
-        env: see `Environment`.
+        env: see `navrl.rl.environment.Environment`.
         rows: its current observations, (N, width).
         actor: returns the heads of `navrl.rl.distributions.gaussian` for packed observations.
         steps: T.

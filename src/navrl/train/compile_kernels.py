@@ -8,17 +8,12 @@ child process does, and all of them load the result.
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 
-import torch
-
 from navrl.config import Config, as_yaml, from_dict
+from navrl.environments.table import find_task
 from navrl.kernel_cache import KernelMissingError, compile_alone, loading_only, storage
-from navrl.rl.accelerate import accelerate
-from navrl.rl.networks.navigation import build_network
-from navrl.sim.env import NavigationEnv
 
 
 def compile_kernels(config: Config) -> None:
@@ -41,20 +36,8 @@ def compile_kernels(config: Config) -> None:
 
 
 def run_kernels(config: Config) -> None:
-    """Run every kernel of a training once, on the smallest task with its settings."""
-    task = copy.deepcopy(config.task)
-    task.env.num_envs = 1
-    task.env.num_worlds = 1
-    task.env.obstacles_per_world = [0]
-    task.env.world_files = []
-    task.env_dyn.num_obstacles, task.env_dyn.obstacles_per_world = 8, []
-    env = NavigationEnv(task)
-    rows = env.observe_packed()
-    env.step(torch.zeros(1, 3))
-    with torch.random.fork_rng(devices=[]):
-        network = accelerate(build_network(config.network, env.layout))
-    network.infer(rows)
-    network(rows).sum().backward()
+    """Run every kernel of a training once."""
+    find_task(config).compile()
 
 
 def main() -> None:

@@ -109,8 +109,9 @@ class LiveDisplay(Display):
     def update(self, status: Status) -> None:
         """Store the status for the next redraw."""
         self._status, self._updated = status, time.monotonic()
-        if math.isfinite(status.success):
-            self._history.add(status.success)
+        value = status.episode_return if status.headline == "return" else status.success
+        if math.isfinite(value):
+            self._history.add(value)
 
     def close(self) -> None:
         """Draw the last status and leave it on the screen; a second call does nothing."""

@@ -13,8 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from navrl.config import Config, as_saved
+from navrl.config import NAVIGATION, Config, as_saved
+from navrl.environments.task import Task
 from navrl.metrics_log import MetricsLog
+from navrl.rl.networks.build import MakeFeatures
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display
 from navrl.train.distributed.team import Team, TeamError
@@ -29,6 +31,12 @@ from navrl.train.trainers import Trainer, make_trainer
 LEARN, EVALUATE, SAVE, STOP = ("learn", "evaluate", "save", "stop")
 
 
+NOT_EXACT = (
+    "{name} cannot save its episodes: new ones begin here, so that this run goes on, but not bit "
+    "for bit as if it had not been interrupted"
+)
+
+
 @dataclass
 class Start:
     """What every process starts from; neither state nor weights: from random weights."""
@@ -36,6 +44,9 @@ class Start:
     config: Config
     state: dict[str, Any] | None = None  # a saved training state to resume
     weights: dict[str, Tensor] | None = None  # the weights of a policy
+    # what a caller made itself, for a team of one: environments and networks cannot be sent
+    task: Task | None = None
+    network: MakeFeatures | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,10 @@ def lead(
     publisher: Publisher,
 ) -> Ending:
     """Train as rank 0 until the last iteration, a signal, or failing checkpoints."""
-    trainer, resumed = make_trainer(start.config, team), start.state is not None
+    trainer = make_trainer(start.config, team, start.task, start.network)
+    resumed = start.state is not None
+    if resumed and not trainer.task.exact:
+        display.note(NOT_EXACT.format(name=trainer.task.name))
     restore(trainer, start)
     if not folder.model_path.exists():
         trainer.best = None  # it describes the model of another folder
@@ -195,6 +209,8 @@ class _Leader:
             self.team.broadcast(SAVE)
             ranks = self.team.gather(own)
             state = shared | {"ranks": ranks, "config": as_saved(trainer.config)}
+            if trainer.config.env.name != NAVIGATION:
+                state["record"] = trainer.task.record(trainer.env)
             self.files.save(state, self.log.score if evaluated else None)
         self.last_saved = trainer.iteration
         if batch is not None and trainer.config.compress_lidar:

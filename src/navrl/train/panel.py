@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from navrl.train.status import Status, clock, count, number, percent, save_state
+from navrl.train.status import Status, clock, count, headline, number, percent, save_state
 
 __all__ = ["History", "draw", "sparkline"]
 
@@ -80,7 +80,28 @@ def _progress(status: Status, width: int) -> Group:
     return Group(line, _flow(pieces, width))
 
 
+def _returns(status: Status, history: Sequence[float], width: int) -> Group:
+    """Return the curve of returns between the lowest and the highest, and how episodes ended."""
+    least, most = min(history, default=0.0), max(history, default=0.0)
+    shares = [(value - least) / (most - least) if most > least else 0.5 for value in history]
+    high, low = sparkline(shares, max(width - 19, 8))
+    rising = Text.assemble(" " * 19, (high, "green"), no_wrap=True, overflow="crop")
+    returned = Text.assemble(
+        ("return    ", "dim"),
+        (f"{number(status.episode_return, 4):>7}  ", "bold green"),
+        (low, "green"),
+        no_wrap=True,
+        overflow="crop",
+    )
+    pieces = [_named("length", number(status.episode_length))]
+    if math.isfinite(status.success):
+        pieces.insert(0, _named("success", percent(status.success), "green"))
+    return Group(rising, returned, _flow(pieces, width))
+
+
 def _outcomes(status: Status, history: Sequence[float], width: int) -> Group:
+    if status.headline == "return":
+        return _returns(status, history, width)
     high, low = sparkline(history, max(width - 19, 8))
     rising = Text.assemble(
         ("training".ljust(19), "dim"), (high, "green"), no_wrap=True, overflow="crop"
@@ -145,9 +166,10 @@ def _footer(status: Status, width: int) -> list[Text]:
     lines = []
     if status.evaluation:
         rates = [
-            _named(name, percent(rate), "bold green") for name, rate in status.evaluation.items()
+            _named(name, headline(status, value), "bold green")
+            for name, value in status.evaluation.items()
         ]
-        lines.append(_flow([Text("evaluated success", "dim"), *rates], width))
+        lines.append(_flow([Text(f"evaluated {status.headline}", "dim"), *rates], width))
     if saved := save_state(status):
         stall = f", stall {number(status.stall_ms)} ms" if status.stall_ms is not None else ""
         style = "bold red" if status.saves.failure else ""

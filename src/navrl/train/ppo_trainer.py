@@ -1,4 +1,4 @@
-"""PPO on the navigation task: one rank's environment, its copy of the policy, and their state."""
+"""One process's part of PPO: its environments, its copy of the policy, and the state of both."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from navrl.config import Config
+from navrl.environments.table import find_task
+from navrl.environments.task import Task
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
 from navrl.rl.accelerate import AppliedNetwork, accelerate
 from navrl.rl.collect import Collector, Rollout
+from navrl.rl.distributions.action_distribution import distribution_for
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.navigation import build_network
-from navrl.rl.policy import NetworkPilot, to_velocity
+from navrl.rl.networks.build import MakeFeatures, build_policy_network
+from navrl.rl.policy import NetworkPolicy
 from navrl.rl.ppo import PPO
-from navrl.sim.env import NavigationEnv
-from navrl.train.distributed.split import (
-    collision_penalty,
-    episode_means,
-    frames_per_iteration,
-    split_task,
-    total_iterations,
-)
+from navrl.train.distributed.split import episode_means, frames_per_iteration, total_iterations
 from navrl.train.distributed.team import Team
 from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
-from navrl.train.evaluation import PeriodicEvaluation
+from navrl.train.evaluation import evaluate_together
 from navrl.train.pipelined import PipelinedCollector
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
@@ -37,28 +32,44 @@ SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
 
 
 class PPOTrainer:
-    """Collects, learns and evaluates in step with the other ranks."""
+    """Collects, learns and evaluates in step with the rest of the team.
 
-    def __init__(self, config: Config, team: Team) -> None:
+    Args:
+        config: the settings.
+        team: the processes that train together.
+        task: what is trained; None: the one that the settings name.
+        network: makes the features of the policy's network; None: as the settings say.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        team: Team,
+        task: Task | None = None,
+        network: MakeFeatures | None = None,
+    ) -> None:
         self.config, self.team = config, team
-        self.task = split_task(config.task, team)
-        self.env = NavigationEnv(self.task, seed=config.seed * 1024 + team.rank)
+        self.task = task or find_task(config)
+        self.env = self.task.make(team.rank, team.size)
+        self.distribution = distribution_for(self.env.action)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # the same initial weights on every rank
-            self.network = build_network(config.network, self.env.layout).to(device)
+            self.network = build_policy_network(
+                config.network, self.env.observation, self.env.action, network
+            ).to(device)
         self.applied = accelerate(self.network)
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
         order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
         self.ppo = PPO(
             self.network,
             self.applied,
+            self.distribution,
             config.algo,
             order,
             all_reduce=team.all_reduce,
             processes=team.size,
         )
-        self.env.reset()
         self.collector = self._collector(self.applied)
         self._pipeline = (
             PipelinedCollector(self.network, self._collector)
@@ -69,7 +80,6 @@ class PPOTrainer:
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self.guard = DivergenceGuard()
-        self._evaluation = PeriodicEvaluation(config, team)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -78,7 +88,7 @@ class PPOTrainer:
 
     @property
     def frames_per_iteration(self) -> int:
-        """Steps of all drones, over all processes, in one batch."""
+        """Decisions of the whole team in one batch."""
         return frames_per_iteration(self.config)
 
     @property
@@ -92,9 +102,9 @@ class PPOTrainer:
         return self.iteration * self.frames_per_iteration
 
     def collect(self) -> Rollout:
-        """Return the next batch; a pipelined one was collected during the last update."""
+        """Return the next batch, or the one that was collected while the policy learnt."""
         if self._pipeline is None:
-            self._set_penalty(self.iteration)
+            self._set_progress(self.iteration)
             return self.collector.collect(*self.ppo.normaliser.statistics())
         if not self._pipeline.pending:
             self._begin_batch(self._pipeline, self.iteration)
@@ -110,28 +120,32 @@ class PPOTrainer:
         if self._pipeline is not None:
             self._pipeline.wait()  # so that nothing runs while the policy is evaluated or saved
         self.iteration += 1
-        return report | episode_means(batch.episodes, self.team)
+        return report | episode_means(batch.episodes, self.env.statistics, self.team)
 
     def _begin_batch(self, pipeline: PipelinedCollector, iteration: int) -> None:
-        """Start to collect the batch of an iteration with the current policy."""
-        self._set_penalty(iteration)
-        self._began = self._flying()
+        """Begin to collect the batch of an iteration with the present policy, in the background."""
+        self._set_progress(iteration)
+        self._began = self._rollout_state()
         pipeline.begin(self.ppo.normaliser.statistics())
 
-    def _set_penalty(self, iteration: int) -> None:
-        self.env.set_collision_penalty(collision_penalty(self.config, iteration / self.iterations))
+    def _set_progress(self, iteration: int) -> None:
+        self.env.set_progress(iteration / self.iterations)
 
     def evaluate(self) -> dict[str, Flights]:
-        """Fly unseen worlds with the mean action; return all flights by condition on rank 0."""
-        return self._evaluation.fly(NetworkPilot(self.applied, self.task.env.action_limit))
+        """Play episodes with the mean action; the leader gets all of them by condition."""
+        policy = NetworkPolicy(self.applied, self.env.observation, self.distribution)
+        episodes = evaluate_together(self.task, policy, self.env, self.team)
+        if self.task.restarts:
+            self.collector.restart(self.env.reset())
+        return episodes
 
     # ------------------------------------------------------------------ saving
 
     def own_state(self) -> dict[str, Any]:
         """Return the state of this rank: its environment and its generators."""
-        return (self._began or self._flying()) | {"order": self.ppo.generator.get_state()}
+        return (self._began or self._rollout_state()) | {"order": self.ppo.generator.get_state()}
 
-    def _flying(self) -> dict[str, Any]:
+    def _rollout_state(self) -> dict[str, Any]:
         """Return what a batch starts from, beside the weights."""
         return {"env": self.env.state_dict(), "actions": self.generator.get_state()}
 
@@ -152,7 +166,7 @@ class PPOTrainer:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load a saved state; training continues bit for bit."""
+        """Go on from a saved state; bit for bit if the environment could save its own."""
         state = upgraded_state(state)
         ranks = state.get("ranks")
         if not isinstance(ranks, list) or not all(name in state for name in SHARED):
@@ -168,7 +182,10 @@ class PPOTrainer:
             named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state)
         )
         own = ranks[self.team.rank]
-        self.env.load_state_dict(own["env"])
+        if own["env"] is None:
+            self.env.reset(seed=self.config.seed * 1024 + self.team.rank + state["iteration"])
+        else:
+            self.env.load_state_dict(own["env"])
         self.generator.set_state(own["actions"])
         self.ppo.generator.set_state(own["order"])
         self.network.load_state_dict(state[WEIGHTS])
@@ -178,15 +195,11 @@ class PPOTrainer:
         self.iteration, self.best = state["iteration"], state["best"]
         self.collector = self._collector(self.applied)
         if self._pipeline is not None:
-            self._set_penalty(self.iteration)
-            self._began = self._flying() if state.get("ahead") else None
+            self._set_progress(self.iteration)
+            self._began = self._rollout_state() if state.get("ahead") else None
             self._pipeline.load_state_dict(state.get("ahead"))
 
     def _collector(self, applied: AppliedNetwork) -> Collector:
-        limit = self.task.env.action_limit
-
-        def scale(unit: Tensor) -> Tensor:
-            return to_velocity(unit, limit)
-
         steps = self.config.algo.training_frame_num
-        return Collector(self.env, self.env.observe_packed(), applied, steps, scale, self.generator)
+        rows = self.env.observe()
+        return Collector(self.env, rows, applied, steps, self.distribution, self.generator)

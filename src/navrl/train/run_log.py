@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import RegistryError
-from navrl.evaluate import Flights, conditions
-from navrl.evaluate.report import summary
+from navrl.evaluate import Flights
 from navrl.metrics_log import MetricsLog
 from navrl.models import model_state, save_model
 from navrl.monitor import PerformanceMonitor
@@ -54,7 +53,8 @@ class RunLog:
         self._last_iteration_end = self._start
         self._seconds_before = _seconds_before(folder.metrics)
         self._recent: deque[dict[str, float]] = deque(maxlen=SMOOTHED)
-        self._evaluation: dict[str, float] | None = None
+        self._evaluation: dict[str, float] | None = None  # what `_headline` is, by condition
+        self._headline = ""
         # the best of all evaluations; trainer.best belongs to the model on disk
         self._best = trainer.best
         self._metrics_failed = False
@@ -78,10 +78,10 @@ class RunLog:
     def evaluation(self, flights: dict[str, Flights]) -> None:
         """Log an evaluation and keep the model if it is the best so far."""
         trainer = self.trainer
-        rows = {label: summary(flight) for label, flight in flights.items()}
-        self._evaluation = {
-            label: flight.rate("success_100")[0] for label, flight in flights.items()
-        }
+        rows = {label: trainer.task.summary(flight) for label, flight in flights.items()}
+        headlines = {label: trainer.task.headline(row) for label, row in rows.items()}
+        self._evaluation = {label: value for label, (_, value) in headlines.items()}
+        self._headline = next(iter(headlines.values()))[0]
         *_, hardest = rows
         measured = evaluation_metrics(rows[hardest])
         self.score = {name: measured[name] for name in KEPT_METRICS if name in measured}
@@ -99,10 +99,13 @@ class RunLog:
 
     def _keep_best(self, rows: dict[str, Any], measured: dict[str, float], label: str) -> None:
         """Write and publish the model if it is the best; else publish it if the policy wants it."""
-        trainer, policy, rates = self.trainer, self.publisher.policy, self._evaluation or {}
+        trainer, policy, values = self.trainer, self.publisher.policy, self._evaluation or {}
         better = is_better(policy, measured, self._best)
         told = ", ".join(
-            f"{100 * rate:.1f} % among {condition}" for condition, rate in rates.items()
+            f"{100 * value:.1f} % among {condition}"
+            if self._headline == "success"
+            else f"{self._headline} {value:.5g} in {condition}"
+            for condition, value in values.items()
         )
         best = f"; {told_best(policy, measured)} so far" if better else ""
         self.display.note(f"iteration {trainer.iteration}: {told}{best}")
@@ -172,7 +175,7 @@ class RunLog:
         if iteration > self._first and iteration % SUMMARY_INTERVAL:
             self._summarise()
         if self.folder.model_path.exists() and self.folder.model_path not in self.writes.pending:
-            *_, label = conditions(self.trainer.config.task, self.trainer.config.flight)
+            label = self.trainer.task.conditions[-1]
             best = (
                 int(self.trainer.best["iteration"]) if self.trainer.best is not None else iteration
             )
@@ -186,7 +189,8 @@ class RunLog:
             "seed": trainer.config.seed,
             "evaluation": rows or {},
         }
-        return model_state(trainer.network, trainer.config.network, trainer.config.task, card)
+        record = trainer.task.record(trainer.env)
+        return model_state(trainer.network, trainer.config.network, record, card)
 
     def _save(self, path: Path, state: dict[str, Any], iteration: int) -> dict[str, float]:
         """Write a model; log and return its size."""
@@ -278,7 +282,7 @@ class RunLog:
                 total_frames=trainer.iterations * trainer.frames_per_iteration,
                 seconds=seconds,
                 frames_per_second=done * trainer.frames_per_iteration / seconds,
-                success=self._rate("success_100"),
+                success=self._rate("success_100", "success"),
                 collision=self._rate("static_collision") + self._rate("dynamic_collision"),
                 out_of_bounds=self._rate("out_of_bounds"),
                 time_out=self._rate("time_out"),
@@ -294,21 +298,31 @@ class RunLog:
                 phases={name: total / seconds for name, total in totals.items()},
                 stall_ms=self._stall,
                 evaluation=self._evaluation,
+                headline=self._headline or self._first_headline(),
                 seconds_left=seconds_left,
                 saves=self._saves,
                 unwritten=len(self.writes.pending) + self._metrics_failed,
             )
         )
 
-    def _rate(self, name: str) -> float:
-        """Return the mean of a statistic over the episodes of the last `SMOOTHED` iterations."""
-        counted = [
-            (report["episodes"], report[f"episode/{name}"])
-            for report in self._recent
-            if report["episodes"]
-        ]
-        total = sum(count for count, _ in counted)
-        return sum(count * value for count, value in counted) / total if total else float("nan")
+    def _first_headline(self) -> str:
+        """Return what is shown before the first evaluation: success where episodes tell it."""
+        rate = self._rate("success_100", "success")
+        return (
+            "return" if rate != rate and self._rate("return") == self._rate("return") else "success"
+        )
+
+    def _rate(self, *names: str) -> float:
+        """Return the mean over recent episodes of the first statistic that they have, or NaN."""
+        for key in (f"episode/{name}" for name in names):
+            counted = [
+                (report["episodes"], report[key])
+                for report in self._recent
+                if report["episodes"] and key in report
+            ]
+            if total := sum(count for count, _ in counted):
+                return sum(count * value for count, value in counted) / total
+        return float("nan")
 
     def summarise_if_due(self) -> None:
         """Print and log the timing table every `SUMMARY_INTERVAL` iterations."""

@@ -6,29 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from navrl.config import Config
+from navrl.environments.table import find_task
+from navrl.environments.task import Task
 from navrl.errors import ConfigError, StateError
 from navrl.evaluate import Flights
 from navrl.io.replay.frame_store import FrameStore
 from navrl.rl.accelerate import accelerate
+from navrl.rl.distributions.action_distribution import distribution_for
 from navrl.rl.finite import check_finite
+from navrl.rl.networks.build import is_navigation
 from navrl.rl.networks.navigation import build_network
-from navrl.rl.policy import NetworkPilot, to_velocity
+from navrl.rl.policy import NetworkPolicy
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.rl.transitions import TransitionCollector, Transitions, n_step_return
-from navrl.sim.env import NavigationEnv
-from navrl.train.distributed.split import (
-    collision_penalty,
-    episode_means,
-    frames_per_iteration,
-    split_task,
-    total_iterations,
-)
+from navrl.train.distributed.split import episode_means, frames_per_iteration, total_iterations
 from navrl.train.distributed.team import Team
 from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
-from navrl.train.evaluation import PeriodicEvaluation
+from navrl.train.evaluation import evaluate_together
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # seeds of the generators
@@ -51,21 +48,27 @@ UNKNOWN = ("kl", "explained_variance")  # metrics of the display that SAC does n
 class SACTrainer:
     """Collects, stores, learns and evaluates, as a `Trainer` does."""
 
-    def __init__(self, config: Config, team: Team) -> None:
+    def __init__(self, config: Config, team: Team, task: Task | None = None) -> None:
         if team.size != 1:
             raise ConfigError(f"processes is {team.size}; expected 1 for algo=sac")
         self.config, self.team, self.settings = config, team, config.sac
-        self.task = split_task(config.task, team)
-        self.env = NavigationEnv(self.task, seed=config.seed * 1024)
+        self.task = task or find_task(config)
+        self.env = self.task.make(team.rank, team.size)
+        if not is_navigation(self.env.observation, self.env.action):
+            raise ConfigError(
+                f"algo=sac trains the navigation task; {self.task.name} is trained with algo=ppo"
+            )
+        self.distribution = distribution_for(self.env.action, squashed=True)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.network = build_network(config.network, self.env.layout).to(device)
-            self.layout = self.network.layout
+            network = build_network(config.network, self.env.observation).to(device)
+            self.layout = network.layout
             scale = torch.ones(self.layout.width)
-            scale[self.layout.slices["state"]] = self.network.scale.cpu()
+            scale[self.layout.slices["state"]] = network.scale.cpu()
             critic = TwinCritic(self.layout.width, self.settings.critic_width, scale).to(device)
-        self.applied = accelerate(self.network)
+        self.network: nn.Module = network
+        self.applied = accelerate(network)
         streams = {
             name: torch.Generator(torch.device("cpu") if name == "batches" else device).manual_seed(
                 stream ^ (config.seed * 1024)
@@ -77,13 +80,11 @@ class SACTrainer:
             self.network, self.applied, critic, self.settings, streams["noise"], self._observe
         )
         self.replay = FrameStore(self.settings.capacity, streams=config.env.num_envs)
-        self.env.reset()
         self.collector = self._collector()
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self._owed = 0.0  # updates that the collected steps allow
         self.guard = DivergenceGuard()
-        self._evaluation = PeriodicEvaluation(config, team)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -107,9 +108,7 @@ class SACTrainer:
 
     def collect(self) -> Transitions:
         """Return the next batch: random actions during warm-up, then the current policy's."""
-        self.env.set_collision_penalty(
-            collision_penalty(self.config, self.iteration / self.iterations)
-        )
+        self.env.set_progress(self.iteration / self.iterations)
         return self.collector.collect(at_random=self.frames < self.settings.warmup)
 
     def learn(self, batch: Transitions) -> dict[str, float]:
@@ -124,7 +123,7 @@ class SACTrainer:
             values = [each[name] for each in reports if name in each]
             report[name] = sum(values) / len(values) if values else float("nan")
         report |= {"updates": float(len(reports)), "remembered": float(len(self.replay))}
-        return report | episode_means(batch.episodes, self.team)
+        return report | episode_means(batch.episodes, self.env.statistics, self.team)
 
     def _update(self) -> list[dict[str, float]]:
         """Make as many updates as `sac.replay_ratio` allows; return their metrics."""
@@ -143,7 +142,8 @@ class SACTrainer:
 
     def evaluate(self) -> dict[str, Flights]:
         """Fly unseen worlds with the squashed mean action; return all flights by condition."""
-        return self._evaluation.fly(NetworkPilot(self.applied, self.task.env.action_limit))
+        policy = NetworkPolicy(self.applied, self.env.observation, self.distribution)
+        return evaluate_together(self.task, policy, self.env, self.team)
 
     # ------------------------------------------------------------------ replay
 
@@ -253,12 +253,10 @@ class SACTrainer:
         self.collector = self._collector()
 
     def _collector(self) -> TransitionCollector:
-        limit = self.task.env.action_limit
-
         def scale(unit: Tensor) -> Tensor:
-            return to_velocity(unit, limit).cpu()
+            return self.distribution.to_environment(unit).cpu()
 
         steps = self.settings.training_frame_num
         return TransitionCollector(
-            self.env, self.env.observe_packed(), self.applied, steps, scale, self._actions
+            self.env, self.env.observe(), self.applied, steps, scale, self._actions
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from navrl.train.saving.checkpoints import SaveStatus
 
-__all__ = ["Status", "clock", "count", "number", "percent", "plain_line", "save_state"]
+__all__ = ["Status", "clock", "count", "headline", "number", "percent", "plain_line", "save_state"]
 
 MISSING = "-"
 NAN = math.nan
@@ -39,7 +39,8 @@ class Status:
     explained_variance: float = NAN
     phases: dict[str, float] = field(default_factory=dict)  # fraction of the time by phase
     stall_ms: float | None = None  # of the last checkpoint
-    evaluation: dict[str, float] | None = None  # success rates of the last evaluation, by condition
+    evaluation: dict[str, float] | None = None  # headline of the last evaluation, by condition
+    headline: str = "success"  # what is shown large: success, or return where there is none
     seconds_left: float | None = None
     saves: SaveStatus = field(default_factory=SaveStatus)
     unwritten: int = 0  # files beside the checkpoints whose write failed
@@ -51,16 +52,17 @@ def plain_line(status: Status) -> str:
         f"iteration {status.iteration}/{status.iterations}",
         f"{count(status.frames)} frames",
         f"{count(status.frames_per_second)} frames/s",
-        f"training success {percent(status.success)}",
-        f"collision {percent(status.collision)}",
+        *_outcomes(status),
         f"return {number(status.episode_return)}",
         f"KL {number(status.kl)}",
         f"entropy {number(status.entropy)}",
     ]
     if status.evaluation:
         pieces.append(
-            "evaluated success "
-            + ", ".join(f"{name} {percent(rate)}" for name, rate in status.evaluation.items())
+            f"evaluated {status.headline} "
+            + ", ".join(
+                f"{name} {headline(status, value)}" for name, value in status.evaluation.items()
+            )
         )
     if status.seconds_left is not None:
         pieces.append(f"{clock(status.seconds_left)} left")
@@ -69,6 +71,19 @@ def plain_line(status: Status) -> str:
     if status.unwritten:
         pieces.append(f"{status.unwritten} files NOT written")
     return "  ".join(pieces)
+
+
+def _outcomes(status: Status) -> list[str]:
+    """Return how episodes ended, as far as the environment tells."""
+    success = f"training success {percent(status.success)}"
+    if status.headline == "return":
+        return [success] if math.isfinite(status.success) else []
+    return [success, f"collision {percent(status.collision)}"]
+
+
+def headline(status: Status, value: float) -> str:
+    """Return the headline of an evaluation: a rate, or a return."""
+    return number(value, 4) if status.headline == "return" else percent(value)
 
 
 def save_state(status: Status) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from navrl.config import Config
+from navrl.environments.task import Task
 from navrl.evaluate import Flights
-from navrl.rl.networks.navigation import NavigationNetwork
-from navrl.sim.env import NavigationEnv
+from navrl.rl.environment import Environment
+from navrl.rl.networks.build import MakeFeatures
 from navrl.train.distributed.team import Team
 
 
@@ -17,8 +19,9 @@ class Trainer(Protocol):
     """One rank's part of a training, as the loop uses it."""
 
     config: Config
-    network: NavigationNetwork
-    env: NavigationEnv
+    task: Task
+    network: nn.Module
+    env: Environment
     iteration: int
     best: dict[str, float] | None
 
@@ -28,7 +31,7 @@ class Trainer(Protocol):
 
     @property
     def frames_per_iteration(self) -> int:
-        """Steps of all drones, over all processes, in one batch."""
+        """Decisions of the whole team in one batch."""
 
     @property
     def iterations(self) -> int:
@@ -45,7 +48,7 @@ class Trainer(Protocol):
         """Update the policy from a batch and return metrics."""
 
     def evaluate(self) -> dict[str, Flights]:
-        """Fly unseen worlds; return all flights by condition on rank 0."""
+        """Play episodes; the leader gets all of them by condition."""
 
     def own_state(self) -> dict[str, Any]:
         """Return the state of this rank alone."""
@@ -57,12 +60,21 @@ class Trainer(Protocol):
         """Load a saved state."""
 
 
-def make_trainer(config: Config, team: Team) -> Trainer:
-    """Return the trainer of the algorithm in the settings."""
-    if config.algorithm == "sac":
-        from navrl.train.sac_trainer import SACTrainer  # here: it loads the replay's kernels
+def make_trainer(
+    config: Config, team: Team, task: Task | None = None, network: MakeFeatures | None = None
+) -> Trainer:
+    """Return the trainer of the algorithm that the settings ask for.
 
-        return SACTrainer(config, team)
+    Args:
+        config: the settings.
+        team: the processes that train together.
+        task: what is trained; None: the one that the settings name.
+        network: makes the features of the policy's network; None: as the settings say.
+    """
+    if config.algorithm == "sac":
+        from navrl.train.sac_trainer import SACTrainer  # here: only it needs the replay's kernels
+
+        return SACTrainer(config, team, task)
     from navrl.train.ppo_trainer import PPOTrainer
 
-    return PPOTrainer(config, team)
+    return PPOTrainer(config, team, task, network)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-AXES = 3
+AXES = 3  # of a velocity command
 LOG_SPREAD = (-5.0, 1.0)  # of the normal distribution before the tanh
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,39 +15,10 @@ from torch.nn import functional
 from navrl.errors import ConfigError, StateError
 from navrl.navigation_observation import GOAL_DISTANCE, STATE, navigation_layout
 from navrl.observation import ObservationLayout
+from navrl.rl.networks.network_settings import NetworkSettings
 
 INPUTS = ("lidar", "dynamic_obstacle", "state")  # parts of an observation that are read
 HEADS = 7  # alpha (3), beta (3), value
-EXTRACTORS = ("cnn", "vit")
-DISTRIBUTIONS = ("beta", "gaussian")
-
-
-@dataclass
-class NetworkSettings:
-    """Keys `network.*`: what maps observations to actions."""
-
-    extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
-    # join the image at its edge, straight ahead of the drone; the original pads with zeros
-    circular: bool = True
-    # of the distance to the goal at the network's input; 1 in the original
-    distance_scale: float = 0.1
-    distribution: str = "beta"  # of the actions; SAC needs gaussian, a squashed one
-
-    def check(self) -> None:
-        """Raise a ConfigError that names the first setting with an impossible value."""
-        if self.extractor not in EXTRACTORS:
-            raise ConfigError(
-                f"network.extractor is {self.extractor!r}; expected one of {', '.join(EXTRACTORS)}"
-            )
-        if self.distribution not in DISTRIBUTIONS:
-            raise ConfigError(
-                f"network.distribution is {self.distribution!r}; expected one of "
-                f"{', '.join(DISTRIBUTIONS)}"
-            )
-        if not 1e-3 <= self.distance_scale <= 1e3:
-            raise ConfigError(
-                f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000"
-            )
 
 
 def _blocks(inputs: int, *widths: int) -> nn.Sequential:
@@ -118,6 +88,14 @@ class NavigationNetwork(nn.Module):
         state = parts["state"] * self.scale
         features = self.trunk(torch.cat([self._look(parts["lidar"]), dynamic, state], 1))
         return torch.cat([self.alpha(features), self.beta(features), self.critic(features)], 1)
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that only the actions depend on."""
+        return [*self.alpha.parameters(), *self.beta.parameters()]
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that only the value depends on."""
+        return [*self.critic.parameters()]
 
     def _look(self, image: Tensor) -> Tensor:
         if not self.circular:

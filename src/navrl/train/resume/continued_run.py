@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 
 from navrl.conf.overrides import GROUPS
-from navrl.config import Config, as_dict, from_dict, load_config, our_overrides
+from navrl.config import EARLIER, Config, as_dict, from_dict, load_config, our_overrides
 from navrl.errors import ConfigError, NavrlError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoint
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.checkpoint.listing import list_entries
-from navrl.sim.settings import EARLIER
 from navrl.train.resume.source import run_of
+from navrl.train.resume.starting_weights import names_code
 from navrl.train.resume.training_state import is_training_state, upgraded_state
 from navrl.train.run_folder import is_finished, read_record, sequence_of
 
@@ -217,6 +217,17 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     for key in ("resume", "resume_checkpoint"):
         merged[key] = ""
     return from_dict(_nested(merged))
+
+
+def refuse_code(saved: Mapping[str, Any], overrides: Sequence[str], subject: str) -> None:
+    """Raise a ConfigError if a file's settings name Python code that the user has not typed too."""
+    typed = set(our_overrides(overrides))
+    for key, value in _flat(saved).items():
+        if names_code(key, value) and f"{key}={value}" not in typed:
+            raise ConfigError(
+                f"{subject} was trained with {key}={value}, and code that a file names is not run; "
+                f"if you trust it, type {key}={value} too"
+            )
 
 
 def typed_keys(overrides: Sequence[str]) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from navrl.config import Config, as_yaml
+from navrl.config import NAVIGATION, Config, as_yaml
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.train.distributed.split import total_iterations
@@ -20,6 +20,7 @@ from navrl.train.resume.continued_run import (
     find_run,
     goes_on_in_place,
     load_state,
+    refuse_code,
     saved_settings,
     typed_keys,
 )
@@ -126,6 +127,7 @@ def _resume_elsewhere(
     path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]
 ) -> Opened:
     """Resume the checkpoint of another run in a new folder; the other run is not changed."""
+    refuse_code(state["config"], typed, str(source))
     config, iteration = continued_config(state["config"], typed), state["iteration"]
     if iteration >= total_iterations(config):
         return _finished(str(source), config, iteration)
@@ -175,11 +177,7 @@ def _finished(subject: str, config: Config, iteration: int) -> Opened:
 def _settle_processes(config: Config) -> None:
     """Choose the number of processes if none was typed; refuse one that does not divide evenly."""
     config.processes = config.processes or _fitting_processes(config)
-    counts = {
-        "env.num_envs": config.env.num_envs,
-        "flight.interim_episodes": config.flight.interim_episodes,
-    }
-    for key, value in counts.items():
+    for key, value in _divided(config).items():
         if value % config.processes:
             raise ConfigError(
                 f"{key} is {value}; expected a multiple of the {config.processes} processes "
@@ -188,9 +186,17 @@ def _settle_processes(config: Config) -> None:
 
 
 def _fitting_processes(config: Config) -> int:
-    """Return the most processes, up to one per core, that divide the drones; 1 for SAC or a GPU."""
+    """Return the most processes, up to one a core, that divide the work; one for SAC or a GPU."""
     if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
         return 1
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    counts = (config.env.num_envs, config.flight.interim_episodes)
+    counts = _divided(config).values()
     return max(n for n in range(1, cores + 1) if not any(count % n for count in counts))
+
+
+def _divided(config: Config) -> dict[str, int]:
+    """Return the settings that the number of processes must divide."""
+    divided = {"env.num_envs": config.env.num_envs}
+    if config.env.name == NAVIGATION:
+        divided["flight.interim_episodes"] = config.flight.interim_episodes
+    return divided

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.config import ALGORITHMS, Config
+from navrl.config import ALGORITHMS, Config, NavigationSettings
+from navrl.environments.table import find_task
 from navrl.errors import ConfigError
 from navrl.evaluate import INTERFACE
-from navrl.models import KIND, load_model
-from navrl.rl.networks.navigation import NetworkSettings, build_network, from_upstream
-from navrl.sim.settings import NavigationSettings
-from navrl.sim.step import observation_layout
+from navrl.models import KIND, load_model, network_settings
+from navrl.rl.networks.navigation import from_upstream
+from navrl.rl.networks.network_settings import NetworkSettings
 
 __all__ = ["Weights", "check_weights", "fitted_config", "read_weights"]
 
@@ -42,6 +42,8 @@ def read_weights(file: Path, state: Any, subject: str) -> Weights:
     Raises:
         ConfigError: it holds no weights.
     """
+    if isinstance(state, Mapping) and "environment" in state and state.get("kind") == KIND:
+        return Weights(state["parameters"], network_settings(state["network"]))
     if isinstance(state, Mapping) and state.get("kind") == KIND:
         applied, task, _ = load_model(file)  # checks every part
         return Weights(
@@ -84,7 +86,11 @@ def fitted_config(
         found = _value(config, key)
         if found == value:
             continue
-        if key not in typed:
+        if key not in typed and names_code(key, value):
+            misfits.append(
+                f"{key} is {value!r} in the model, and code that a file names is not run"
+            )
+        elif key not in typed:
             group, name = key.split(".")
             setattr(getattr(fitted, group), name, copy.deepcopy(value))
             changes.append(f"{key}={value}")
@@ -93,7 +99,7 @@ def fitted_config(
     if misfits:
         raise ConfigError(
             f"the weights of {subject} do not fit: {'; '.join(misfits)}. Leave out these settings "
-            "and the groups that set them, or start from another model"
+            "and the groups that set them, type those that name code, or start from another model"
         )
     fitted.check()
     check_weights(fitted, weights, subject)
@@ -103,7 +109,7 @@ def fitted_config(
 def check_weights(config: Config, weights: Weights, subject: str) -> None:
     """Raise a ConfigError that names the first weight that does not fit the settings."""
     with torch.random.fork_rng(devices=[]):
-        own = build_network(config.network, observation_layout(config.task)).state_dict()
+        own = find_task(config).new_network().state_dict()
     advice = f"check network.* and {', '.join(SHAPES)}"
     for kind, names in (
         ("lacks", own.keys() - weights.parameters),
@@ -139,6 +145,17 @@ def _check_distribution(config: Config, network: NetworkSettings, subject: str) 
             f"(network.distribution={network.distribution}), "
             f"this training has algo={config.algorithm}: use algo={other}, or another model"
         )
+
+
+def names_code(key: str, value: Any) -> bool:
+    """Return whether a setting names Python code, which is run only if the user typed it."""
+    if key == "network.encoders":
+        return any(":" in str(name) for name in value.values())
+    if key.startswith("network.encoders."):
+        return ":" in str(value)
+    return bool(value) and (
+        key in ("network.target", "env.target") or (key == "env.id" and ":" in str(value))
+    )
 
 
 def _value(settings: NavigationSettings, key: str) -> Any:

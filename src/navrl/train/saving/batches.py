@@ -18,17 +18,13 @@ def keep_batch(
     storage: RolloutStorage, trainer: Trainer, batch: Rollout | Transitions, iteration: int
 ) -> None:
     """Store the batch of an iteration in the background; a failure only warns."""
-    task = trainer.config.task
     metadata = {
         "frames": iteration * trainer.frames_per_iteration,
         "seed": trainer.config.seed,
-        "lidar_range": task.sensor.lidar_range,
-        "action_limit": task.env.action_limit,
-        "seconds_per_step": task.sim.dt * task.env.action_repeat,
-        "task": task.as_dict(),
+        **trainer.task.rollout_metadata(),
     }
     try:
-        storage.save(batch_arrays(batch, trainer.env.layout), iteration, metadata=metadata)
+        storage.save(batch_arrays(batch, trainer.env.observation), iteration, metadata=metadata)
     except (NavrlError, OSError) as error:
         warnings.warn(
             f"the batch of iteration {iteration} was not kept: {error}",

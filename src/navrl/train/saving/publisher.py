@@ -103,14 +103,19 @@ class Publisher:
         interval = self.policy.upload_frequency if self.policy.name else 0
         return bool(interval) and save > 0 and save % interval == 0
 
-    def tag_final_evaluation(self, file: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
-        """Tag the version of a file with the success rates of the final evaluation; return it."""
+    def tag_final_evaluation(self, file: Path, headlines: Mapping[str, tuple[str, float]]) -> str:
+        """Tag the version of a file with the results of the final evaluation; return it.
+
+        `headlines` are name and value by condition: ("success", 0.93) or ("return", 210.0).
+        """
         label = self._labels.get(file, "")
         if not label:
             return ""
         told = [
-            f"{condition}: {100 * row['outcomes']['success_100']['share']:.1f} %"
-            for condition, row in rows.items()
+            f"{condition}: {100 * value:.1f} %"
+            if name == "success"
+            else f"{condition}: {value:.5g}"
+            for condition, (name, value) in headlines.items()
         ]
         try:
             with Registry(deadline=LAST_DEADLINE) as registry:
