@@ -35,7 +35,7 @@ _PUBLIC = {
     "decompress_minibatch": "navrl.io.rollouts.in_memory",
     "decompress_rollout": "navrl.io.rollouts.in_memory",
     "save_rollout_compressed": "navrl.io.rollouts.in_memory",
-    "format_checkpoint_name": "navrl.io.checkpoint.step_names",
+    "format_checkpoint_name": "navrl.io.container.step_names",
     "get_model_size": "navrl.io.checkpoint.model_size",
     "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
     "print_model_info": "navrl.io.checkpoint.model_size",
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.model_size import get_model_size as get_model_size
     from navrl.io.checkpoint.model_size import print_model_info as print_model_info
     from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
-    from navrl.io.checkpoint.step_names import format_checkpoint_name as format_checkpoint_name
+    from navrl.io.container.step_names import format_checkpoint_name as format_checkpoint_name
     from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
     from navrl.io.replay.frame_store import FrameStore as FrameStore
     from navrl.io.replay.images import compress_image as compress_image

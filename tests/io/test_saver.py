@@ -9,6 +9,7 @@ import copy
 import ctypes
 import gc
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -24,10 +25,11 @@ from io_states import TinyTraining, assert_same, everything
 
 from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
-from navrl.io.checkpoint import file_writer as file_writer_module
 from navrl.io.checkpoint import saver as saver_module
-from navrl.io.checkpoint import snapshot as snapshot_module
+from navrl.io.container import background as background_module
 from navrl.io.container import container_writer as container_module
+from navrl.io.container import snapshot as snapshot_module
+from navrl.io.container.job import Job
 
 
 @pytest.fixture
@@ -35,22 +37,35 @@ def slow_copy(monkeypatch):
     """Make the background copy slow, one tensor at a time: whatever writes too early is then bound
     to be seen.
     """
-    memmove = ctypes.memmove
+    move = snapshot_module._move_small
 
     def slow(*arguments):
-        if threading.current_thread().name == "navrl-copy":
+        if threading.current_thread() is not threading.main_thread():
             time.sleep(0.002)
-        return memmove(*arguments)
+        return move(*arguments)
 
-    monkeypatch.setattr(snapshot_module.ctypes, "memmove", slow)
+    monkeypatch.setattr(snapshot_module, "_move_small", slow)
+
+
+@pytest.fixture(params=["in the call", "by the writer", "by the copy thread"])
+def copied_by(request, monkeypatch):
+    """Who copies what optimisers own: the writer if it is small, the copy thread if it is large."""
+    limit = 1 << 40 if request.param == "by the writer" else 0
+    monkeypatch.setattr(background_module, "_SMALL_BYTES", limit)
+    return request.param
+
+
+def pending(saver):
+    """Return the jobs that are not on the disk yet."""
+    return saver._writer._load.pending
 
 
 @pytest.mark.parametrize("buffers", [True, False])
-@pytest.mark.parametrize("registered", [True, False])
-def test_no_file_is_torn_while_training_runs_hard(tmp_path, slow_copy, registered, buffers):
+def test_no_file_is_torn_while_training_runs_hard(tmp_path, slow_copy, copied_by, buffers):
     training = TinyTraining(buffers=buffers)
     expected = {}
-    with AsyncCheckpointSaver(2, optimizers=training.optimizers if registered else ()) as saver:
+    optimizers = () if copied_by == "in the call" else training.optimizers
+    with AsyncCheckpointSaver(2, optimizers=optimizers) as saver:
         for i in range(12):
             for _ in range(3):
                 training.step()
@@ -84,9 +99,9 @@ def test_the_next_step_waits_for_the_copy_and_the_copy_alone(tmp_path, slow_copy
     training.step()
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(training.state(), tmp_path / "x.pt")
-        assert not saver._pending[0].snapshot.copied.is_set()
+        assert not pending(saver)[0].snapshot.complete
         training.step()
-        assert all(job.snapshot.copied.is_set() for job in saver._pending)
+        assert all(job.snapshot.complete for job in pending(saver))
 
 
 def test_a_write_that_no_optimiser_made_is_found_out_and_nothing_is_stored(tmp_path, slow_copy):
@@ -109,9 +124,9 @@ def test_a_load_into_live_tensors_is_found_out_like_any_write(tmp_path, monkeypa
     save_checkpoint(training.state(), tmp_path / "old.pt")
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     loaded = threading.Event()
-    finish_copy = snapshot_module.Snapshot.finish_copy
+    finish = snapshot_module.Snapshot.finish
     monkeypatch.setattr(
-        snapshot_module.Snapshot, "finish_copy", lambda self: (loaded.wait(10), finish_copy(self))
+        snapshot_module.Snapshot, "finish", lambda self: (loaded.wait(10), finish(self))
     )
     saver.save_async(training.state(), tmp_path / "x.pt")
     load_checkpoint(tmp_path / "old.pt", into=training.state())
@@ -135,13 +150,11 @@ def test_after_a_barrier_anybody_may_write(tmp_path, slow_copy):
 
 @pytest.fixture
 def held_copy(monkeypatch):
-    """Let no snapshot be prepared before this event: what optimisers own is not even looked at
-    until then.
-    """
+    """Finish no snapshot before this event: the state of optimisers is not even looked at."""
     go = threading.Event()
-    prepare = snapshot_module.Snapshot.prepare
+    finish = snapshot_module.Snapshot.finish
     monkeypatch.setattr(
-        snapshot_module.Snapshot, "prepare", lambda self: (go.wait(30), prepare(self))
+        snapshot_module.Snapshot, "finish", lambda self: (go.wait(30), finish(self))
     )
     yield go
     go.set()
@@ -155,7 +168,7 @@ def test_a_step_waits_until_the_state_of_its_optimiser_was_looked_at(tmp_path, h
     expected = copy.deepcopy(training.state())
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(training.state(), tmp_path / "x.pt")
-        assert saver._pending[0].snapshot._captured.owners  # nothing was copied in the call
+        assert pending(saver)[0].snapshot.packed.deferred  # nothing was copied in the call
 
         def step():
             training.step()
@@ -175,11 +188,11 @@ def test_a_write_to_moments_is_found_out_once_their_copy_has_begun(tmp_path, mon
     training.step()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     begun, written = threading.Event(), threading.Event()
-    finish_copy = snapshot_module.Snapshot.finish_copy
+    copy_tensors = snapshot_module.Snapshot._copy
     monkeypatch.setattr(
         snapshot_module.Snapshot,
-        "finish_copy",
-        lambda self: (begun.set(), written.wait(30), finish_copy(self)),
+        "_copy",
+        lambda self, numbers: (begun.set(), written.wait(30), copy_tensors(self, numbers)),
     )
     saver.save_async(training.state(), tmp_path / "x.pt")
     assert begun.wait(30)
@@ -257,10 +270,9 @@ def test_moments_in_dicts_of_the_callers_own_are_copied_in_the_background_too(tm
     expected = copy.deepcopy(state)
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(state, tmp_path / "x.pt")
-        snapshot = saver._pending[0].snapshot
-        assert [snapshot._captured.tensors[number].shape for number in snapshot._immediate] == [
-            (3,)
-        ]
+        snapshot = pending(saver)[0].snapshot
+        at_once = set(range(len(snapshot._tensors))).difference(snapshot._later)
+        assert [snapshot._tensors[number].shape for number in at_once] == [(3,)]
         training.step()
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
@@ -455,17 +467,24 @@ def test_an_on_done_may_ask_the_saver_but_not_wait_for_it(tmp_path):
     saver.shutdown()
 
 
-@pytest.mark.parametrize("victim", ["navrl-copy", "navrl-write"])
+@pytest.fixture(params=["navrl-copy", "navrl-write"])
+def victim(request, monkeypatch):
+    """The name of a background thread; every state that is not copied in the call passes it."""
+    monkeypatch.setattr(background_module, "_SMALL_BYTES", 0)
+    return request.param
+
+
 def test_a_dead_worker_reports_its_saves_to_an_on_done_that_raises(tmp_path, victim):
     heard = []
+    training = TinyTraining()
 
     def done(path, written, error):
         heard.append((path.name, written, str(error)))
         raise RuntimeError("a mistake of the caller")
 
-    saver = AsyncCheckpointSaver(on_done=done)
+    saver = AsyncCheckpointSaver(on_done=done, optimizers=training.optimizers)
     kill_thread(saver, victim)
-    saver.save_async({}, tmp_path / "x.pt")
+    saver.save_async(training.state(), tmp_path / "x.pt")
     saver.flush(60)
     [(name, written, error)] = heard
     assert (name, written) == ("x.pt", False)
@@ -475,13 +494,12 @@ def test_a_dead_worker_reports_its_saves_to_an_on_done_that_raises(tmp_path, vic
 
 def kill_thread(saver, victim):
     """Let a background thread die as soon as it has something to do, and return it."""
-    thread = next(thread for thread in saver._threads if thread.name == victim)
+    thread = next(thread for thread in saver._writer._threads if thread.name == victim)
     asynchronous = ctypes.pythonapi.PyThreadState_SetAsyncExc
     assert asynchronous(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)) == 1
     return thread
 
 
-@pytest.mark.parametrize("victim", ["navrl-copy", "navrl-write"])
 def test_a_dead_worker_is_told_and_holds_nobody_up(tmp_path, victim):
     training = TinyTraining()
     training.step()
@@ -513,9 +531,9 @@ def test_shutdown_waits_for_everything(tmp_path):
 def held(monkeypatch):
     """Hold every write back until the event is set."""
     go = threading.Event()
-    write = file_writer_module.write_container
+    write = saver_module.write_container
     monkeypatch.setattr(
-        file_writer_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1]
+        saver_module, "write_container", lambda *a, **k: (go.wait(10), write(*a, **k))[1]
     )
     yield go
     go.set()
@@ -561,8 +579,9 @@ def test_a_save_during_which_the_saver_is_shut_down_is_refused_and_not_lost_sile
     tmp_path, monkeypatch
 ):
     saver = AsyncCheckpointSaver()
+    pack_state = saver_module.pack_state
     monkeypatch.setattr(
-        saver_module, "Guarded", lambda _: saver.shutdown() or snapshot_module.Guarded([])
+        saver_module, "pack_state", lambda state: saver.shutdown() or pack_state(state)
     )
     with pytest.raises(CheckpointError, match="shut down"):
         saver.save_async({}, tmp_path / "x.pt")
@@ -575,11 +594,11 @@ def test_a_save_that_is_interrupted_on_its_way_to_the_thread_holds_nobody_up(tmp
             raise KeyboardInterrupt
 
     saver = AsyncCheckpointSaver()
-    queue = saver._to_copy
-    monkeypatch.setattr(saver, "_to_copy", Interrupted())
+    threads_queue = saver._writer._to_write
+    monkeypatch.setattr(saver._writer, "_to_write", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         saver.save_async({}, tmp_path / "x.pt")
-    monkeypatch.setattr(saver, "_to_copy", queue)
+    monkeypatch.setattr(saver._writer, "_to_write", threads_queue)
     saver.barrier()
     saver.shutdown(timeout=5)
 
@@ -589,16 +608,16 @@ def test_a_save_that_is_interrupted_just_after_it_was_handed_over_is_not_stored(
 ):
     class Interrupted:
         def put(self, job):
-            queue.put(job)
+            threads_queue.put(job)
             raise KeyboardInterrupt
 
     training = TinyTraining(buffers=False)
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
-    queue = saver._to_copy
-    monkeypatch.setattr(saver, "_to_copy", Interrupted())
+    threads_queue = saver._writer._to_write
+    monkeypatch.setattr(saver._writer, "_to_write", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         saver.save_async(training.state(), tmp_path / "x.pt")
-    monkeypatch.setattr(saver, "_to_copy", queue)
+    monkeypatch.setattr(saver._writer, "_to_write", threads_queue)
     training.step()
     with contextlib.suppress(CheckpointError):  # which of the two is first to know of it
         saver.shutdown(timeout=30)
@@ -609,7 +628,7 @@ def test_a_saver_that_was_shut_down_holds_no_memory_on_its_own(tmp_path):
     saver = AsyncCheckpointSaver()
     saver.save_async({"x": torch.ones(100_000)}, tmp_path / "x.pt")
     saver.shutdown()
-    pool = weakref.ref(saver._pool)
+    pool = weakref.ref(saver._writer.pool)
     gc.collect()
     gc.disable()
     try:
@@ -623,16 +642,16 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkey
     training = TinyTraining()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     saver.save_async(training.state(), tmp_path / "x.pt")
-    job = saver._pending[0]
-    job.snapshot.copied.wait(10)
-    saver._uncopied.append(job)
-    job.snapshot.copied.clear()  # as a child would see it that was forked during the copy
+    # what a child sees that was forked while a thread copies this
+    begun = Job("y.pt", pending(saver)[0].snapshot, {}, "raw")
+    assert begun.claim()
+    saver._writer._uncopied.append(begun)
     with monkeypatch.context() as child:
-        child.setattr(saver_module.os, "getpid", lambda: -1)
+        child.setattr(background_module.os, "getpid", lambda: -1)
         saver.barrier()
         training.step()
-        saver._finish_at_exit()
-    job.snapshot.copied.set()
+        saver._writer._finish_at_exit()
+    saver._writer._uncopied.remove(begun)
     held.set()
     saver.shutdown()
 
@@ -644,7 +663,7 @@ from navrl.errors import CheckpointError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint
 saver = AsyncCheckpointSaver()
 saver.save_async({"x": torch.ones(3)}, sys.argv[1] + "/parent.pt")
-saver._changed.acquire()  # as if a thread held it at the moment of the fork
+saver._writer._changed.acquire()  # as if a thread held it at the moment of the fork
 child = os.fork()
 if not child:
     signal.alarm(20)
@@ -659,7 +678,7 @@ if not child:
     with AsyncCheckpointSaver() as own:
         own.save_async({"n": 2}, sys.argv[1] + "/own.pt")
     os._exit(told)
-saver._changed.release()
+saver._writer._changed.release()
 _, status = os.waitpid(child, 0)
 saver.shutdown()
 assert load_checkpoint(sys.argv[1] + "/own.pt") == {"n": 2}
@@ -717,7 +736,7 @@ def test_the_state_of_an_optimiser_is_guarded_through_other_objects_of_the_same_
     expected = copy.deepcopy(views)
     with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
         saver.save_async(views, tmp_path / "x.pt")
-        assert not saver._pending[0].snapshot.copied.is_set()
+        assert not pending(saver)[0].snapshot.complete
         training.step()
     assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
 
@@ -821,7 +840,7 @@ def test_the_memory_of_copies_is_used_again(tmp_path):
         for i in range(4):
             saver.save_async({"x": torch.zeros(1000)}, tmp_path / f"{i}.pt")
             saver.flush()
-        assert len(saver._pool._free) == 1
+        assert len(saver._writer.pool._free) == 1
 
 
 def test_metadata_is_read_without_the_arrays(tmp_path):
@@ -855,14 +874,14 @@ def test_a_wrong_setting_is_refused_by_name(setting, value):
 def coding(monkeypatch):
     """The names of the threads that code, each of which takes its time."""
     names = []
-    encode_run = container_module._encode_run
+    encode = container_module._Encoder._encode
 
     def note(*arguments):
         names.append(threading.current_thread().name)
         time.sleep(0.005)
-        return encode_run(*arguments)
+        return encode(*arguments)
 
-    monkeypatch.setattr(container_module, "_encode_run", note)
+    monkeypatch.setattr(container_module._Encoder, "_encode", note)
     return names
 
 
@@ -876,7 +895,7 @@ def wait_until_written(saver):
 def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(
     tmp_path, coding, monkeypatch
 ):
-    monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(background_module, "usable_cores", lambda: 2)
     state = {"numbers": torch.randn(5_000_000)}
     with AsyncCheckpointSaver() as saver:
         saver.save_async(state, tmp_path / "x.pt")
@@ -894,35 +913,13 @@ def test_on_two_cores_one_thread_codes_and_all_do_when_somebody_waits(
 def test_with_many_cores_or_several_saves_on_their_way_several_threads_code(
     tmp_path, coding, monkeypatch, cores, saves
 ):
-    monkeypatch.setattr(saver_module, "usable_cores", lambda: cores)
+    monkeypatch.setattr(background_module, "usable_cores", lambda: cores)
     state = {"numbers": torch.randn(5_000_000)}
     with AsyncCheckpointSaver() as saver:
         for number in range(saves):
             saver.save_async(state, tmp_path / f"{number}.pt")
         wait_until_written(saver)
     assert "navrl-encode-0" in coding
-
-
-def test_on_two_cores_the_writer_begins_after_the_copy_unless_somebody_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
-    parameter = torch.nn.Parameter(torch.randn(5_000_000))
-    copying, begun = threading.Event(), threading.Event()
-    finish_copy, write = snapshot_module.Snapshot.finish_copy, AsyncCheckpointSaver._write
-    monkeypatch.setattr(
-        snapshot_module.Snapshot, "finish_copy", lambda self: (copying.wait(60), finish_copy(self))
-    )
-    monkeypatch.setattr(
-        AsyncCheckpointSaver, "_write", lambda self, job: (begun.set(), write(self, job))[1]
-    )
-    with AsyncCheckpointSaver(optimizers=[torch.optim.SGD([parameter], 0.1)]) as saver:
-        saver.save_async({"x": parameter}, tmp_path / "x.pt")
-        assert not begun.wait(0.2)
-        waiting = threading.Thread(target=saver.flush)
-        waiting.start()
-        assert begun.wait(30)
-        copying.set()
-        waiting.join(30)
-    assert_same(load_checkpoint(tmp_path / "x.pt")["x"], parameter.detach())
 
 
 def test_a_large_save_starts_no_process(tmp_path):
@@ -954,7 +951,7 @@ def test_saves_and_failures_leave_no_descriptor_open(tmp_path):
 
 
 def test_a_file_that_nobody_waits_for_on_two_cores_has_small_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(saver_module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(background_module, "usable_cores", lambda: 2)
     parameters = [torch.randn(3_000_000, requires_grad=True) for _ in range(2)]
     with AsyncCheckpointSaver(optimizers=[torch.optim.SGD(parameters, 0.1)]) as saver:
         saver.save_async({"x": parameters}, tmp_path / "x.pt")
@@ -964,3 +961,50 @@ def test_a_file_that_nobody_waits_for_on_two_cores_has_small_chunks(tmp_path, mo
         [one.detach() for one in parameters],
     )
     assert {entry.chunk_bytes for entry in read_index(tmp_path / "x.pt").arrays} == {1 << 19}
+
+
+def test_a_step_copies_what_no_thread_has_begun_to_copy(tmp_path):
+    training = TinyTraining()
+    training.step()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    threads_queue, saver._writer._to_write = saver._writer._to_write, queue.SimpleQueue()
+    expected = copy.deepcopy(training.state())
+    saver.save_async(training.state(), tmp_path / "x.pt")
+    training.step()  # would wait for ever for a thread
+    job = saver._writer._to_write.get_nowait()
+    saver._writer._to_write = threads_queue
+    threads_queue.put(job)
+    saver.shutdown()
+    assert_same(load_checkpoint(tmp_path / "x.pt"), expected)
+
+
+def test_ctrl_c_while_a_step_copies_fails_the_save_and_holds_nobody_up(tmp_path, monkeypatch):
+    training = TinyTraining()
+    training.step()
+    saver = AsyncCheckpointSaver(optimizers=training.optimizers)
+    threads_queue, saver._writer._to_write = saver._writer._to_write, queue.SimpleQueue()
+    saver.save_async(training.state(), tmp_path / "x.pt")
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(snapshot_module.Snapshot, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training.step()
+    threads_queue.put(saver._writer._to_write.get_nowait())
+    saver._writer._to_write = threads_queue
+    with pytest.raises(CheckpointError, match="interrupted while it was copied"):
+        saver.shutdown(timeout=30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_is_written_after_an_earlier_one_that_is_still_being_copied(
+    tmp_path, held_copy, monkeypatch
+):
+    monkeypatch.setattr(background_module, "_SMALL_BYTES", 0)
+    training = TinyTraining(buffers=False)
+    with AsyncCheckpointSaver(optimizers=training.optimizers) as saver:
+        saver.save_async(training.state(), tmp_path / "x.pt")
+        saver.save_async({"later": True}, tmp_path / "x.pt")
+        held_copy.set()
+    assert load_checkpoint(tmp_path / "x.pt") == {"later": True}

@@ -13,7 +13,7 @@ import pytest
 from injected import ROUNDS
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import save_checkpoint
-from navrl.io.checkpoint.step_names import format_checkpoint_name
+from navrl.io.container.step_names import format_checkpoint_name
 from navrl.train.resume.continued_run import newest_run
 from navrl.train.run_folder import RunFolder
 

@@ -18,7 +18,7 @@ _PUBLIC = {
     "Retention": "navrl.io.retention",
     "RolloutStorage": "navrl.io.rollouts.storage",
     "find_checkpoint": "navrl.io.checkpoint.checkpoint_file",
-    "format_checkpoint_name": "navrl.io.checkpoint.step_names",
+    "format_checkpoint_name": "navrl.io.container.step_names",
     "get_model_size": "navrl.io.checkpoint.model_size",
     "get_random_state": "navrl.io.checkpoint.random_state",
     "load_checkpoint": "navrl.io.checkpoint.checkpoint_file",
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.random_state import get_random_state as get_random_state
     from navrl.io.checkpoint.random_state import set_random_state as set_random_state
     from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
-    from navrl.io.checkpoint.step_names import format_checkpoint_name as format_checkpoint_name
     from navrl.io.container.index import read_index as read_index
+    from navrl.io.container.step_names import format_checkpoint_name as format_checkpoint_name
     from navrl.io.retention import Retention as Retention
     from navrl.io.rollouts.storage import RolloutStorage as RolloutStorage
 

@@ -20,7 +20,6 @@ from navrl.errors import CheckpointError, ContainerError
 from navrl.io.checkpoint import torch_files
 from navrl.io.checkpoint.differences import add_bases, base_of, verify_bases
 from navrl.io.checkpoint.rounded_moments import narrow_moments
-from navrl.io.checkpoint.snapshot import live_sources
 from navrl.io.container.atomic_files import irregular_kind
 from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL, Bytes
 from navrl.io.container.container_reader import Container
@@ -28,6 +27,7 @@ from navrl.io.container.container_writer import Written, write_container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read
+from navrl.io.container.snapshot import live_sources
 from navrl.io.container.state_tree import check_json, pack_state, unpack_state, widened_arrays
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 

@@ -110,8 +110,7 @@ def _safetensors() -> Any:
 def _safetensors_bytes(state: Any, metadata: dict[str, Any], target: Path) -> bytes:
     """Return a safetensors file: tensors by their place, and the tree around them as metadata."""
     packed = pack_state(state)
-    numbers, names = packed.distinct(), packed.names()
-    values = {names[number]: _own_memory(packed.values[number]) for number in numbers}
+    values = {name: _own_memory(value) for name, _, value in packed.arrays()}
     texts = {
         _TREE: json.dumps({"names": list(values), "tree": packed.tree}),
         _METADATA: json.dumps(metadata),

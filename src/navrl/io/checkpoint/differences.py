@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from navrl.errors import CheckpointError, ContainerError
-from navrl.io.checkpoint.snapshot import Snapshot
 from navrl.io.container.codecs import Bytes
 from navrl.io.container.container_reader import Container
 from navrl.io.container.container_writer import ArraySource, Written
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
 from navrl.io.container.index import Index, read_index
+from navrl.io.container.snapshot import Snapshot
 
 __all__ = ["DeltaChain", "add_bases", "base_of", "verify_bases"]
 

@@ -26,12 +26,13 @@ from navrl.io.checkpoint.listing import (
     newest_first,
 )
 from navrl.io.checkpoint.pruning import as_item, prune_entries, remove_orphaned_rollouts
-from navrl.io.checkpoint.saver import AsyncCheckpointSaver, OnDone
-from navrl.io.checkpoint.step_names import format_checkpoint_name
+from navrl.io.checkpoint.saver import AsyncCheckpointSaver
 from navrl.io.container.atomic_files import make_folder, point_alias, remove_stale_files
+from navrl.io.container.background import OnDone
 from navrl.io.container.codecs import DEFAULT_CODEC
 from navrl.io.container.container_writer import Written
 from navrl.io.container.sequence import SequenceNumbers
+from navrl.io.container.step_names import format_checkpoint_name
 from navrl.io.retention import Retention, rank
 
 __all__ = ["CheckpointDirectory"]

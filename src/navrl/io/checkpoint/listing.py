@@ -14,11 +14,11 @@ from typing import Any
 from navrl.errors import ContainerError
 from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, verify_checkpoint
 from navrl.io.checkpoint.differences import base_of
-from navrl.io.checkpoint.step_names import format_rollout_name
 from navrl.io.checkpoint.torch_files import UnsafePickleError
 from navrl.io.container.atomic_files import irregular_kind
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import sequence_of
+from navrl.io.container.step_names import format_rollout_name
 
 __all__ = [
     "CHECKPOINT_NAME",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from navrl.errors import ContainerError
 from navrl.io.checkpoint.listing import Entry, checkpoint_files, list_aliases, list_entries
-from navrl.io.checkpoint.step_names import ROLLOUT_NAME
 from navrl.io.container.atomic_files import sync_folder
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import sequence_of
+from navrl.io.container.step_names import ROLLOUT_NAME
 from navrl.io.retention import Item, Retention
 
 __all__ = ["as_item", "prune", "prune_entries", "remove_orphaned_rollouts"]

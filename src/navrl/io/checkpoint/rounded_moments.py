@@ -40,9 +40,9 @@ def narrow_moments(sources: Sequence[ArraySource], packed: Packed) -> list[Array
     nowhere else.
     """
     places: dict[int, list[tuple[str, dict[str, Any]]]] = {}
-    for name, tag in zip(packed.names(), packed.tags, strict=True):
-        if "tensor" in tag:
-            places.setdefault(tag["tensor"], []).append((name, tag))
+    for name, node, _ in packed.leaves:
+        if "tensor" in node:
+            places.setdefault(node["tensor"], []).append((name, node))
     narrowed = []
     for number, source in enumerate(sources):
         if (
@@ -50,8 +50,8 @@ def narrow_moments(sources: Sequence[ArraySource], packed: Packed) -> list[Array
             and number in places
             and all(_is_moment(name) for name, _ in places[number])
         ):
-            for _, tag in places[number]:
-                tag["widen"] = source.element
+            for _, node in places[number]:
+                node["widen"] = source.element
             data = (
                 torch.from_numpy(source.data)
                 .view(torch.float32)

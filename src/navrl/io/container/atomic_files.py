@@ -16,7 +16,7 @@ import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +42,7 @@ TEMPORARY_PATTERN = ".navrl-*.tmp"
 _START_EVERY = 8 << 20
 _BUFFERS_AT_ONCE = 512  # writev accepts at most 1024
 _BYTES_AT_ONCE = 1 << 20  # larger writes stall now and then on ext4
+_SLOW_TO_FREE = 8 << 20  # bytes; freeing a smaller file takes less than starting a thread
 
 
 class AtomicFile:
@@ -67,10 +68,9 @@ class AtomicFile:
             _start_writing(self._descriptor, self._started, self.size - self._started)
             self._started = self.size
 
-    def commit(self, check: Callable[[], None] = lambda: None) -> None:
-        """Make the file durable, call `check`, and only then rename the file to its path."""
+    def commit(self) -> None:
+        """Make the file durable, and only then rename it to its path."""
         os.fsync(self._descriptor)
-        check()
         with _outliving(self.path):
             os.replace(self._temporary, self.path)
             sync_folder(self.path.parent)
@@ -106,9 +106,8 @@ class MemoryFile:
         for buffer in buffers:
             self._data += memoryview(buffer).cast("B")
 
-    def commit(self, check: Callable[[], None] = lambda: None) -> None:
-        """Call `check`, as `AtomicFile.commit` does."""
-        check()
+    def commit(self) -> None:
+        """Do nothing: a file in memory has no name."""
 
     def getvalue(self) -> bytes:
         """Return what was written."""
@@ -156,7 +155,7 @@ def _portions(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
 
 @contextlib.contextmanager
 def _outliving(path: Path) -> Iterator[None]:
-    """Keep the file at `path` open during the block, and close it later in a thread.
+    """Keep the file at `path` open during the block; close a large one later, in a thread.
 
     Freeing a large replaced file takes longer than making its successor durable, and nothing has
     to wait for it.
@@ -169,12 +168,19 @@ def _outliving(path: Path) -> Iterator[None]:
         yield
     finally:
         if held is not None:
-            try:
-                threading.Thread(
-                    target=os.close, args=(held,), name="navrl-free", daemon=True
-                ).start()
-            except RuntimeError:  # the interpreter exits and starts no more threads
-                os.close(held)
+            _close_later(held)
+
+
+def _close_later(descriptor: int) -> None:
+    if os.fstat(descriptor).st_size < _SLOW_TO_FREE:
+        os.close(descriptor)
+        return
+    try:
+        threading.Thread(
+            target=os.close, args=(descriptor,), name="navrl-free", daemon=True
+        ).start()
+    except RuntimeError:  # the interpreter exits and starts no more threads
+        os.close(descriptor)
 
 
 # refers to a file without opening it: needs no permission, and has no effect on devices and pipes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xxhash
@@ -44,9 +45,10 @@ CHUNK_BYTES = 1 << 21
 # own cache, so that memory bandwidth is left to training.
 _CALM_CHUNK_BYTES = 1 << 19
 _SMALL = 1 << 12  # arrays below this are stored raw: compression would gain little
+_WORTH_THREADS = 4 << 20  # bytes of a file; less is encoded faster than it is handed over
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ArraySource:
     """An array to be written: its name, type and shape, and its bytes."""
 
@@ -54,7 +56,6 @@ class ArraySource:
     element: str
     shape: tuple[int, ...]
     data: Bytes
-    ready: Callable[[], None] = lambda: None  # blocks until the data are complete
     codec: str | None = None  # overrides the codec of the file
     # returns a part of the array's bytes, if the data are laid out differently
     cut: Callable[[slice], Bytes] | None = None
@@ -81,7 +82,6 @@ def write_container(
     codec: str = DEFAULT_CODEC,
     level: int | None = None,
     threads: TaskThreads | None = None,
-    check: Callable[[], None] = lambda: None,
     into: AtomicFile | MemoryFile | None = None,
 ) -> Written:
     """Write a container and return its sizes; the file is then on the disk under its name.
@@ -93,61 +93,63 @@ def write_container(
         codec: one of `codecs.CODECS`; small arrays are stored raw. A row codec takes the first two
             axes of an array for environments and steps; arrays without them get zstd.
         level: the compression level; None is the codec's default.
-        threads: encode chunks, as the calling thread does when it has nothing to write; None starts
-            one for each other core, at least one.
-        check: called when the file is on the disk, before it is renamed; if it raises, the file
-            never appears under its name.
+        threads: encode files of 4 MiB and more, as the calling thread does when it has nothing to
+            write; None starts one for each other core, at least one.
         into: a file in memory to write to instead; `path` is then only used in errors.
 
     Raises:
         CheckpointError: the index would be larger than a reader accepts; the file never appears.
     """
-    find_codec(codec)
-    if threads is None:
-        with TaskThreads(spare_cores(), "navrl-encode") as own:
-            return write_container(
-                path,
-                arrays,
-                document,
-                codec=codec,
-                level=level,
-                threads=own,
-                check=check,
-                into=into,
-            )
-    with AtomicFile(path) if into is None else into as file:
+    raw_bytes = sum(array.data.size for array in arrays)
+    with contextlib.ExitStack() as stack:
+        if raw_bytes < _WORTH_THREADS:
+            threads = None
+        elif threads is None:
+            threads = stack.enter_context(TaskThreads(spare_cores(), "navrl-encode"))
+        calm = threads is None or threads.resting()
+        chunk_bytes = _CALM_CHUNK_BYTES if calm else CHUNK_BYTES
+        plans = _plans(arrays, codec, chunk_bytes)
+        entries = [_entry(array, plan) for array, plan in zip(arrays, plans, strict=True)]
+        encoder = _Encoder(arrays, plans, level, chunk_bytes)
+        file: AtomicFile | MemoryFile = into or AtomicFile(path)
+        stack.enter_context(file)
         header = HEADER.pack(MAGIC, VERSION, 0)
-        file.write([header])
-        stored: list[list[int]] = [[] for _ in arrays]
-        checksums: list[list[str]] = [[] for _ in arrays]
-        chunk_bytes = _CALM_CHUNK_BYTES if threads.resting() else CHUNK_BYTES
-        plans = [_plan(array, find_codec(array.codec or codec), chunk_bytes) for array in arrays]
-        for number, run in _encode_all(arrays, plans, level, threads):
-            file.write(run.buffers)
-            stored[number] += run.sizes
-            checksums[number] += [f"{checksum:016x}" for checksum in run.checksums]
-        entries = [
-            {
-                "name": array.name,
-                "element": array.element,
-                "shape": list(array.shape),
-                **plan.fields(),
-                "stored": stored[number],
-                "checksums": checksums[number],
-            }
-            for number, (array, plan) in enumerate(zip(arrays, plans, strict=True))
-        ]
-        text = json.dumps(
-            {"arrays": entries, "document": document}, separators=(",", ":"), allow_nan=False
-        ).encode()
-        if len(text) > MAX_INDEX_BYTES:
-            raise CheckpointError(
-                f"{path}: an index of {len(text)} bytes, expected at most {MAX_INDEX_BYTES}; "
-                "nothing was written. Keep long lists of numbers in tensors, and metadata short"
-            )
-        file.write([text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)])
-        file.commit(check)
-    return Written(Path(path), sum(array.data.size for array in arrays), file.size)
+        start = [header]
+        for batch in encoder.batches(threads):
+            file.write(start + batch.buffers)
+            start = []
+            for number, size, checksum in batch.chunks:
+                entries[number]["stored"].append(size)
+                entries[number]["checksums"].append(f"{checksum:016x}")
+        file.write(start + _index(path, header, entries, document))
+        file.commit()
+    return Written(Path(path), raw_bytes, file.size)
+
+
+def _entry(array: ArraySource, plan: _Plan) -> dict[str, Any]:
+    """Return what the index says about an array; the chunks are still missing."""
+    return {
+        "name": array.name,
+        "element": array.element,
+        "shape": list(array.shape),
+        **plan.fields(),
+        "stored": [],
+        "checksums": [],
+    }
+
+
+def _index(
+    path: str | os.PathLike[str], header: bytes, entries: list[Any], document: Mapping[str, Any]
+) -> list[bytes]:
+    """Return the index and the footer of a file."""
+    content = {"arrays": entries, "document": document}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+    if len(text) > MAX_INDEX_BYTES:
+        raise CheckpointError(
+            f"{path}: an index of {len(text)} bytes, expected at most {MAX_INDEX_BYTES}; nothing "
+            "was written. Keep long lists of numbers in tensors, and metadata short"
+        )
+    return [text, FOOTER.pack(len(text), index_checksum(header, text), END_MAGIC)]
 
 
 @dataclass(frozen=True)
@@ -164,116 +166,180 @@ class _Plan:
         return fields if self.rows is None else fields | {"part_rows": self.rows.group}
 
     def run_bytes(self) -> int:
-        """Return how many bytes of chunks a thread encodes in one task.
-
-        Handing over a small chunk takes longer than encoding it.
-        """
+        """Return the bytes of whole chunks that are encoded at once, CHUNK_BYTES or fewer."""
         return self.chunk_bytes * (max(1, CHUNK_BYTES // self.chunk_bytes) if self.rows else 1)
 
 
-def _plan(array: ArraySource, codec: ChunkCodec, chunk_bytes: int) -> _Plan:
-    if array.data.size < _SMALL:
-        return _Plan(RAW)
-    if not isinstance(codec, RowCodec):
-        # raw chunks gain nothing from being smaller
-        return _Plan(codec, CHUNK_BYTES if codec == RAW else chunk_bytes)
-    plan = plan_rows(array.shape, array.element)
-    if plan is None:
-        return _Plan(find_codec("zstd"), chunk_bytes)
-    return _Plan(codec, plan.chunk_bytes, plan.rows)
+_SMALL_PLAN = _Plan(RAW)
+
+
+def _plans(arrays: Sequence[ArraySource], codec: str, chunk_bytes: int) -> list[_Plan]:
+    usual = _plan_of(find_codec(codec), chunk_bytes)
+    plans = []
+    for array in arrays:
+        if array.data.size < _SMALL:
+            plans.append(_SMALL_PLAN)
+            continue
+        plan = usual if array.codec is None else _plan_of(find_codec(array.codec), chunk_bytes)
+        plans.append(_by_rows(array, plan) if isinstance(plan.codec, RowCodec) else plan)
+    return plans
+
+
+def _plan_of(codec: ChunkCodec, chunk_bytes: int) -> _Plan:
+    # raw chunks gain nothing from being smaller
+    return _Plan(codec, CHUNK_BYTES if codec == RAW else chunk_bytes)
+
+
+def _by_rows(array: ArraySource, plan: _Plan) -> _Plan:
+    rows = plan_rows(array.shape, array.element)
+    if rows is None:
+        return _Plan(find_codec("zstd"), plan.chunk_bytes)
+    return _Plan(plan.codec, rows.chunk_bytes, rows.rows)
+
+
+_Piece = tuple[int, slice]  # the number of an array, and the bytes of it that are encoded at once
 
 
 @dataclass
-class _Run:
-    """Encoded chunks of an array: buffers to write, and size and checksum of each chunk."""
+class _Batch:
+    """Encoded chunks: buffers to be written, and array number, size and checksum of each chunk."""
 
-    buffers: list[Any]
-    sizes: list[int]
-    checksums: list[int]
+    buffers: list[Any] = field(default_factory=list)
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add(self, number: int, buffers: list[Any]) -> int:
+        """Add a chunk and return its size."""
+        if len(buffers) == 1:
+            size, checksum = memoryview(buffers[0]).nbytes, xxhash.xxh3_64_intdigest(buffers[0])
+        else:
+            size = sum(memoryview(buffer).nbytes for buffer in buffers)
+            digest = xxhash.xxh3_64()
+            for buffer in buffers:
+                digest.update(buffer)
+            checksum = digest.intdigest()
+        self.buffers += buffers
+        self.chunks.append((number, size, checksum))
+        return size
 
 
-def _encode_all(
-    arrays: Sequence[ArraySource], plans: Sequence[_Plan], level: int | None, threads: TaskThreads
-) -> Iterator[tuple[int, _Run]]:
-    """Yield the number of an array and some of its encoded chunks, all in order.
+class _Encoder:
+    """Encodes arrays in batches, so that many small arrays are one write and one task."""
 
-    The buffers are valid until the next.
-    """
-    # runs that may wait for the disk; each has a scratch buffer, which is reused
-    ahead = 2 * threads.count + 2
-    scratches = [np.empty(CHUNK_BYTES, np.uint8) for _ in range(ahead)]
-    pending: deque[tuple[int, Future[_Run] | _Run, Bytes | None]] = deque()
+    def __init__(
+        self,
+        arrays: Sequence[ArraySource],
+        plans: Sequence[_Plan],
+        level: int | None,
+        batch_bytes: int,
+    ) -> None:
+        self._arrays, self._plans, self._level = arrays, plans, level
+        self._batch_bytes = batch_bytes
 
-    def finish() -> Iterator[tuple[int, _Run]]:
-        first, run, scratch = pending.popleft()
-        if isinstance(run, Future):
-            while not run.done() and threads.help():
+    def batches(self, threads: TaskThreads | None) -> Iterator[_Batch]:
+        """Yield all chunks in order; the buffers of a batch are valid until the next."""
+        if threads is None:
+            scratch = np.empty(0, np.uint8)
+            for pieces in self._grouped():
+                scratch = _at_least(scratch, pieces)
+                yield self._encode(pieces, scratch)
+            return
+        yield from self._batches_of(threads)
+
+    def _batches_of(self, threads: TaskThreads) -> Iterator[_Batch]:
+        # batches that may wait for the disk; each has its scratch, which is used again
+        free = [np.empty(0, np.uint8)] * (2 * threads.count + 2)
+        pending: deque[tuple[Future[_Batch], Bytes]] = deque()
+
+        def finish() -> Iterator[_Batch]:
+            batch, scratch = pending.popleft()
+            while not batch.done() and threads.help():
                 pass
-            run = run.result()
-        yield first, run
-        if scratch is not None:
-            scratches.append(scratch)
+            yield batch.result()
+            free.append(scratch)
 
-    for number, array in enumerate(arrays):
-        array.ready()
-        if array.data.size < _SMALL:  # not worth a task
-            if array.data.size:
-                pending.append(
-                    (
-                        number,
-                        _encode_run(
-                            plans[number], level, array, slice(0, array.data.size), array.data
-                        ),
-                        None,
-                    )
-                )
-            continue
-        run_bytes = plans[number].run_bytes()
-        for start in range(0, array.data.size, run_bytes):
-            where = slice(start, min(start + run_bytes, array.data.size))
-            if plans[number].codec == RAW or threads.resting():  # raw only needs a checksum
+        for pieces in self._grouped():
+            while not free:
+                yield from finish()
+            scratch = _at_least(free.pop(), pieces)
+            if threads.resting() or self._is_raw(pieces):  # raw bytes only need a checksum
                 while pending:
                     yield from finish()
-                yield number, _encode_run(plans[number], level, array, where, scratches[-1])
-                continue
-            while not scratches:
-                yield from finish()
-            scratch = scratches.pop()
-            future = threads.submit(_encode_run, plans[number], level, array, where, scratch)
-            pending.append((number, future, scratch))
-    while pending:
-        yield from finish()
+                yield self._encode(pieces, scratch)
+                free.append(scratch)
+            else:
+                pending.append((threads.submit(self._encode, pieces, scratch), scratch))
+        while pending:
+            yield from finish()
+
+    def _is_raw(self, pieces: Sequence[_Piece]) -> bool:
+        return all(self._plans[number].codec == RAW for number, _ in pieces)
+
+    def _grouped(self) -> Iterator[list[_Piece]]:
+        """Yield lists of pieces, as many as fit a batch; a piece of rows is a list of its own."""
+        pieces: list[_Piece] = []
+        total = 0
+        for number, where in self._pieces():
+            size, by_rows = where.stop - where.start, self._plans[number].rows is not None
+            if pieces and (by_rows or total + size > self._batch_bytes):
+                yield pieces
+                pieces, total = [], 0
+            pieces.append((number, where))
+            total += self._batch_bytes if by_rows else size
+        if pieces:
+            yield pieces
+
+    def _pieces(self) -> Iterator[_Piece]:
+        for number, array in enumerate(self._arrays):
+            run_bytes = self._plans[number].run_bytes()
+            for start in range(0, array.data.size, run_bytes):
+                yield number, slice(start, min(start + run_bytes, array.data.size))
+
+    def _encode(self, pieces: Sequence[_Piece], scratch: Bytes) -> _Batch:
+        """Return the chunks of some pieces; the buffers are valid as long as the scratch."""
+        number, where = pieces[0]
+        plan = self._plans[number]
+        if plan.rows is not None:
+            return self._encode_rows(number, where, plan.rows, scratch)
+        return self._encode_together(pieces, scratch)
+
+    def _encode_together(self, pieces: Sequence[_Piece], scratch: Bytes) -> _Batch:
+        """Return pieces of one chunk each, encoded together with those of the same kind."""
+        kinds: dict[tuple[str, str], list[int]] = {}
+        for place, (number, _) in enumerate(pieces):
+            kind = self._plans[number].codec.name, self._arrays[number].element
+            kinds.setdefault(kind, []).append(place)
+        encoded: dict[int, list[Any]] = {}
+        for (codec, element), places in kinds.items():
+            chunks = [self._part(*pieces[place]) for place in places]
+            buffers = find_codec(codec).encode_all(chunks, element, self._level, scratch)
+            encoded.update(zip(places, buffers, strict=True))
+            scratch = scratch[sum(chunk.size for chunk in chunks) :]
+        batch = _Batch()
+        for place, (number, _) in enumerate(pieces):
+            batch.add(number, encoded[place])
+        return batch
+
+    def _encode_rows(self, number: int, where: slice, rows: Rows, scratch: Bytes) -> _Batch:
+        """Return the chunks of a piece that is stored by rows, one behind the other."""
+        plan, element = self._plans[number], self._arrays[number].element
+        codec = cast("RowCodec", plan.codec)
+        whole, batch = self._part(number, where), _Batch()
+        for start in range(0, whole.size, plan.chunk_bytes):
+            chunk = whole[start : start + plan.chunk_bytes]
+            begin = rows.at(where.start + start)
+            buffers = codec.encode(chunk, element, self._level, scratch, begin)
+            scratch = scratch[batch.add(number, buffers) :]
+        return batch
+
+    def _part(self, number: int, where: slice) -> Bytes:
+        array, size = self._arrays[number], where.stop - where.start
+        part = array.part(where)
+        if part.size != size:
+            raise ValueError(f"{array.name}: {part.size} bytes were cut, expected {size}")
+        return part
 
 
-def _encode_run(
-    plan: _Plan, level: int | None, array: ArraySource, where: slice, scratch: Bytes
-) -> _Run:
-    """Return the encoded chunks of a part of an array; valid as long as the scratch."""
-    done = _Run([], [], [])
-    whole = array.part(where)
-    if whole.size != where.stop - where.start:
-        raise ValueError(
-            f"{array.name}: {whole.size} bytes were cut, expected {where.stop - where.start}"
-        )
-    for start in range(0, whole.size, plan.chunk_bytes):
-        chunk = whole[start : start + plan.chunk_bytes]
-        buffers = _encode(plan, chunk, where.start + start, array.element, level, scratch)
-        checksum = xxhash.xxh3_64()
-        for buffer in buffers:
-            checksum.update(buffer)
-        size = sum(memoryview(buffer).nbytes for buffer in buffers)
-        done.buffers += buffers
-        done.sizes.append(size)
-        done.checksums.append(checksum.intdigest())
-        # row codecs write to its beginning; other codecs have one chunk a run
-        scratch = scratch[size:]
-    return done
-
-
-def _encode(
-    plan: _Plan, chunk: Bytes, start: int, element: str, level: int | None, scratch: Bytes
-) -> list[Any]:
-    """Return the stored form of the chunk that begins at a byte of its array."""
-    if isinstance(plan.codec, RowCodec) and plan.rows is not None:
-        return plan.codec.encode(chunk, element, level, scratch, plan.rows.at(start))
-    return plan.codec.encode(chunk, element, level, scratch)
+def _at_least(scratch: Bytes, pieces: Sequence[_Piece]) -> Bytes:
+    size = sum(where.stop - where.start for _, where in pieces)
+    size += size // 64 + 4096  # for chunks that cannot be compressed
+    return scratch if scratch.size >= size else np.empty(size, np.uint8)

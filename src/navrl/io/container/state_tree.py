@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +21,7 @@ import torch
 
 from navrl.errors import ContainerError, UnsupportedStateError
 from navrl.io.container.element_types import NAME_OF_NUMPY_DTYPE
-from navrl.io.container.foreign_types import FOREIGN_TAGS, Tagged, as_tagged, restore
+from navrl.io.container.foreign_types import FOREIGN_TAGS, as_tagged, restore
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE
 
 __all__ = ["Packed", "pack_state", "unpack_state"]
@@ -29,46 +29,93 @@ __all__ = ["Packed", "pack_state", "unpack_state"]
 MAX_DEPTH = 100
 # larger integers are written as text: many JSON readers keep numbers in doubles
 _JSON_EXACT = 1 << 53
-TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+_AS_IS = frozenset({str, bool, type(None)})
+_DTYPES, _STRIDED = frozenset(NAME_OF_TORCH_DTYPE), torch.strided
+_TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+
+
+# An array of a state: its name, the node of the tree that stands for it, and its value. A tensor is
+# still live but an object of our own, so that nobody can give it another shape or other memory; a
+# NumPy array is a copy, because nothing guards it.
+Leaf = tuple[str, dict[str, Any], Any]
 
 
 @dataclass
 class Packed:
-    """A packed state: the tree holds copies of everything small, `values` the live tensors."""
+    """A state taken apart: a tree with copies of everything small, and its arrays.
 
-    tree: Any = None
-    values: list[Any] = field(default_factory=list)
-    # the node of the tree that stands for each value
-    tags: list[dict[str, Any]] = field(default_factory=list)
+    Dicts that `pack_state` was told to defer are missing until `complete` is called.
+    """
 
-    def distinct(self) -> list[int]:
-        """Return the numbers of the values to store, shared memory once.
+    tree: Any
+    leaves: list[Leaf]
+    deferred: list[_Deferred] = field(default_factory=list)
 
-        The tree then refers to arrays by their place in that list.
-        """
-        first: dict[Any, int] = {}
-        numbers: list[int] = []
-        for number, (value, tag) in enumerate(zip(self.values, self.tags, strict=True)):
-            array = first.setdefault(_identity(value), len(numbers))
-            if array == len(numbers):
-                numbers.append(number)
-            tag[next(iter(tag))] = array
-        return numbers
+    @property
+    def values(self) -> list[Any]:
+        """The tensors and arrays, in the order of the tree."""
+        return [value for _, _, value in self.leaves]
 
     def names(self) -> list[str]:
-        """Return a unique name for each value, such as `optimizer/state/[0]/exp_avg`."""
-        places = {id(node): place for node, place in _tagged(self.tree, "")}
-        names: dict[str, None] = {}
-        for tag in self.tags:
-            name = base = places[id(tag)] or "state"
+        """Return a name for each value, such as `optimizer/state/[0]/exp_avg`; no two are the
+        same.
+        """
+        return [name for name, _, _ in self.leaves]
+
+    def complete(self) -> list[Leaf]:
+        """Take the deferred dicts apart too, and return the leaves in them.
+
+        Raises:
+            UnsupportedStateError: one of them holds an object that cannot be stored.
+        """
+        found: list[Leaf] = []
+        for deferred in reversed(self.deferred):
+            leaves = deferred.pack()
+            self.leaves[deferred.position : deferred.position] = leaves
+            found += leaves
+        self.deferred = []
+        self._make_names_unique()
+        return found
+
+    def _make_names_unique(self) -> None:
+        names = dict.fromkeys(self.names())
+        if len(names) == len(self.leaves):
+            return
+        names.clear()
+        for number, (base, node, value) in enumerate(self.leaves):
+            name = base
             while name in names:  # the keys 0 and "[0]" of one dict
                 name = f"{base}~{len(names)}"
             names[name] = None
-        return list(names)
+            self.leaves[number] = (name, node, value)
+
+    def arrays(self) -> list[Leaf]:
+        """Return the leaves to store, tied tensors once, and number the arrays of the tree by
+        them.
+        """
+        stored: list[Leaf] = []
+        numbers: dict[int, int] = {}
+        for number, first in enumerate(first_of_each(self.values)):
+            leaf = self.leaves[number]
+            if first == number:
+                numbers[number] = len(stored)
+                stored.append(leaf)
+            node = leaf[1]
+            node[next(iter(node))] = numbers[first]
+        return stored
+
+
+def first_of_each(values: Sequence[Any]) -> list[int]:
+    """Return for each value the number of the first that is the same numbers in the same memory."""
+    addresses = [value.data_ptr() for value in values if type(value) is torch.Tensor]
+    if len(set(addresses)) == len(addresses):  # nothing is tied
+        return list(range(len(values)))
+    first: dict[Any, int] = {}
+    return [first.setdefault(_identity(value), number) for number, value in enumerate(values)]
 
 
 def _identity(value: Any) -> Any:
-    """Return a key that two tensors share if they are the same numbers in the same memory."""
+    """Return something that two tensors share when they are the same numbers in the same memory."""
     if type(value) is not torch.Tensor or not value.nbytes:
         return id(value)
     return (
@@ -82,164 +129,173 @@ def _identity(value: Any) -> Any:
     )
 
 
-def _tagged(tree: Any, place: str, depth: int = 0) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the nodes of a tree that stand for arrays, with their places."""
-    if depth > MAX_DEPTH + 2:
-        raise ContainerError("invalid state tree: nested too deep")
-    if type(tree) is list:
-        for number, node in enumerate(tree):
-            yield from _tagged(node, _join(place, number), depth + 1)
-    elif type(tree) is dict:
-        tag, content = next(iter(tree.items()), ("nothing", ()))
-        if tag in ("dict", "ordered"):
-            for key, value in content:
-                yield from _tagged(key, _join(place, "key"), depth + 1)
-                yield from _tagged(value, _join(place, key), depth + 1)
-            if tag == "ordered":
-                yield from _tagged({"dict": tree.get("attributes", [])}, place, depth)
-        elif tag in _ARRAY_TAGS:
-            yield tree, place
-        elif tag == "tuple":
-            yield from _tagged(content, place, depth)
-        elif tag in FOREIGN_TAGS:
-            yield from _tagged(content, place, depth + 1)
-
-
-def _join(place: str, key: Any) -> str:
-    text = key if type(key) is str else f"[{key}]"[:80]
-    return f"{place}/{text}" if place else text
-
-
-def pack_state(state: Any) -> Packed:
+def pack_state(state: Any, deferred: frozenset[int] = frozenset()) -> Packed:
     """Return a state as a tree and its arrays.
 
+    Args:
+        state: dicts, lists, tensors, arrays, numbers, strings, in any nesting.
+        deferred: the `id` of dicts that nobody changes for now, such as those of an optimiser. A
+            dict of only such dicts is not looked into before `Packed.complete`.
+
     Raises:
-        UnsupportedStateError: an object in the state cannot be stored; the message says where it
-            is.
+        UnsupportedStateError: the state holds an object that cannot be stored; the message names
+            its place.
     """
-    packed = Packed()
-    try:
-        packed.tree = _pack(state, packed, 0)
-    except Refused as refused:
-        raise name_place(refused, state) from None
+    walk = _Walk(deferred)
+    packed = Packed(_pack(state, walk, "", 0), walk.leaves, walk.deferred)
+    if not packed.deferred:
+        packed.complete()
     return packed
 
 
-class Refused(Exception):
-    """A value cannot be stored; where it is in the state is not known here."""
+class _Walk:
+    """What was found so far on the walk over a state."""
 
-    def __init__(self, value: Any, reason: str) -> None:
-        super().__init__(reason)
-        self.value = value
+    def __init__(self, owned: frozenset[int] = frozenset()) -> None:
+        self.owned = owned
+        self.leaves: list[Leaf] = []
+        self.deferred: list[_Deferred] = []
 
+    def add_tensor(self, place: str, value: torch.Tensor) -> dict[str, Any]:
+        """Add a tensor and return its node."""
+        if value.dtype not in _DTYPES or value.layout is not _STRIDED or value.is_meta:
+            raise _refused(
+                place,
+                f"a {value.layout} tensor of {value.dtype} on {value.device} cannot be stored; "
+                "store a dense one",
+            )
+        node = {"tensor": len(self.leaves)}
+        self.leaves.append((place or "state", node, value.detach()))
+        return node
 
-def name_place(refused: Refused, state: Any) -> UnsupportedStateError:
-    """Return an error that says where in the state the refused value is."""
-    place = _locate(state, refused.value, "", 0) or "state"
-    return UnsupportedStateError(f"{place}: {refused}")
-
-
-def check_tensor(value: torch.Tensor) -> None:
-    """Raise `Refused` unless a container can hold the tensor."""
-    if value.dtype not in NAME_OF_TORCH_DTYPE or value.layout is not torch.strided or value.is_meta:
-        raise Refused(
-            value,
-            f"a {value.layout} tensor of {value.dtype} on {value.device} cannot be stored; "
-            "store a dense one",
-        )
-
-
-def check_array(value: Any) -> None:
-    """Raise `Refused` unless a container can hold the NumPy array."""
-    if value.dtype not in NAME_OF_NUMPY_DTYPE:
-        raise Refused(
-            value,
-            f"a NumPy array of {value.dtype} cannot be stored; convert it to numbers in the "
-            "machine's byte order",
-        )
+    def add(self, tag: str, place: str, value: Any) -> dict[str, Any]:
+        """Add an array and return its node."""
+        node = {tag: len(self.leaves)}
+        self.leaves.append((place or "state", node, value))
+        return node
 
 
-def _pack(value: Any, packed: Packed, depth: int) -> Any:
+@dataclass(frozen=True)
+class _Deferred:
+    """A dict that was left out of the walk: where it goes in the leaves, and its node."""
+
+    position: int
+    node: dict[str, Any]
+    values: dict[Any, Any]
+    place: str
+    depth: int
+
+    def pack(self) -> list[Leaf]:
+        """Fill the node and return the leaves below it."""
+        walk = _Walk()
+        self.node["dict"] = _pack_pairs(self.values, walk, self.place, self.depth)
+        return walk.leaves
+
+
+def _refused(place: str, reason: str) -> UnsupportedStateError:
+    return UnsupportedStateError(f"{place or 'state'}: {reason}")
+
+
+def _pack(value: Any, walk: _Walk, place: str, depth: int) -> Any:
     """Return the tree of a value."""
     kind = type(value)
-    if kind is torch.Tensor or kind in TENSOR_TYPES:
-        check_tensor(value)
-        node = {"tensor": len(packed.values)}
-        # `p.data = ...` may give a parameter other memory later; its detached twin keeps this one
-        packed.values.append(value if kind is torch.Tensor else value.detach())
-        packed.tags.append(node)
-        return node
-    if kind is str or kind is bool or value is None:
+    if kind in _TENSOR_TYPES:
+        return walk.add_tensor(place, value)
+    if kind in _AS_IS:
         return value
     if kind is int:
         return value if -_JSON_EXACT < value < _JSON_EXACT else {"int": hex(value)}
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
-    packer = _PACKERS.get(kind) or _pack_foreign
     if depth > MAX_DEPTH:
-        raise Refused(
-            value, f"nested deeper than {MAX_DEPTH} levels; does the state contain itself?"
+        raise _refused(place, f"nested deeper than {MAX_DEPTH} levels; does the state hold itself?")
+    return _PACKERS.get(kind, _pack_foreign)(value, walk, place, depth + 1)
+
+
+def _pack_array(value: Any, walk: _Walk, place: str, tag: str) -> Any:
+    if value.dtype not in NAME_OF_NUMPY_DTYPE:
+        raise _refused(
+            place,
+            f"a NumPy array of {value.dtype} cannot be stored; convert it to numbers in the "
+            "machine's byte order",
         )
-    return packer(value, packed, depth + 1)
+    return walk.add(tag, place, np.array(value, order="C", copy=True))
 
 
-def _pack_foreign(value: Any, packed: Packed, depth: int) -> Any:
-    tagged = value if type(value) is Tagged else as_tagged(value)
+def _pack_foreign(value: Any, walk: _Walk, place: str, depth: int) -> Any:
+    tagged = as_tagged(value)
     if tagged is None:
-        raise Refused(value, refusal(value))
-    return {tagged.tag: _pack(tagged.content, packed, depth), **tagged.extra}
+        raise _refused(place, _advice(value))
+    return {tagged.tag: _pack(tagged.content, walk, place, depth), **tagged.extra}
 
 
-def _pack_array(value: Any, packed: Packed, tag: str) -> Any:
-    """Add a copy of a NumPy array: nothing prevents writes to it later."""
-    check_array(value)
-    node = {tag: len(packed.values)}
-    packed.values.append(np.array(value, order="C", copy=True))
-    packed.tags.append(node)
-    return node
+def _pack_sequence(values: Any, walk: _Walk, place: str, depth: int) -> list[Any]:
+    prefix = f"{place}/" if place else ""
+    return [_pack(value, walk, f"{prefix}[{number}]", depth) for number, value in enumerate(values)]
 
 
-def _pack_sequence(values: Any, packed: Packed, depth: int) -> list[Any]:
-    return [_pack(value, packed, depth) for value in values]
+def _pack_dict(value: dict[Any, Any], walk: _Walk, place: str, depth: int) -> Any:
+    if walk.owned and value and walk.owned.issuperset(map(id, value.values())):
+        node: dict[str, Any] = {"dict": []}
+        walk.deferred.append(_Deferred(len(walk.leaves), node, value.copy(), place, depth))
+        return node
+    return {"dict": _pack_pairs(value, walk, place, depth)}
 
 
-def _pack_pairs(values: Mapping[Any, Any], packed: Packed, depth: int) -> list[Any]:
-    return [
-        [key if type(key) is str else _pack(key, packed, depth), _pack(value, packed, depth)]
-        for key, value in values.items()
-    ]
+def _pack_pairs(values: Mapping[Any, Any], walk: _Walk, place: str, depth: int) -> list[Any]:
+    prefix = f"{place}/" if place else ""
+    pairs = []
+    for key, value in values.items():
+        if type(key) is str:
+            name = prefix + key
+        else:
+            key = _pack(key, walk, f"{prefix}key", depth)
+            name = prefix + (key if type(key) is str else f"[{key}]"[:80])
+        kind = type(value)
+        if kind is torch.Tensor:
+            node = walk.add_tensor(name, value)
+        elif kind in _AS_IS:
+            node = value
+        elif kind is dict and depth <= MAX_DEPTH:
+            node = _pack_dict(value, walk, name, depth + 1)
+        else:
+            node = _pack(value, walk, name, depth)
+        pairs.append([key, node])
+    return pairs
 
 
-def _pack_ordered(value: Any, packed: Packed, depth: int) -> Any:
-    node = {"ordered": _pack_pairs(value, packed, depth)}
-    if vars(value):  # versions, in a module's state_dict()
-        node["attributes"] = _pack_pairs(vars(value), packed, depth)
+def _pack_ordered(value: Any, walk: _Walk, place: str, depth: int) -> Any:
+    node = {"ordered": _pack_pairs(value, walk, place, depth)}
+    if vars(value):  # what a module's state_dict() says about versions
+        node["attributes"] = _pack_pairs(vars(value), walk, place, depth)
     return node
 
 
 _ARRAY_TAGS = ("tensor", "ndarray", "scalar", "bytes")
 
-_PACKERS: dict[type, Callable[[Any, Packed, int], Any]] = {
-    dict: lambda value, packed, depth: {"dict": _pack_pairs(value, packed, depth)},
+_PACKERS: dict[type, Callable[[Any, _Walk, str, int], Any]] = {
+    dict: _pack_dict,
     OrderedDict: _pack_ordered,
     list: _pack_sequence,
-    tuple: lambda value, packed, depth: {"tuple": _pack_sequence(value, packed, depth)},
-    torch.Size: lambda value, packed, depth: {"size": list(value)},
-    np.ndarray: lambda value, packed, depth: _pack_array(value, packed, "ndarray"),
-    bytes: lambda value, packed, depth: _pack_array(
-        np.frombuffer(value, np.uint8), packed, "bytes"
+    tuple: lambda value, walk, place, depth: {"tuple": _pack_sequence(value, walk, place, depth)},
+    torch.Size: lambda value, walk, place, depth: {"size": list(value)},
+    np.ndarray: lambda value, walk, place, depth: _pack_array(value, walk, place, "ndarray"),
+    bytes: lambda value, walk, place, depth: _pack_array(
+        np.frombuffer(value, np.uint8), walk, place, "bytes"
     ),
-    complex: lambda value, packed, depth: {
-        "complex": _pack_sequence((value.real, value.imag), packed, depth)
+    complex: lambda value, walk, place, depth: {
+        "complex": _pack_sequence((value.real, value.imag), walk, place, depth)
     },
     **{
-        dtype.type: lambda value, packed, depth: _pack_array(np.asarray(value), packed, "scalar")
+        dtype.type: lambda value, walk, place, depth: _pack_array(
+            np.asarray(value), walk, place, "scalar"
+        )
         for dtype in NAME_OF_NUMPY_DTYPE
     },
 }
 
 
-def refusal(value: Any) -> str:
+def _advice(value: Any) -> str:
     """Return why a value of this type cannot be stored, and what to store instead."""
     kind = type(value)
     advice = "store its state_dict(), numbers, strings or tensors instead"
@@ -253,25 +309,6 @@ def refusal(value: Any) -> str:
     elif isinstance(value, torch.Tensor):
         advice = "store the plain tensor inside"
     return f"{kind.__module__}.{kind.__qualname__} cannot be stored; {advice}"
-
-
-def _locate(state: Any, value: Any, place: str, depth: int) -> str | None:
-    """Return where in a state an object is."""
-    if state is value:
-        return place
-    pairs: Iterable[tuple[Any, Any]] = ()
-    if isinstance(state, dict):
-        pairs = state.items()
-    elif isinstance(state, (list, tuple)):
-        pairs = enumerate(state)
-    elif (tagged := as_tagged(state)) is not None:
-        return _locate(tagged.content, value, place, depth + 1)
-    for key, inner in pairs if depth <= MAX_DEPTH else ():
-        if key is value:
-            return _join(place, "key")
-        if (found := _locate(inner, value, _join(place, key), depth + 1)) is not None:
-            return found
-    return None
 
 
 def unpack_state(tree: Any, tensors: Callable[[int], Any], arrays: Callable[[int], Any]) -> Any:
@@ -347,14 +384,36 @@ def _attribute(name: Any) -> str:
 def widened_arrays(tree: Any) -> dict[int, str]:
     """Return the arrays that a tree marks as rounded, and the types to widen them to."""
     with _reading_tree():
-        nodes = (node for node, _ in _tagged(tree, "") if "widen" in node and "tensor" in node)
+        nodes = (node for node in _array_nodes(tree) if "widen" in node and "tensor" in node)
         return {_whole(node["tensor"]): f"{node['widen']!s:.60}" for node in nodes}
 
 
 def array_numbers(tree: Any) -> set[int]:
     """Return the numbers of the arrays that a tree refers to."""
     with _reading_tree():
-        return {_whole(next(iter(node.values()))) for node, _ in _tagged(tree, "")}
+        return {_whole(next(iter(node.values()))) for node in _array_nodes(tree)}
+
+
+def _array_nodes(tree: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a tree that stand for arrays."""
+    if depth > MAX_DEPTH + 2:
+        raise ContainerError("invalid state tree: nested too deep")
+    inner: Iterable[Any] = ()
+    if type(tree) is list:
+        inner = tree
+    elif type(tree) is dict:
+        tag, content = next(iter(tree.items()), ("nothing", ()))
+        if tag in _ARRAY_TAGS:
+            yield tree
+        elif tag in ("dict", "ordered"):
+            attributes = tree.get("attributes", []) if tag == "ordered" else []
+            inner = (node for pair in [*content, *attributes] for node in pair)
+        elif tag == "tuple":
+            inner = content
+        elif tag in FOREIGN_TAGS:
+            inner = (content,)
+    for node in inner:
+        yield from _array_nodes(node, depth + 1)
 
 
 @contextmanager
@@ -375,6 +434,8 @@ def check_json(value: Any, what: str) -> Any:
     Raises:
         UnsupportedStateError: it holds something that JSON does not have.
     """
+    if value == {}:
+        return {}
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

@@ -13,13 +13,13 @@ import torch
 
 from navrl.arguments import as_path
 from navrl.errors import ConfigError, RolloutError
-from navrl.io.checkpoint.snapshot import live_sources
 from navrl.io.container.atomic_files import AtomicFile, MemoryFile, descriptor_of
 from navrl.io.container.codecs import DEFAULT_CODEC
 from navrl.io.container.container_reader import Container
 from navrl.io.container.container_writer import ArraySource, write_container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.index import MAGIC
+from navrl.io.container.snapshot import live_sources
 from navrl.io.container.state_tree import pack_state
 from navrl.io.rollouts.reader import RolloutReader
 from navrl.io.rollouts.rollout_document import complete_document, rollout_document

@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,15 +16,17 @@ import torch
 
 from navrl.arguments import as_path, whole_number
 from navrl.errors import CheckpointError, ContainerError, RolloutError, UnsupportedStateError
-from navrl.io.checkpoint.file_writer import FileWriter
-from navrl.io.checkpoint.job import Job
-from navrl.io.checkpoint.saver import AsyncCheckpointSaver
-from navrl.io.checkpoint.step_names import ROLLOUT_NAME, format_rollout_name
 from navrl.io.container.atomic_files import irregular_kind, sync_folder
-from navrl.io.container.codecs import MAX_LEVEL
-from navrl.io.container.container_writer import ArraySource, Written
+from navrl.io.container.background import BackgroundWriter
+from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL
+from navrl.io.container.container_writer import Written, write_container
 from navrl.io.container.index import read_index
+from navrl.io.container.job import Job
 from navrl.io.container.sequence import SequenceNumbers, sequence_of
+from navrl.io.container.snapshot import ArenaPool, Snapshot
+from navrl.io.container.state_tree import pack_state
+from navrl.io.container.step_names import ROLLOUT_NAME, format_rollout_name
+from navrl.io.container.thread_pool import TaskThreads
 from navrl.io.retention import Item, Retention
 from navrl.io.rollouts.reader import RolloutReader
 from navrl.io.rollouts.rollout_document import complete_document, rollout_document
@@ -73,13 +76,13 @@ class RolloutStorage:
         self.error_bounds = dict(error_bounds or {})
         self.time_first = time_first
         self.retention = Retention(keep_last_n)
+        self._level = level
         self._options: dict[str, Any] = {
             "max_queue_size": max_queue_size,
-            "level": level,
             "on_error": on_error,
             "workers": workers,
         }
-        self._writer: _RolloutWriter | None = None
+        self._writer: BackgroundWriter | None = None  # started with the first rollout
         self._numbers: SequenceNumbers | None = None  # of the files; made with the first rollout
         self._reader: RolloutReader | None = None  # of the last rollout that was read
         self._closed = False
@@ -124,8 +127,10 @@ class RolloutStorage:
         document["sequence"] = self._next_number()
         with _as_rollout_errors():
             if self._writer is None:
-                self._writer = _RolloutWriter(**self._options)
-            self._writer.save(plain, path, document, self._prune)
+                write = partial(_write_rollout, level=self._level)
+                self._writer = BackgroundWriter("RolloutStorage", write, **self._options)
+            take = partial(_snapshot, plain)
+            self._writer.submit(path, take, document, DEFAULT_CODEC, self._prune)
         if wait:
             self.flush()
         return path
@@ -298,26 +303,17 @@ class RolloutStorage:
         return self.retention.keep_last_n
 
 
-class _RolloutFiles(FileWriter):
-    """Writes files whose arrays are stored by rows, cut from the copy as they are written."""
-
-    def sources(self, job: Job) -> Sequence[ArraySource]:
-        """Return the arrays as rows, and complete the document."""
-        job.snapshot.check()
-        sources = job.snapshot.sources()
-        return complete_document(job.document, sources, job.snapshot.packed.tree)
+def _snapshot(plain: Any, pool: ArenaPool) -> Snapshot:
+    return Snapshot(pack_state(plain), pool)
 
 
-class _RolloutWriter(AsyncCheckpointSaver):
-    """The saver, with another content of the files."""
-
-    _file_writer = _RolloutFiles
-
-    def save(
-        self, data: Any, path: Path, document: dict[str, Any], after: Callable[[Written], None]
-    ) -> None:
-        """Copy the data and return."""
-        self._take(data, path, lambda: document, self.codec, after)
+def _write_rollout(job: Job, threads: TaskThreads, *, level: int) -> Written:
+    """Write the arrays by rows, cut from the copy as they are written."""
+    sources = job.snapshot.sources()
+    stored = complete_document(job.document, sources, job.snapshot.packed.tree)
+    return write_container(
+        job.path, stored, job.document, codec=job.codec, level=level, threads=threads
+    )
 
 
 def _checked_iteration(iteration: Any) -> int:

@@ -17,7 +17,7 @@ import torch
 from navrl.config import Config
 from navrl.errors import CheckpointError, ConfigError, NavrlError
 from navrl.io.checkpoint.directory import CheckpointDirectory
-from navrl.io.checkpoint.step_names import format_checkpoint_name
+from navrl.io.container.step_names import format_checkpoint_name
 
 __all__ = ["CheckpointSaving", "FileWrites", "SaveStatus", "reason_of"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, cast, overload
 
 import numpy as np
@@ -50,6 +51,19 @@ class ChunkCodec(Codec):
         They may be views of the chunk and of `scratch`, which must be as large as the chunk: they
         are valid as long as both are.
         """
+
+    def encode_all(
+        self, chunks: Sequence[Bytes], element: str, level: int | None, scratch: Bytes
+    ) -> list[list[Any]]:
+        """Return what `encode` returns for each of some chunks, of which all must fit `scratch`.
+
+        A codec may encode many small chunks together, to release the GIL less often.
+        """
+        encoded = []
+        for chunk in chunks:
+            encoded.append(self.encode(chunk, element, level, scratch))
+            scratch = scratch[chunk.size :]
+        return encoded
 
     @abstractmethod
     def decode(self, stored: Bytes, chunk: Bytes, element: str) -> None:

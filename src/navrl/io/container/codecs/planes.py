@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, cast
 
 import numpy as np
 
 from navrl.io.container.codecs.chunk_parts import StoredParts, store_parts
 from navrl.io.container.codecs.codec import DEFAULT_CODEC, Bytes, ChunkCodec, register
-from navrl.io.container.codecs.compressors import ZSTD
+from navrl.io.container.codecs.compressors import ZSTD, compress_all
 from navrl.io.container.codecs.entropy import INCOMPRESSIBLE_BITS, bits_per_byte
 from navrl.io.container.codecs.libzstd import entropy_code
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
@@ -41,6 +42,24 @@ class PlanesCodec(ChunkCodec):
         """Return the planes as parts, most significant first; some are views of `scratch`."""
         planes = _split(chunk, element, scratch)
         return store_parts(chunk.size, [(plane, _compress(plane, level)) for plane in planes])
+
+    def encode_all(
+        self, chunks: Sequence[Bytes], element: str, level: int | None, scratch: Bytes
+    ) -> list[list[Any]]:
+        """Return the planes of each chunk; chunks of float32 are split and compressed together."""
+        if len(chunks) < 2 or _plane_widths(element) != [1, 3]:
+            return super().encode_all(chunks, element, level, scratch)
+        joined = np.frombuffer(b"".join(cast("Sequence[bytes]", chunks)), np.uint8)
+        top, rest = _split(joined, element, scratch)
+        ends = list(accumulate((chunk.size // 4 for chunk in chunks), initial=0))
+        tops = [top[start:end] for start, end in pairwise(ends)]
+        rests = [rest[3 * start : 3 * end] for start, end in pairwise(ends)]
+        return [
+            store_parts(chunk.size, [(one, compressed), (other, _compress(other, level))])
+            for chunk, one, compressed, other in zip(
+                chunks, tops, compress_all(tops, level), rests, strict=True
+            )
+        ]
 
     def decode(self, stored: Bytes, chunk: Bytes, element: str) -> None:
         """Fill `chunk` from its planes."""
