@@ -18,7 +18,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from navrl.errors import ContainerError, UnsupportedStateError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
-from navrl.io.container.state_tree import unpack_state
+from navrl.io.container.tree_reader import unpack_state
 
 
 def save_now(state, path):

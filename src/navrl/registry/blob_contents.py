@@ -78,7 +78,7 @@ def _state(path: Path, tree: Any) -> Any:
 
     from navrl.io.container.container_reader import Container
     from navrl.io.container.element_types import NUMPY_DTYPES
-    from navrl.io.container.state_tree import unpack_state
+    from navrl.io.container.tree_reader import unpack_state
 
     nothing = np.zeros((), np.uint8)
     with Container(path) as container:

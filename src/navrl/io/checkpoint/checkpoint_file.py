@@ -28,8 +28,9 @@ from navrl.io.container.devices import usable_device
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read
 from navrl.io.container.snapshot import live_sources
-from navrl.io.container.state_tree import check_json, pack_state, unpack_state, widened_arrays
+from navrl.io.container.state_tree import check_json, pack_state
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
+from navrl.io.container.tree_reader import unpack_state, widened_arrays
 
 __all__ = ["find_checkpoint", "load_checkpoint", "save_checkpoint", "verify_checkpoint"]
 

@@ -15,7 +15,8 @@ from navrl.io.checkpoint.checkpoint_file import find_checkpoint, load_checkpoint
 from navrl.io.container.atomic_files import AtomicFile
 from navrl.io.container.codecs import DEFAULT_CODEC
 from navrl.io.container.index import open_to_read, read_index
-from navrl.io.container.state_tree import pack_state, unpack_state
+from navrl.io.container.state_tree import pack_state
+from navrl.io.container.tree_reader import unpack_state
 
 __all__ = ["FORMATS", "convert_checkpoint", "read_any_format"]
 

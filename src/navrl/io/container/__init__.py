@@ -17,7 +17,7 @@ _PUBLIC = {
     "Written": "navrl.io.container.container_writer",
     "pack_state": "navrl.io.container.state_tree",
     "read_index": "navrl.io.container.index",
-    "unpack_state": "navrl.io.container.state_tree",
+    "unpack_state": "navrl.io.container.tree_reader",
     "write_container": "navrl.io.container.container_writer",
 }
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from navrl.io.container.index import Index as Index
     from navrl.io.container.index import read_index as read_index
     from navrl.io.container.state_tree import pack_state as pack_state
-    from navrl.io.container.state_tree import unpack_state as unpack_state
+    from navrl.io.container.tree_reader import unpack_state as unpack_state
 
 __all__ = [*_PUBLIC]
 

@@ -22,7 +22,7 @@ from navrl.arguments import whole_number
 from navrl.errors import CheckpointError, ConfigError
 from navrl.io.container.atomic_files import make_folder, remove_stale_files
 from navrl.io.container.container_writer import Written
-from navrl.io.container.job import Job, Load, absolute
+from navrl.io.container.job import Failures, Job, Load, absolute
 from navrl.io.container.priority import lower_priority
 from navrl.io.container.save_statistics import SaveStatistics
 from navrl.io.container.snapshot import ArenaPool, Snapshot
@@ -80,7 +80,7 @@ class BackgroundWriter:
             raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
         self._max_queue_size = whole_number("max_queue_size", max_queue_size, 1)
         self._owner, self._write_file = owner, write
-        self._raises, self._waits = on_error == "raise", when_full == "wait"
+        self._waits = when_full == "wait"
         self._on_done, self._verbose = on_done, verbose
         self._process = os.getpid()
         self._prepared: set[Path] = set()  # folders
@@ -90,7 +90,7 @@ class BackgroundWriter:
         self._load = load = Load(workers is None and usable_cores() <= 2)
         self._uncopied: list[Job] = []  # those of the pending that a step has to wait for
         self._at_copy = 0  # jobs that the copy thread has yet to hand to the writer
-        self._errors: list[CheckpointError] = []
+        self._failures = Failures(raises=on_error == "raise")
         self._dead = False
         self.closed = False
         self.statistics = SaveStatistics()
@@ -128,8 +128,7 @@ class BackgroundWriter:
         """
         start = time.perf_counter()
         self._check_open()
-        if self._errors:
-            self._report_errors()
+        self._failures.report()
         if len(self._load.pending) >= self._max_queue_size:
             self._wait_for_room()
         self._enqueue(Job(absolute(path), take_snapshot(self.pool), document, codec, after))
@@ -203,7 +202,7 @@ class BackgroundWriter:
             raise CheckpointError(
                 f"{', '.join(late)}: not on the disk after {timeout} s; wait longer, or call again"
             )
-        self._report_errors()
+        self._failures.report()
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Write everything that is pending, stop the threads, and raise what failed.
@@ -223,8 +222,7 @@ class BackgroundWriter:
     def errors(self) -> tuple[CheckpointError, ...]:
         """The failed saves that no call has raised yet."""
         self._check_process()
-        with self._changed:
-            return tuple(self._errors)
+        return tuple(self._failures.errors)
 
     @property
     def queue_size(self) -> int:
@@ -259,7 +257,7 @@ class BackgroundWriter:
         if self.closed:
             raise CheckpointError(f"this {self._owner} is shut down; create a new one to save more")
         if self._dead:
-            self._report_errors()
+            self._failures.report()
             raise CheckpointError(
                 f"a background thread of this {self._owner} has died; create a new one"
             )
@@ -305,18 +303,6 @@ class BackgroundWriter:
             yield
         finally:
             self._load.waiting -= 1
-
-    def _report_errors(self) -> None:
-        with self._changed:
-            errors, self._errors = self._errors, []
-        if not errors:
-            return
-        for error in errors[1:]:
-            errors[0].add_note(f"and: {error}")
-        if self._raises:
-            raise errors[0]
-        for error in errors:
-            warnings.warn(str(error), RuntimeWarning, stacklevel=3)
 
     def _close_if_done(self) -> bool:
         """Stop the threads if nothing is pending; return whether the writer is closed."""
@@ -420,7 +406,7 @@ class BackgroundWriter:
             job.settled = True
             self.statistics.failed += error is not None
             if error is not None and self._on_done is None:
-                self._errors.append(error)
+                self._failures.errors.append(error)
         try:
             self._report(job, error)
         finally:

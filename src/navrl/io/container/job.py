@@ -1,9 +1,10 @@
-"""One file on its way to the disk, and how much of that there is to do."""
+"""One file on its way to the disk, how many there are, and those that failed."""
 
 from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,7 @@ from navrl.errors import CheckpointError
 from navrl.io.container.container_writer import Written
 from navrl.io.container.snapshot import Snapshot
 
-__all__ = ["Job", "Load", "absolute"]
+__all__ = ["Failures", "Job", "Load", "absolute"]
 
 
 @dataclass(eq=False)
@@ -60,6 +61,26 @@ class Load:
     def leaves_cores_to_training(self) -> bool:
         """Return whether the writer thread encodes alone: few cores, and no hurry."""
         return self.few_cores and not self.waiting and len(self.pending) <= 1
+
+
+@dataclass
+class Failures:
+    """Failed saves that no call has raised yet, or warned about."""
+
+    raises: bool
+    errors: list[CheckpointError] = field(default_factory=list)
+
+    def report(self) -> None:
+        """Raise the failures as one error, or warn about each."""
+        if not self.errors:
+            return
+        errors, self.errors = self.errors, []
+        for error in errors[1:]:
+            errors[0].add_note(f"and: {error}")
+        if self.raises:
+            raise errors[0]
+        for error in errors:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=4)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:

@@ -19,8 +19,8 @@ from navrl.io.container.container_reader import Container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import ArrayEntry
-from navrl.io.container.state_tree import array_numbers, unpack_state
 from navrl.io.container.tensor_types import TORCH_DTYPES
+from navrl.io.container.tree_reader import array_numbers, unpack_state
 from navrl.io.rollouts.rollout_keys import Key, resolve_key
 from navrl.io.rollouts.rollout_layout import Axes, stored_layout
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from navrl.errors import ContainerError
 from navrl.io.container.element_types import ITEM_BYTES
-from navrl.io.container.state_tree import pack_state, unpack_state
+from navrl.io.container.state_tree import pack_state
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
+from navrl.io.container.tree_reader import unpack_state
 
 __all__ = ["decode", "encode"]
 
