@@ -275,3 +275,25 @@ def test_a_cache_that_others_may_write_to_is_not_trusted(tmp_path, monkeypatch):
         assert find() is None
     root.chmod(0o755)
     assert find() == root
+
+
+FLY = """
+import hashlib, torch
+from navrl import NavigationEnv, NavigationSettings
+settings = NavigationSettings.of(env__num_envs=32, env__num_worlds=1, sim__num_threads=1)
+env = NavigationEnv(settings)
+digest = hashlib.sha256(env.observe_packed().numpy().tobytes())
+for number in range(50):
+    step = env.step(torch.full((32, 3), 0.1 * number))
+    digest.update(step.packed.numpy().tobytes() + step.reward.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_computes_the_bits_of_one_that_loads(installation):
+    def fly() -> str:
+        command = [sys.executable, "-c", FLY]
+        return subprocess.check_output(command, env=installation.environment, text=True)
+
+    assert fly() == fly()

@@ -36,11 +36,13 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
+from llvmlite import binding as llvm
 from numba import njit
 from numba.core import config, registry, sigutils
 from numba.core.caching import _Cache
 from numba.core.ccallback import CFunc
-from numba.core.compiler import CompileResult
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, CompileResult
 from numba.core.serialize import dumps
 
 __all__ = [
@@ -58,6 +60,7 @@ PACKAGE = Path(__file__).parent
 SOURCES = (
     "kernel_cache.py",
     "navigation_observation.py",
+    "observation.py",
     "simd.py",
     "sim/*.py",
     "sim/*/*.py",
@@ -100,7 +103,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(**options)(function)
+        dispatcher = njit(pipeline_class=_KernelCompiler, **options)(function)
         if dispatcher is not function:  # with NUMBA_DISABLE_JIT it is
             dispatcher._cache = _KernelCache(function)
         return dispatcher
@@ -115,7 +118,11 @@ def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], A
 
     def decorate(function: Callable[..., Any]) -> Any:
         callback: Any = CFunc(
-            function, sigutils.normalize_signature(signature), locals={}, options=options
+            function,
+            sigutils.normalize_signature(signature),
+            locals={},
+            options=options,
+            pipeline_class=_KernelCompiler,
         )
         callback._cache = _KernelCache(function)
         callback.compile()
@@ -298,6 +305,31 @@ def _note_use(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------- the files
+
+
+class _KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The machine code of a kernel, which calls no other copy of its functions than its own.
+
+    numba lets kernels share a function that was not inlined, and each copy was optimised in another
+    module and may round differently. A process that compiles would then compute other bits than one
+    that loads what was compiled.
+    """
+
+    def _optimize_final_module(self) -> None:
+        super()._optimize_final_module()
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
+                function.linkage = llvm.Linkage.internal
+
+
+class _KernelCompiler(Compiler):  # type: ignore[misc]
+    """numba's compiler, into a `_KernelLibrary`."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        """Return the compiled function."""
+        self.state.library = _KernelLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library.enable_object_caching()  # so that it can be kept
+        return super().compile_extra(func)
 
 
 class _KernelCache(_Cache):  # type: ignore[misc]

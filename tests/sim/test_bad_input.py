@@ -255,12 +255,12 @@ BAD_ACTIONS = {
     "the other way round": (torch.zeros(3, 8), r"\(3, 8\)"),
     "nothing": (torch.zeros(0, 3), r"\(0, 3\)"),
     "a number": (1.0, "shape"),
-    "words": (np.array([["a", "b", "c"]] * 8), "no numbers"),
-    "a word": ("forward", "no numbers"),
-    "ragged": ([[0, 0, 0], [0, 0]] * 4, "no numbers"),
+    "words": (np.array([["a", "b", "c"]] * 8), "not numbers"),
+    "a word": ("forward", "not numbers"),
+    "ragged": ([[0, 0, 0], [0, 0]] * 4, "not numbers"),
     "none": (None, "action"),
-    "a dictionary": ({"vx": 1}, "no numbers"),
-    "objects": (np.full((8, 3), object()), "no numbers"),
+    "a dictionary": ({"vx": 1}, "not numbers"),
+    "objects": (np.full((8, 3), object()), "not numbers"),
 }
 
 

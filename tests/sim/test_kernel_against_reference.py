@@ -45,7 +45,7 @@ def scatter(env, seed=0):
 
 
 def field(env, name, size):
-    return torch.from_numpy(env._blocks(name, size)).double()
+    return torch.from_numpy(env._batch.field(name, size)).double()
 
 
 def drone_of(env) -> reference.Drone:
@@ -163,7 +163,7 @@ def test_the_drone_moves_as_the_reference_says(vary):
     scatter(env)
     for number in range(40):
         before, command = drone_of(env), actions(number)
-        flying = env._arrays["counters"][:, OUTCOME] == 0
+        flying = env._batch.arrays["counters"][:, OUTCOME] == 0
         scales = field(env, 30, 1)[:, 0], field(env, 31, 1)[:, 0]
         wind = torch.nn.functional.pad(field(env, 32, 2), (0, 1))
         rotors = reference.lee_controller(before, command.double())
@@ -247,7 +247,7 @@ def test_observations_rewards_and_endings_are_those_of_the_reference(moving):
     assert torch.allclose(step.reward.double()[clear], total[clear], atol=2e-3)
     assert list(terms) == [term.name for term in REWARD_TERMS if not term.once]
     for number, (name, term) in enumerate(terms.items()):
-        sums = torch.from_numpy(env._arrays["running"][:, FIRST_REWARD + number]).double()
+        sums = torch.from_numpy(env._batch.arrays["running"][:, FIRST_REWARD + number]).double()
         assert torch.allclose(sums[clear], weights[name] * term[clear], atol=2e-3), name
     ends = reference.terminations(drone, env.target.double(), distances, seen)
     near_limit = (distances.amin((1, 2)) - 0.3).abs() < 1e-4

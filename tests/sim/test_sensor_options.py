@@ -54,14 +54,14 @@ def obstacles_of(env: NavigationEnv) -> reference.MovingObstacles:
 
 def observed(env: NavigationEnv, obstacles, **options) -> dict[str, torch.Tensor]:
     """What the reference observes of these obstacles."""
-    direction = torch.from_numpy(env._blocks(DIRECTION, 3)).double()
+    direction = torch.from_numpy(env._batch.field(DIRECTION, 3)).double()
     drone = reference.hover(env.position.double(), env.yaw.double())
     return reference.observe(drone, env.target.double(), direction, obstacles, **options)
 
 
 def draws(draw, env: NavigationEnv, purpose: int, *numbers: int) -> torch.Tensor:
     """The random numbers of all drones at this moment, (N, *numbers)."""
-    counters = env._arrays["counters"].astype(np.int64)
+    counters = env._batch.arrays["counters"].astype(np.int64)
     moments = (counters[:, EPISODE] << 24) + counters[:, STEP]
     values = [
         [draw(SEED, purpose, drone, moment, k) for k in range(int(np.prod(numbers)))]

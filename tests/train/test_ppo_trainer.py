@@ -278,7 +278,8 @@ def test_the_model_of_a_run_and_the_best_of_the_registry_follow_the_metric_of_th
 def test_the_penalty_of_a_collision_grows_in_a_straight_line_and_stays(ramped, iteration, penalty):
     ramped.iteration = iteration
     ramped.collect()
-    assert ramped.env.simulator._record["weight_collision"].item() == pytest.approx(penalty)
+    parameters = ramped.env.simulator._batch.parameters
+    assert parameters["weight_collision"].item() == pytest.approx(penalty)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from navrl.adapters.collector_options import refuse_options
 from navrl.adapters.forwarding import FrameRate
 from navrl.errors import CollectorError, ConfigError, StateError, missing_extra
 from navrl.io.container.devices import usable_device
-from navrl.sim.env import NavigationEnv, checked_seed
+from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.inputs import checked_seed
 from navrl.sim.settings import NavigationSettings
 
 try:

@@ -14,8 +14,9 @@ from torch import Tensor
 from navrl.errors import ActionError, ConfigError, missing_extra
 from navrl.io.container.devices import usable_device
 from navrl.observation import Part
-from navrl.sim.env import NavigationEnv, checked_seed
+from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.inputs import checked_seed
 from navrl.sim.settings import NavigationSettings
 
 try:
