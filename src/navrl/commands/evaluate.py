@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Fly the scenarios, print the tables, write the numbers and the pictures."""
     from rich.console import Console
 
+    from navrl.config import NAVIGATION
     from navrl.errors import ConfigError
     from navrl.evaluate import load_policy
     from navrl.evaluate.scenarios import parse_scenarios
@@ -96,11 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     config, typed = _configuration(arguments, overrides)
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
-    policies = [load_policy(reference, config.task) for reference in references]
+    network = config.network.target or None
+    policies = [load_policy(reference, config.task, network=network) for reference in references]
     pilots: list[tuple[str, ShieldedPilot]] = []
     if arguments.shield:
         policies, references, pilots = _with_shields(policies, references)
     make_folder(arguments.out, "--out")
+    if config.env.name != NAVIGATION or any(policy.environment for policy in policies):
+        return _play(policies, references, config, typed, arguments)
     fly_and_report(
         policies,
         references,
@@ -132,6 +136,38 @@ def _with_shields(
         names += [reference, f"{reference} + shield"]
         pilots.append((behind.name, pilot))
     return both, names, pilots
+
+
+def _play(
+    policies: Sequence[Policy],
+    references: Sequence[str],
+    config: Config,
+    typed: set[str],
+    arguments: argparse.Namespace,
+) -> int:
+    """Play episodes of another environment than the navigation task, one policy after another."""
+    from rich.console import Console
+
+    from navrl.environments.judging import task_for
+    from navrl.errors import ConfigError
+    from navrl.train.foreign_evaluation import evaluate_foreign
+
+    if arguments.scenario is not None or arguments.shield:
+        raise ConfigError("--scenario and --shield are of the navigation task; leave them out")
+    problems: list[str] = []
+    for policy, reference in zip(policies, references, strict=True):
+        evaluate_foreign(
+            policy,
+            reference,
+            task_for(policy, config, typed),
+            arguments.out,
+            Console(stderr=arguments.json),
+            problems,
+            print_json=arguments.json,
+        )
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return 0
 
 
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
