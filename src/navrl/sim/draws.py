@@ -1,5 +1,5 @@
-"""Random numbers that depend on nothing but their key: the same whatever the thread, the order or
-the batch size.
+"""Counter-based random numbers: functions of a key, the same for any thread count, order and batch
+size.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _mix(value):
 
 @njit(nogil=True)
 def uniform(seed, purpose, owner, moment, number):
-    """Return a float32 in [0, 1) for a key: who draws (`owner`), when (`moment`), and the
-    how-manieth (`number`).
+    """Return a float32 in [0, 1) for a key: the purpose, who draws (`owner`), when (`moment`), and
+    the index of the draw (`number`).
     """
     key = _mix(uint64(seed) + uint64(0x9E3779B97F4A7C15) * uint64(purpose + 1))
     key = _mix(key + uint64(0xD1342543DE82EF95) * uint64(owner + 1))

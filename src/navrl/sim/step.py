@@ -1,6 +1,4 @@
-"""What a step of the environment gives: packed observations, rewards, endings, statistics, in one
-piece of memory.
-"""
+"""The buffers of a step: packed observations, rewards, endings, statistics, in one allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads of numba, started without a side effect on torch."""
+"""Start numba's threads without changing the number of torch's."""
 
 from __future__ import annotations
 

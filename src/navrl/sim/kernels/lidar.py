@@ -1,5 +1,4 @@
-"""Ray casting against boxes and upright cylinders, exact, and fast enough that nobody needs a GPU
-for it.
+"""Exact ray casting against boxes and upright cylinders, vectorised over azimuths.
 
 The rays of one azimuth share a test in the plane; its beams differ only in their slope. An obstacle
 is met by the few azimuths that it subtends, so its angle is estimated first, and only the groups of

@@ -1,6 +1,4 @@
-"""Reads the files of worlds within limits: what a file unpacks to is known before it is
-unpacked.
-"""
+"""Read world files within limits: the unpacked size is known before anything is unpacked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Worlds of your own: boxes and cylinders listed in YAML, or heights from a PNG image or an NPZ
-array.
-"""
+"""World files: boxes and cylinders listed in YAML, or heights from a PNG image or an NPZ array."""
 
 from __future__ import annotations
 
