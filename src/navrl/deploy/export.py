@@ -21,7 +21,7 @@ from navrl.deploy.c_header import EXAMPLE, c_header
 from navrl.deploy.contract import contract_of, picture_of
 from navrl.deploy.robot_inputs import edge_cases, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT, RobotPolicy
-from navrl.errors import ConfigError
+from navrl.errors import ConfigError, missing_extra
 from navrl.evaluate.policy import Policy, load_policy
 from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.rl.policy import NetworkPilot
@@ -43,7 +43,7 @@ def export_policy(
 
     Raises:
         ConfigError: there is no such policy, it has no network, or a format is unknown.
-        ImportError: ONNX is asked for and not installed; the message has the command.
+        MissingExtraError: ONNX is asked for and not installed; the message has the command.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -92,12 +92,9 @@ def robot_policy(policy: Policy) -> RobotPolicy:
 def _check_onnx() -> None:
     from importlib.util import find_spec
 
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f"ONNX export needs {' and '.join(missing)}: pip install 'navrl[export]', or in a "
-            "clone .venv/bin/pip install -e '.[export]'; or leave onnx out of --format"
-        )
+    for name in ("onnx", "onnxscript"):
+        if find_spec(name) is None:
+            raise missing_extra("ONNX export", "export", name)
 
 
 def _checksum(robot: RobotPolicy) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from navrl.config import FlightSettings
 from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT
-from navrl.errors import ConfigError
+from navrl.errors import ConfigError, missing_extra
 from navrl.evaluate.flights import Flights, evaluate
 from navrl.evaluate.policy import Policy
 from navrl.evaluate.scenarios import scenario_tasks
@@ -102,7 +102,7 @@ def load_command(folder: Path, name: str) -> Command:
     """Return an exported file as a function of a robot's inputs.
 
     Raises:
-        ImportError: onnxruntime is not installed.
+        MissingExtraError: onnxruntime is not installed.
         OSError: there is no C compiler.
     """
     return {"onnx": _onnx_command, "pt2": _pt2_command, "c": _c_command}[name](folder)
@@ -112,7 +112,7 @@ def _onnx_command(folder: Path) -> Command:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError("onnxruntime is not installed: pip install 'navrl[export]'") from error
+        raise missing_extra("running an ONNX file", "export", "onnxruntime") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(
