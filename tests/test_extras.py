@@ -109,11 +109,13 @@ def test_without_any_extra_each_public_name_works_or_says_what_to_install():
 def test_an_animation_without_pillow_says_what_to_install(monkeypatch, tmp_path):
     from navrl.view.topdown import save_animation
 
+    sys.path.insert(0, str(Path(__file__).parent / "view"))
+    from made_flights import made_recording
+
+    recording = made_recording()
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(
-        MissingExtraError, match=r"animations need Pillow: pip install 'navrl\[view\]'"
-    ):
-        save_animation(None, tmp_path / "flights.gif")
+    with pytest.raises(MissingExtraError, match=r"videos need Pillow: pip install 'navrl\[view\]'"):
+        save_animation(recording, tmp_path / "flights.gif")
 
 
 @pytest.mark.slow

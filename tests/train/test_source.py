@@ -227,7 +227,7 @@ def test_the_folder_of_a_run_goes_on_in_a_new_one_to_the_same_end_and_is_left_al
     before = tree(half)
     longer = tmp_path / "longer"
     told = server.train(longer, f"resume_checkpoint={half}")
-    assert f"goes on from {half}" in told
+    assert f"resumed {half}" in told
     assert tree(half) == before
     server.train(half, "resume=auto", "max_frame_num=4096")
     assert same(*({k: v for k, v in ending(run).items() if k != "best"} for run in (longer, half)))

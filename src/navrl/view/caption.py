@@ -21,14 +21,21 @@ __all__ = ["Caption"]
 Bytes = NDArray[np.uint8]
 
 
+def check_pillow() -> None:
+    """Raise a MissingExtraError if Pillow, which draws words and writes GIFs, is not installed."""
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("videos need Pillow", "view") from error
+
+
 class Caption:
     """The words on a picture: what is shown, the time, and how many flights have ended how."""
 
     def __init__(self, recording: Recording, height: int, speed: float, palette: Palette) -> None:
-        try:
-            from PIL import ImageFont
-        except ImportError as error:
-            raise missing_extra("videos need Pillow", "view") from error
+        check_pillow()
+        from PIL import ImageFont
+
         self.palette = palette
         size = max(10, round(height / 30))
         self.font, self.small = (ImageFont.load_default(part) for part in (size, size * 0.86))

@@ -16,7 +16,7 @@ from navrl.evaluate.recording import Recording
 from navrl.render import Camera, Renderer, chasing, overview
 from navrl.render.moment import FLYING
 from navrl.render.palette import DARK, LIGHT, OUTCOME_NAMES
-from navrl.view.caption import Caption
+from navrl.view.caption import Caption, check_pillow
 from navrl.view.moments import moment_at
 
 __all__ = ["VideoSettings", "check_format", "frames_of", "write_video"]
@@ -78,6 +78,7 @@ def write_video(
     """
     settings = settings or VideoSettings()
     check_format(path)
+    check_pillow()
     settings.check(recording)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.stem}.part{path.suffix}")
