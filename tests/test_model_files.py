@@ -118,7 +118,7 @@ CASES = {
     ),
     "an unknown setting": (("task", "env", "wings"), 2, "unknown setting 'env.wings'"),
     "a group that is none": (("task", "env"), 3, "env is 3; expected settings by name"),
-    "hidden sizes": (("network", "hidden"), 10**12, "unknown setting 'network.hidden'"),
+    "hidden sizes": (("network", "hidden"), 10**12, "network.hidden is 1000000000000"),
     "an unknown network": (("network", "extractor"), "mlp", "network.extractor is 'mlp'"),
     "a long network": (("network", "extractor"), LONG, "network.extractor is 'xxx"),
     "a huge scale": (
@@ -225,3 +225,13 @@ def test_a_model_of_a_script_keeps_its_weights_when_a_file_does_not_fit(crafted,
     assert all(
         torch.equal(value, before[name]) for name, value in model.network.state_dict().items()
     )
+
+
+def test_a_training_checkpoint_is_read_without_the_settings_that_name_its_environment():
+    from navrl.config import as_dict, load_config
+    from navrl.models import _model_of_training
+    from navrl.sim.settings import NavigationSettings
+
+    state = {"config": as_dict(load_config([])), "ranks": [], "model_state_dict": {}}
+    task = _model_of_training(state)["task"]
+    assert NavigationSettings.from_mapping(task) == load_config([]).task

@@ -43,6 +43,7 @@ __all__ = [
 
 KIND = "navrl.policy"
 WEIGHTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WHICH_ENVIRONMENT = ("name", "id", "target", "options")  # of `env.*`; not the navigation task's
 LONGEST_WORD = 60  # characters of a setting
 
 
@@ -214,10 +215,17 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     parts = {
         "network": config.get("network"),
         "parameters": state.get("model_state_dict", state.get("network")),
-        "task": {group: config[group] for group in groups if group in config},
+        "task": {group: _task_settings(config[group]) for group in groups if group in config},
         "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}},
     }
     return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
+
+
+def _task_settings(group: Any) -> Any:
+    """Return a group of a training's settings without those that say which environment it is."""
+    if not isinstance(group, Mapping):
+        return group
+    return {key: value for key, value in group.items() if key not in WHICH_ENVIRONMENT}
 
 
 def _load_original(
