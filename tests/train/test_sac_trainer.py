@@ -176,7 +176,7 @@ def test_a_checkpoint_of_ppo_is_refused(trained):
 def test_more_than_one_process_is_refused():
     with pytest.raises(ConfigError, match="one process"):
         load_config([*SMALL, "processes=2"])
-    with pytest.raises(ConfigError, match="processes=1"):
+    with pytest.raises(ConfigError, match="processes is 2; expected 1"):
         SACTrainer(load_config(SMALL), Team(0, 2))
 
 
