@@ -193,6 +193,12 @@ def test_an_impossible_value_is_refused_with_its_key(override):
         load_config([override])
 
 
+@pytest.mark.parametrize("chain", ["1", "65", "8 compress_checkpoint=false"])
+def test_a_chain_of_differences_that_saves_nothing_is_refused(chain):
+    with pytest.raises(ConfigError, match="checkpoint_delta_chain is"):
+        load_config(f"checkpoint_delta_chain={chain}".split())
+
+
 def test_a_mistake_does_not_spoil_the_next_configuration():
     with pytest.raises(ConfigError):
         load_config(["env.nothing=1"])

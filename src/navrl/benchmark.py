@@ -98,6 +98,8 @@ class Suite:
     repeats: int = 7
     settings: Mapping[str, Any] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
+    # called with what was written to benchmarks/results, to bring a page of the docs up to date
+    publish: Callable[[Mapping[str, Any]], None] = lambda results: None
 
 
 class Results:

@@ -11,6 +11,7 @@ from typing import Any
 from navrl.conf.overrides import GROUPS, check_overrides, opened
 from navrl.credentials import redact, redacted
 from navrl.errors import ConfigError, shown
+from navrl.io.checkpoint.differences import MAX_CHAIN
 from navrl.io.container.devices import usable_device
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.networks.network_settings import NetworkSettings
@@ -123,6 +124,10 @@ class Config(NavigationSettings):
     keep_last_n: int = 3  # checkpoints to keep
     compress_checkpoint: bool = True  # compress the tensors of a checkpoint, without loss
     save_compression_level: int = 0  # 0: the codec's default
+    # checkpoints in a chain of differences that begins with a whole one; 0: all are whole
+    checkpoint_delta_chain: int = 0
+    # round the optimiser's moments to bfloat16 in the file: half the size, not resumed to the bit
+    checkpoint_lossy_moments: bool = False
     async_checkpoint_queue_size: int = 3  # checkpoints that may wait to be written
     on_save_failure: str = "stop"  # after three failed checkpoints in a row: stop or continue
     rollout_save_interval: int = 0  # iterations between batches kept in RUN/rollouts; 0: none
@@ -184,6 +189,7 @@ class Config(NavigationSettings):
             "save_interval": (1, 1 << 31),
             "keep_last_n": (1, 1 << 31),
             "save_compression_level": (0, 16),
+            "checkpoint_delta_chain": (0, MAX_CHAIN),
             "async_checkpoint_queue_size": (1, 64),
             "rollout_save_interval": (0, 1 << 31),
             "rollout_keep_last_n": (0, 1 << 31),
@@ -198,6 +204,7 @@ class Config(NavigationSettings):
         self._check_algorithm()
         self._check_device()
         self._check_worlds()
+        self._check_checkpoints()
         if self.on_save_failure not in ("stop", "continue"):
             raise ConfigError(
                 f"on_save_failure is {self.on_save_failure!r}; expected stop or continue"
@@ -205,6 +212,17 @@ class Config(NavigationSettings):
         if self.resume not in ("", "auto"):
             raise ConfigError(
                 f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH"
+            )
+
+    def _check_checkpoints(self) -> None:
+        if self.checkpoint_delta_chain == 1:
+            raise ConfigError(
+                "checkpoint_delta_chain is 1; expected 0 for whole checkpoints, or at least 2"
+            )
+        if self.checkpoint_delta_chain and not self.compress_checkpoint:
+            raise ConfigError(
+                f"checkpoint_delta_chain is {self.checkpoint_delta_chain} and compress_checkpoint "
+                "is false; differences save nothing unless they are compressed: leave one out"
             )
 
     def _check_algorithm(self) -> None:

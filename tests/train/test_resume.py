@@ -18,6 +18,7 @@ import pytest
 
 from injected import ROUNDS
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.io.container.index import read_index
 from navrl.registry import Registry
 from training_runs import (
     ITERATIONS,
@@ -78,6 +79,34 @@ def test_a_run_that_collects_ahead_and_is_killed_ends_as_if_never_stopped(server
     run.kill()
     server.train(run.folder, "resume=auto")
     assert_ends_alike(run.folder, tmp_path / "whole")
+
+
+def test_a_run_that_saves_differences_and_is_killed_ends_as_if_never_stopped(
+    server, whole, tmp_path
+):
+    run = server.start(tmp_path / "run", "checkpoint_delta_chain=3")
+    run.wait_for(7)
+    run.kill()
+    bases = [read_index(path).document.get("base") for path in checkpoints(run.folder)]
+    assert any(bases)
+    server.train(run.folder, "resume=auto")
+    ours, theirs = ending(run.folder), ending(whole)
+    assert ours.pop("config")["checkpoint_delta_chain"] == 3
+    theirs.pop("config")
+    assert same(ours, theirs)
+    assert learning(run.folder) == learning(whole)
+
+
+def test_a_run_that_rounds_moments_goes_on_from_smaller_checkpoints(server, whole, tmp_path):
+    run = server.start(tmp_path / "run", "checkpoint_lossy_moments=true")
+    run.wait_for(7)
+    run.kill()
+    arrays = read_index(checkpoints(run.folder)[-1]).arrays
+    assert {one.element for one in arrays if one.name.endswith("/exp_avg")} == {"bfloat16"}
+    server.train(run.folder, "resume=auto")
+    assert load_checkpoint(checkpoints(run.folder)[-1])["iteration"] == ITERATIONS
+    sizes = [checkpoints(folder)[-1].stat().st_size for folder in (run.folder, whole)]
+    assert sizes[0] < 0.8 * sizes[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

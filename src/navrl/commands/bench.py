@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out
     if out is None and not arguments.smoke:
         out = bench.benchmark_folder() / "results" / f"{suite.name}.json"
+        suite.publish(report.as_dict())
     if out is not None:
         report.write(out)
         console.print(f"written: {out}")

@@ -87,7 +87,7 @@ class DeltaChain:
     """
 
     def __init__(self, length: int) -> None:
-        self._length = min(length, MAX_CHAIN)
+        self._length = length
         self._base: _Base | None = None
 
     def write(

@@ -13,7 +13,7 @@ import torch
 from navrl.arguments import as_path, whole_number
 from navrl.errors import CheckpointError, ConfigError
 from navrl.io.checkpoint.checkpoint_file import checkpoint_document
-from navrl.io.checkpoint.differences import DeltaChain
+from navrl.io.checkpoint.differences import MAX_CHAIN, DeltaChain
 from navrl.io.checkpoint.guarded import Guarded
 from navrl.io.checkpoint.rounded_moments import narrow_moments
 from navrl.io.container.background import BackgroundWriter, OnDone
@@ -42,8 +42,8 @@ class AsyncCheckpointSaver:
         codec: how compressed files are stored; see `navrl.io.container.codecs.CODECS`.
         level: compression level, 0 to 16; None is the codec's default.
         delta_chain: store a save as the difference to the one before, and a whole file after this
-            many; 0 is never, otherwise at least 2. Worth it a few steps apart; takes one more copy
-            of the state in memory. See `navrl.io.checkpoint.differences`.
+            many; 0 is never, otherwise 2 to 64. Worth it a few steps apart; takes one more copy of
+            the state in memory. See `navrl.io.checkpoint.differences`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see
             `navrl.io.checkpoint.rounded_moments`.
         workers: encoder threads beside the one that writes; None is one for each core but one,
@@ -74,10 +74,9 @@ class AsyncCheckpointSaver:
         on_done: OnDone | None = None,
         when_full: Literal["wait", "raise"] = "wait",
     ) -> None:
-        if delta_chain < 0 or delta_chain == 1:
-            raise ConfigError(
-                f"delta_chain is {delta_chain}, expected 0 for whole files only, or at least 2"
-            )
+        delta_chain = whole_number("delta_chain", delta_chain, 0, MAX_CHAIN)
+        if delta_chain == 1:
+            raise ConfigError("delta_chain is 1; expected 0 for whole files only, or at least 2")
         if level is not None:
             level = whole_number("level", level, 0, MAX_LEVEL)
         self.codec = find_codec(codec).name

@@ -28,6 +28,8 @@ CHANGEABLE = (
     "keep_last_n",
     "compress_checkpoint",
     "save_compression_level",
+    "checkpoint_delta_chain",
+    "checkpoint_lossy_moments",
     "async_checkpoint_queue_size",
     "on_save_failure",
     "rollout_save_interval",

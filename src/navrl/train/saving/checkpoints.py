@@ -69,6 +69,8 @@ class CheckpointSaving:
                 on_done=self._done,
                 max_queue_size=config.async_checkpoint_queue_size,
                 level=config.save_compression_level or None,
+                delta_chain=config.checkpoint_delta_chain,
+                lossy_moments=config.checkpoint_lossy_moments,
             )
         except OSError as error:
             reason = f"{folder} cannot hold checkpoints: {reason_of(error)}"

@@ -1,0 +1,101 @@
+"""Writes the measured tables of docs/checkpoints.md from benchmarks/results/checkpoint.json.
+
+python benchmarks/_checkpoint_page.py     # after editing the page; `navrl bench checkpoint` does it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "checkpoints.md"
+RESULTS = ROOT / "benchmarks" / "results" / "checkpoint.json"
+BEGIN, END = (
+    f"<!-- {word} of what benchmarks/_checkpoint_page.py writes -->" for word in ("begin", "end")
+)
+
+SIZES = ("1 MB", "20 MB", "200 MB")
+# metric: heading, scale
+COLUMNS = {
+    "stall": ("stall ms", 1e3),
+    "stall_p99": ("p99 ms", 1e3),
+    "added": ("added ms", 1e3),
+    "durable": ("durable ms", 1e3),
+    "size": ("size", 1.0),
+    "load": ("load ms", 1e3),
+    "load_live": ("load into live ms", 1e3),
+    "resume": ("load in a new process ms", 1e3),
+    "peak": ("memory MB", 1e-6),
+}
+
+
+def generated(results: Mapping[str, Any]) -> str:
+    """Return the tables of a run as Markdown."""
+    parts = [_machine(results), *(_table(results, size) for size in SIZES), _targets(results)]
+    return "\n\n".join(parts)
+
+
+def _machine(results: Mapping[str, Any]) -> str:
+    machine = results["machine"]
+    return (
+        f"`navrl bench checkpoint` on {machine['processor']}, {machine['cores']} cores, torch "
+        f"{machine['versions']['torch']}, {machine['date'][:10]}: medians, all writers interleaved "
+        "in one run."
+    )
+
+
+def _table(results: Mapping[str, Any], size: str) -> str:
+    """Return one row for each writer at a size."""
+    suffix = f", {size}"
+    rows = {
+        name.removesuffix(suffix): case["metrics"]
+        for name, case in results["cases"].items()
+        if name.endswith(suffix) and "size" in case["metrics"]
+    }
+    metrics = [name for name in COLUMNS if any(name in row for row in rows.values())]
+    lines = [
+        f"| {size} | " + " | ".join(COLUMNS[name][0] for name in metrics) + " |",
+        "|---|" + "---:|" * len(metrics),
+    ]
+    for writer, row in rows.items():
+        title = f"**{writer}**" if writer.startswith("navrl") else writer
+        lines.append(f"| {title} | " + " | ".join(_cell(row, name) for name in metrics) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any], metric: str) -> str:
+    median = row.get(metric, {}).get("median")
+    if median is None:
+        return ""
+    value = median * COLUMNS[metric][1]
+    if metric == "size":
+        return f"{value:.3f}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _targets(results: Mapping[str, Any]) -> str:
+    lines = ["| | target | measured |", "|---|---|---:|"]
+    for gate in results["gates"]:
+        stretch = " (stretch)" if gate["stretch"] else ""
+        measured = "" if gate["value"] is None else f"{gate['value']:.3g}"
+        lines.append(f"| {gate['name']}{stretch} | {gate['limit']} | {measured} |")
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """Return the generated part of the page, as it is there."""
+    return page.partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def write_page(results: Mapping[str, Any]) -> None:
+    """Bring the page up to date with a run."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    write_page(json.loads(RESULTS.read_text()))
