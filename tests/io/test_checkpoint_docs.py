@@ -1,7 +1,8 @@
-"""What docs/checkpoints.md and the benchmark say is run, or it rots."""
+"""The code of docs/checkpoints.md runs, its tables are the results, and the benchmark runs."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import pytest
 from io_states import TinyTraining
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import _checkpoint_page  # noqa: E402
 
 
 def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
@@ -26,6 +30,25 @@ def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
         exec(block.replace("range(1, 1001)", "range(900, 1001)"), names)
     assert names["state"]["iteration"] == 1000
     assert (tmp_path / "runs" / "a" / "checkpoints" / "v1.0").exists()
+
+
+def test_the_measured_tables_are_those_of_the_results():
+    page, results = _checkpoint_page.PAGE.read_text(), _checkpoint_page.RESULTS.read_text()
+    expected = _checkpoint_page.generated(json.loads(results))
+    told = "run `python benchmarks/_checkpoint_page.py`"
+    assert _checkpoint_page.written(page) == expected, told
+    for size in ("1 MB", "20 MB", "200 MB"):
+        assert f"| {size} | stall ms |" in page
+
+
+def test_writing_the_tables_leaves_the_rest_of_the_page_alone(tmp_path, monkeypatch):
+    page = _checkpoint_page.PAGE.read_text()
+    monkeypatch.setattr(_checkpoint_page, "PAGE", tmp_path / "page.md")
+    begin, end = _checkpoint_page.BEGIN, _checkpoint_page.END
+    (tmp_path / "page.md").write_text(page.replace(_checkpoint_page.written(page), "old"))
+    _checkpoint_page.write_page(json.loads(_checkpoint_page.RESULTS.read_text()))
+    assert (tmp_path / "page.md").read_text() == page
+    assert page.count(begin) == page.count(end) == 1
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from navrl.io import (
     read_index,
     verify_checkpoint,
 )
-from navrl.io.checkpoint.differences import _subtract, _unfold
+from navrl.io.checkpoint.differences import _subtract, _undo_zigzag
 from navrl.io.container.element_types import ITEM_BYTES
 
 
@@ -75,7 +75,7 @@ def test_a_missing_base_is_an_error_that_names_both(run):
     run, _ = run
     (run.folder / "checkpoint_000000005.pt").unlink()
     with pytest.raises(
-        ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"
+        ContainerError, match=r"000006\.pt: needs checkpoint_000000005\.pt, which is missing"
     ):
         run.load(6)
 
@@ -86,7 +86,7 @@ def test_a_base_that_was_replaced_is_an_error_that_names_both(run):
         (run.folder / "checkpoint_000000004.pt").read_bytes()
     )
     with pytest.raises(
-        ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, but that is not"
+        ContainerError, match=r"000006\.pt: needs checkpoint_000000005\.pt, which was replaced"
     ):
         run.load(6)
 
@@ -109,7 +109,7 @@ def test_verification_names_a_base_that_is_missing(run):
     run, _ = run
     (run.folder / "checkpoint_000000005.pt").unlink()
     with pytest.raises(
-        ContainerError, match=r"000006\.pt: builds on checkpoint_000000005\.pt, which is missing"
+        ContainerError, match=r"000006\.pt: needs checkpoint_000000005\.pt, which is missing"
     ):
         verify_checkpoint(run.folder / "checkpoint_000000006.pt")
 
@@ -137,7 +137,7 @@ def test_the_last_file_of_a_chain_is_saved_again_whole(run):
 def test_a_file_that_others_build_on_is_not_overwritten(run):
     run, expected = run
     run.save(5, {})
-    with pytest.raises(CheckpointError, match="other checkpoints build on it"):
+    with pytest.raises(CheckpointError, match="later checkpoints need it"):
         run.flush()
     assert_same(run.load(5), expected[5])
 
@@ -208,7 +208,7 @@ def test_any_two_arrays_differ_by_what_adds_up_again(element, data):
     )
     difference = old.copy()
     _subtract(new, difference, element)
-    _unfold(difference, element)
+    _undo_zigzag(difference, element)
     width = f"<u{ITEM_BYTES[element]}"
     assert (old.view(width) + difference.view(width)).tobytes() == new.tobytes()
 
@@ -242,7 +242,7 @@ def test_a_file_that_builds_on_itself_is_refused(run):
         "arrays": {"model/3.weight": "float32"},
     }
     rewrite_index(path, lambda index: index["document"].update(base=base))
-    with pytest.raises(ContainerError, match="not the file that it was"):
+    with pytest.raises(ContainerError, match="which was replaced"):
         load_checkpoint(path)
 
 

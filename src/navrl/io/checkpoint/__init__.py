@@ -1,7 +1,6 @@
-"""States of a training: saved in the background, loaded verified, kept by rule.
+"""Checkpoints: saved in the background while training goes on, verified when they are loaded.
 
-A snapshot is copied while training goes on, written whole or not at all, and found again by its
-step.
+A file appears whole or not at all; a folder of them keeps what its rules say.
 """
 
 from __future__ import annotations

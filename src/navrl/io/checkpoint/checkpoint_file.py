@@ -1,6 +1,4 @@
-"""Save a nested state to a file and load it back, every byte verified; also reads what `torch.save`
-wrote.
-"""
+"""Save a nested state to a file and load it again; every byte is verified on loading."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ _SUFFIXES = (".lz4", ".navrl")
 
 
 class NoCheckpointError(CheckpointError):
-    """There is no file where a checkpoint was asked for."""
+    """There is no checkpoint at a path."""
 
 
 def save_checkpoint(
@@ -51,17 +49,16 @@ def save_checkpoint(
     metadata: Mapping[str, Any] | None = None,
     lossy_moments: bool = False,
 ) -> Written:
-    """Write a state to a file and return its sizes; when this returns, the file is whole and on the
-    disk.
+    """Write a state to a file and return its sizes; the file is then whole and on the disk.
 
-    Nothing may write to the tensors meanwhile; `AsyncCheckpointSaver` is for a training that goes
-    on. `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see
+    Nothing may write to the tensors meanwhile; use `AsyncCheckpointSaver` while training goes on.
+    `lossy_moments` rounds the moments of optimisers, and nothing else, to bfloat16: see
     `navrl.io.checkpoint.rounded_moments`.
 
     Raises:
         UnsupportedStateError: the state holds an object that cannot be stored.
         ConfigError: there is no such codec or level.
-        OSError: the disk is full, the folder not writable; what stood at `path` is untouched.
+        OSError: the disk is full or the folder not writable; an earlier file is untouched.
     """
     path, packed = as_path("path", path), pack_state(state)
     if level is not None:
@@ -76,7 +73,7 @@ def save_checkpoint(
 def checkpoint_document(
     metadata: Mapping[str, Any] | None, sequence: int | None = None
 ) -> dict[str, Any]:
-    """Return what the index of a checkpoint says beside its arrays and the `state` around them."""
+    """Return the document in the index of a checkpoint, without the `state`."""
     return {
         "kind": KIND,
         "created": time.time(),
@@ -86,14 +83,14 @@ def checkpoint_document(
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """Return the file that holds a checkpoint: the path itself, or with a suffix of compression
-    more or less.
+    """Return the file of a checkpoint: the path itself, or with `.lz4` or `.navrl` added or
+    removed.
 
-    Where several are there, it is the one that was modified last, with a warning.
+    If there are several, the one that was modified last, with a warning.
 
     Raises:
-        NoCheckpointError: there is none; the message lists the names that were tried. Or there is
-            something else than a file, which the message names.
+        NoCheckpointError: there is none, and the message lists the names that were tried; or the
+            path is a directory, a pipe or the like.
     """
     path = as_path("path", path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
@@ -123,7 +120,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 
 
 def _one_in(folder: Path) -> str:
-    """Return what to type instead of a folder: one of its checkpoints, or of the run that it is."""
+    """Return advice to name a checkpoint in the folder, if it is one."""
     if not os.path.isdir(folder):
         return ""
     for name in ("latest", "checkpoints/latest", "model.pt"):
@@ -143,15 +140,14 @@ def load_checkpoint(
     """Return the state that was saved, every byte of it verified.
 
     Args:
-        path: the file, by its name with or without a suffix of compression; a `torch.save` file is
-            fine too.
+        path: the file, with or without `.lz4` or `.navrl`; `torch.save` files are read too.
         device: where the tensors go.
         workers: threads that read and decompress; None is one for each core.
-        into: a state of the same structure whose tensors are filled in place, which spares fresh
-            memory; arrays that it lacks are created. Should the file turn out damaged half-way,
-            they hold a mixture: load another file into them, or call `verify_checkpoint` first.
-        trusted: allow a pickle to run the code that it names. Only needed for foreign files with
-            foreign classes.
+        into: a state of the same structure whose tensors are filled in place, which needs no fresh
+            memory; tensors that it lacks are created. If the file turns out to be damaged, its
+            tensors may hold a mixture: load another file, or call `verify_checkpoint` first.
+        trusted: allow a pickle to run the code that it refers to; only `torch.save` files with
+            classes of their own need it.
 
     Raises:
         ConfigError: this machine has no such device.
@@ -171,13 +167,12 @@ def load_checkpoint(
 
 
 def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:
-    """Check every byte of a container, and of those that it builds on, without loading it; return
-    its index.
+    """Check every byte of a container and of its bases without loading it; return its index.
 
     Raises:
         FileNotFoundError: `path` does not exist.
-        ContainerError: the file is damaged, or no container; the message names the file and the
-            tensor. Or a file that it builds on is damaged, missing, or not the file that it was.
+        ContainerError: the file is damaged or not a container; the message names the file and the
+            tensor. Or a base is damaged, missing, or was replaced.
     """
     with Container(path) as container:
         container.verify(workers=workers)
@@ -186,7 +181,7 @@ def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = Non
 
 
 class _Loading:
-    """One load: which arrays go where, and the state around them."""
+    """One load of a checkpoint: reads its arrays to their places and builds the state."""
 
     def __init__(
         self, container: Container, device: torch.device, workers: int | None, into: Any
@@ -223,7 +218,7 @@ class _Loading:
         )
 
     def _named(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call something that knows no files, and name this one should it fail."""
+        """Call a function that does not know the file, and name the file in its errors."""
         try:
             return function(*arguments)
         except ContainerError as error:
@@ -254,8 +249,8 @@ class _Loading:
         element, tensor = self._live.get(entry.name, ("", None))
         if tensor is not None and element == entry.element and _can_be_filled(tensor):
             if not tensor.is_inference():
-                # A write through NumPy is not counted by itself. Counted before it begins, it
-                # cannot tear a snapshot unseen.
+                # torch does not count writes through NumPy. Counted before it begins, this one
+                # is noticed by a snapshot that is being copied.
                 torch.autograd.graph.increment_version(tensor)
             return tensor_bytes(tensor)
         return np.empty(entry.size, np.uint8)
@@ -275,7 +270,7 @@ class _Loading:
 
 
 def _can_be_filled(tensor: torch.Tensor) -> bool:
-    """Tell whether the bytes of a tensor can be written to directly."""
+    """Return whether the bytes of a tensor can be written directly."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 

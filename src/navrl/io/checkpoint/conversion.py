@@ -1,4 +1,4 @@
-"""Checkpoints in the formats of others: safetensors and `torch.save`, there and back."""
+"""Converting checkpoints to and from safetensors and `torch.save`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ def convert_checkpoint(
     codec: str = DEFAULT_CODEC,
     trusted: bool = False,
 ) -> Path:
-    """Write a checkpoint in another format and return its path; metadata go along, but `torch.save`
-    has no place for them.
+    """Write a checkpoint in another format and return its path.
+
+    Metadata are kept, except in `torch.save` files, which have no place for them.
 
     Args:
-        source: a checkpoint of navrl, of `torch.save`, or a safetensors file; what it is, is found
-            out.
+        source: a checkpoint of navrl, a `torch.save` file or a safetensors file; the format is
+            detected.
         target: the file to write; it appears whole or not at all.
         to: the format; None goes by the suffix: `.safetensors`, `.pth` for torch, otherwise navrl.
         codec: for navrl files.
-        trusted: allow a pickle to run the code that it names.
+        trusted: allow a pickle to run the code that it refers to.
     """
     target = Path(target)
     to = to or _FORMAT_OF_SUFFIX.get(target.suffix, "navrl")

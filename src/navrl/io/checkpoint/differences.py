@@ -1,13 +1,13 @@
-"""Opt-in differential checkpoints: store what changed since the one before.
+"""Differential checkpoints, opt-in: store the difference to the checkpoint before.
 
-Pays where saves are a few optimiser steps apart, and not at a thousand. The numbers of an array,
-seen as whole numbers, are subtracted from those of the base; small differences of either sign
-become small unsigned numbers, whose upper bytes are zeros that compress well. Reading adds the
-differences up again, exactly.
+Pays if saves are a few optimiser steps apart; at a thousand steps it gains nothing. The elements of
+an array are read as integers and subtracted from those of the base. Zigzag coding turns small
+differences of either sign into small unsigned numbers, whose zero upper bytes compress well.
+Reading adds the differences up again, exactly.
 
-A chain of such files is only as good as its first: chains are bounded, a base is identified by its
-checksum, what a kept file builds on is not pruned, what the chain being written builds on is not
-overwritten by it, and a base that is missing or another is an error that names it.
+Every file of a chain needs all files before it. So chains are bounded, a base is identified by its
+checksum, a base of a kept file is not pruned, a chain does not overwrite its own bases, and a base
+that is missing or replaced is an error that names it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_CHAIN = 64
 _FILE = re.compile(r"[^/\0.][^/\0]*")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
 
-# The whole numbers as which elements of so many bytes are subtracted and stored.
+# The integer type in which elements of this many bytes are subtracted and stored.
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -44,9 +44,7 @@ def _as_numbers(data: Bytes, element: str) -> Any:
 
 
 def _subtract(data: Bytes, base: Bytes, element: str) -> None:
-    """Replace the base by the difference to it, folded so that small ones of either sign are small
-    numbers.
-    """
+    """Replace the base by the zigzag-coded difference to it."""
     numbers, difference = _as_numbers(data, element), _as_numbers(base, element)
     bits = 8 * difference.itemsize
     np.subtract(numbers, difference, out=difference)
@@ -57,12 +55,12 @@ def _subtract(data: Bytes, base: Bytes, element: str) -> None:
     np.bitwise_xor(difference, sign, out=difference)
 
 
-def _unfold(data: Bytes, element: str) -> None:
-    """Undo the folding of a difference, in place."""
-    folded = _as_numbers(data, element)
-    sign = np.negative(np.bitwise_and(folded, 1))
-    np.right_shift(folded, 1, out=folded)
-    np.bitwise_xor(folded, sign, out=folded)
+def _undo_zigzag(data: Bytes, element: str) -> None:
+    """Turn zigzag-coded differences into differences, in place."""
+    coded = _as_numbers(data, element)
+    sign = np.negative(np.bitwise_and(coded, 1))
+    np.right_shift(coded, 1, out=coded)
+    np.bitwise_xor(coded, sign, out=coded)
 
 
 # Writing.
@@ -70,21 +68,17 @@ def _unfold(data: Bytes, element: str) -> None:
 
 @dataclass(frozen=True)
 class _Base:
-    """The last file that was written, and the copy of its state that the next one is compared
-    with.
-    """
+    """The last file of a chain, and the copy of its state to compare the next one with."""
 
     path: Path
     checksum: int
     snapshot: Snapshot
     sources: Mapping[str, ArraySource]
-    chain: tuple[Path, ...]  # the files that reading this one needs, itself included
+    chain: tuple[Path, ...]  # the files needed to read this one, itself included
 
 
 class DeltaChain:
-    """Stores each save as the difference to the one before, and starts anew after `length`
-    files.
-    """
+    """Stores each save as the difference to the one before; a chain has at most `length` files."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -98,18 +92,17 @@ class DeltaChain:
         document: dict[str, Any],
         write: Callable[[Sequence[ArraySource]], Written],
     ) -> Written:
-        """Have the differences written, or everything where there is no base, and keep the copy for
-        the next save.
+        """Write the differences, or everything if there is no base, and keep the copy.
 
         Raises:
-            CheckpointError: later checkpoints build on what stands at `path`.
+            CheckpointError: later checkpoints of the chain need the file at `path`.
         """
         base = self._base
-        if base is not None and path in base.chain[:-1]:  # nothing builds on the last one yet
-            raise CheckpointError(f"{path}: other checkpoints build on it; save under another name")
+        if base is not None and path in base.chain[:-1]:  # the last one is no base yet
+            raise CheckpointError(f"{path}: later checkpoints need it; save under another name")
         chain: tuple[Path, ...] = (path,)
         to_write = sources
-        self._base = None  # used up: the memory of the old copy becomes the differences
+        self._base = None  # its memory is overwritten with the differences
         try:
             if base is not None and self._fits(base, path):
                 to_write = _differences(base, sources, document)
@@ -130,14 +123,14 @@ class DeltaChain:
         try:
             return read_index(base.path).checksum == base.checksum
         except (OSError, ContainerError):
-            return False  # pruned, replaced or damaged: nothing to build on
+            return False  # pruned, replaced or damaged
 
 
 def _differences(
     base: _Base, sources: Sequence[ArraySource], document: dict[str, Any]
 ) -> list[ArraySource]:
-    """Return the sources, those that the base has too as differences; the document then names the
-    base.
+    """Return the sources, as differences where the base has them too; name the base in the
+    document.
     """
     written = []
     elements: dict[str, str] = {}
@@ -164,7 +157,7 @@ def _differences(
 
 
 class Base(NamedTuple):
-    """What a checkpoint builds on: a file beside it, and the element types of the arrays that are
+    """The base of a checkpoint: a file beside it, and the types of the arrays stored as
     differences.
     """
 
@@ -174,10 +167,10 @@ class Base(NamedTuple):
 
 
 def base_of(index: Index) -> Base | None:
-    """Return what a checkpoint builds on, or None.
+    """Return the base of a checkpoint, or None.
 
     Raises:
-        ContainerError: the base is not described as it must be, or would lie in another folder.
+        ContainerError: the description of the base is invalid, or points to another folder.
     """
     base = index.document.get("base")
     if base is None:
@@ -196,32 +189,36 @@ def base_of(index: Index) -> Base | None:
 
 
 def add_bases(index: Index, outputs: Mapping[str, Bytes], workers: int | None) -> None:
-    """Add up the differences in `outputs` (arrays by name) with the files that they build on, in
-    place.
+    """Add the bases of a checkpoint to the differences in `outputs`, in place.
+
+    Args:
+        index: of the checkpoint.
+        outputs: its arrays by name, as they are stored.
+        workers: threads that read.
 
     Raises:
-        ContainerError: a base is missing, damaged, or not the file that it was.
+        ContainerError: a base is missing, damaged, or was replaced.
     """
     base = base_of(index)
     left = dict(base.elements) if base else {}
     for name, element in left.items():
-        _unfold(outputs[name], element)
+        _undo_zigzag(outputs[name], element)
     for _ in range(MAX_CHAIN):
         if base is None or not left:
             return
         with _open_base(index, base) as container:
             base = base_of(container.index)
-            folded = base.elements if base else {}
-            _add(container, left, folded, outputs, workers)
-            left = {name: element for name, element in left.items() if name in folded}
-    raise ContainerError(f"{index.path}: builds on more than {MAX_CHAIN} files")
+            coded = base.elements if base else {}
+            _add(container, left, coded, outputs, workers)
+            left = {name: element for name, element in left.items() if name in coded}
+    raise ContainerError(f"{index.path}: needs more than {MAX_CHAIN} files")
 
 
 def verify_bases(index: Index, workers: int | None) -> None:
-    """Check every byte of the files that a checkpoint builds on.
+    """Check every byte of the bases of a checkpoint.
 
     Raises:
-        ContainerError: a base is missing, damaged, or not the file that it was.
+        ContainerError: a base is missing, damaged, or was replaced.
     """
     base = base_of(index)
     for _ in range(MAX_CHAIN):
@@ -230,43 +227,41 @@ def verify_bases(index: Index, workers: int | None) -> None:
         with _open_base(index, base) as container:
             container.verify(workers=workers)
             base = base_of(container.index)
-    raise ContainerError(f"{index.path}: builds on more than {MAX_CHAIN} files")
+    raise ContainerError(f"{index.path}: needs more than {MAX_CHAIN} files")
 
 
 def _open_base(index: Index, base: Base) -> Container:
     path = index.path.parent / base.file
     if not os.path.isfile(path):
-        raise ContainerError(f"{index.path}: builds on {base.file:.255}, which is missing")
+        raise ContainerError(f"{index.path}: needs {base.file:.255}, which is missing")
     container = Container(path)
     if container.index.checksum != base.checksum:
         container.close()
-        raise ContainerError(
-            f"{index.path}: builds on {base.file}, but that is not the file that it was"
-        )
+        raise ContainerError(f"{index.path}: needs {base.file}, which was replaced by another file")
     return container
 
 
 def _add(
     container: Container,
     elements: Mapping[str, str],
-    folded: Mapping[str, str],
+    coded: Mapping[str, str],
     outputs: Mapping[str, Bytes],
     workers: int | None,
 ) -> None:
-    """Add the arrays of a base, themselves differences or not, to the outputs of the same names."""
+    """Add the arrays of a base, which may be differences too, to the outputs of the same names."""
     entries = {entry.name: entry for entry in container.index.arrays}
     for name, element in elements.items():
         entry = entries.get(name)
         if (
             entry is None
-            or folded.get(name, entry.element) != element
+            or coded.get(name, entry.element) != element
             or entry.size != outputs[name].size
         ):
             raise ContainerError(
-                f"{container.index.path}: {name} is not what later checkpoints build on"
+                f"{container.index.path}: {name} is not the array that later checkpoints need"
             )
         (data,) = container.read([entry], [np.empty(entry.size, np.uint8)], workers=workers)
-        if name in folded:
-            _unfold(data, element)
+        if name in coded:
+            _undo_zigzag(data, element)
         total = _as_numbers(outputs[name], element)
         np.add(total, _as_numbers(data, element), out=total)

@@ -1,8 +1,8 @@
-"""NumPy values in `torch.save` files, read without running any code that the file names.
+"""NumPy values in `torch.save` files, read without running code that the file refers to.
 
 torch's weights-only unpickler refuses NumPy. Here the names that a pickled array, number or dtype
-refers to stand for the classes below, which take nothing but numbers, booleans and text, and check
-sizes; NumPy's own unpickling functions never see the file.
+refers to are mapped to the classes below, which accept only numbers, booleans and text, and check
+sizes. NumPy's own unpickling functions are never called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS = "biufcSU"  # booleans, numbers and text; objects and records would need
 
 
 class _Dtype:
-    """Stands for `numpy.dtype` while a pickle is read."""
+    """Replaces `numpy.dtype` while a pickle is read."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.dtype = _checked(code)
@@ -43,7 +43,7 @@ def _checked(code: Any) -> np.dtype[Any]:
 
 
 class _Array:
-    """Stands for an array while a pickle is read; `with_arrays` puts the array in its place."""
+    """Replaces an array while a pickle is read, until `with_arrays`."""
 
     def __init__(self, *_: Any) -> None:
         self.array = np.empty(0)
@@ -70,9 +70,9 @@ def _scalar(kind: Any, content: Any) -> Any:
 
 
 def _no_bytes(*content: Any) -> bytes:
-    """Stand for `bytes`, which old pickles call for the content of an empty array, and only so."""
+    """Replace `bytes`, which old pickles call without arguments for the content of empty arrays."""
     if content:
-        raise pickle.UnpicklingError("bytes of a size that the pickle names")
+        raise pickle.UnpicklingError("a call of bytes with arguments")
     return b""
 
 
@@ -90,7 +90,7 @@ NUMPY_GLOBALS: list[Any] = [
 
 
 def with_arrays(loaded: Any) -> Any:
-    """Return a loaded state with real arrays in the places of those that stood for them.
+    """Return a loaded state with the arrays in place of their replacements.
 
     Raises:
         UnpicklingError: the state is nested too deeply.
@@ -102,7 +102,7 @@ def with_arrays(loaded: Any) -> Any:
 
 
 def _with_arrays(loaded: Any, done: dict[int, Any]) -> Any:
-    """Replace each container once, however often the state names it, also one that holds itself."""
+    """Replace what is in each container once, even if it is shared or contains itself."""
     if isinstance(loaded, _Array):
         return loaded.array
     if isinstance(loaded, _Dtype):

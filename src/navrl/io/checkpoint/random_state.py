@@ -12,9 +12,7 @@ __all__ = ["get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, Any]:
-    """Return the state of the global generators of Python, NumPy, torch, and of every CUDA device
-    in use.
-    """
+    """Return the state of the global generators of Python, NumPy, torch and CUDA, if in use."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -26,9 +24,7 @@ def get_random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put the global generators into a state that `get_random_state` returned: they go on as if
-    never stopped.
-    """
+    """Restore the global generators from what `get_random_state` returned."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"].cpu())

@@ -1,8 +1,7 @@
-"""Opt-in and lossy: the moments of optimisers in half the bytes. Weights are never touched.
+"""Rounded moments, opt-in and lossy: the moments of optimisers in half the bytes.
 
-Adam's moments are running averages of noisy gradients: the last 16 bits of their mantissas carry
-nothing that training depends on. They are rounded to bfloat16 in the file and widened to float32
-when they are read; the file says so.
+Adam's moments are running averages of noisy gradients. The file holds them as bfloat16 and says so;
+they are widened to float32 when it is loaded. Weights are never rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from navrl.io.container.state_tree import Packed
 
 __all__ = ["MOMENTS", "narrow_moments"]
 
-# What optimisers of torch call their running averages.
+# the names that torch's optimisers use for their running averages
 MOMENTS = frozenset(
     {
         "exp_avg",
@@ -33,11 +32,10 @@ MOMENTS = frozenset(
 
 
 def narrow_moments(sources: Sequence[ArraySource], packed: Packed) -> list[ArraySource]:
-    """Return the arrays with float32 moments as bfloat16; the tree notes which are to be widened
-    again.
+    """Return the arrays with float32 moments as bfloat16, and mark them in the tree.
 
-    A moment is a tensor that has the name of one, lies in the `state` of an optimiser, and lies
-    nowhere else.
+    A moment is a tensor with the name of one that is in the `state` of an optimiser and nowhere
+    else.
     """
     places: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     for name, node, _ in packed.leaves:

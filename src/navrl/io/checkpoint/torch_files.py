@@ -1,4 +1,4 @@
-"""Files that others wrote: `torch.save` archives, plain or inside an LZ4 frame."""
+"""Reading `torch.save` files, plain or inside an LZ4 frame, without running code in them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE_MAGIC = b"\x80"
 _allowing_numpy = threading.Lock()
-_LZ4_MAX_RATIO = 255  # no LZ4 frame holds more than so many times its own bytes
+_LZ4_MAX_RATIO = 255  # an LZ4 frame holds at most this many times its own bytes
 
 
 class UnsafePickleError(CheckpointError):
-    """A pickle names code, or is damaged so that it seems to; it was not run."""
+    """A pickle refers to code, or is damaged and seems to; it was not run."""
 
 
 def load(
     path: Path, start: bytes, device: str | torch.device, *, trusted: bool, into: Any = None
 ) -> Any:
-    """Return the state in a file that is no container; without `trusted` no code in it can run.
+    """Return the state in a `torch.save` file; without `trusted` no code in it can run.
 
-    With `into`, its tensors are filled and returned in the places where the file has tensors too.
+    Tensors of `into` are filled in place and returned where the file has a tensor too.
 
     Raises:
-        CheckpointError: a tensor does not fit the one of `into`; nothing was filled.
-        ContainerError: the file is neither a container nor anything torch wrote, or it is damaged.
-        UnsafePickleError: the file would run code, and the caller has not said that it may.
+        CheckpointError: a tensor does not fit that of `into`; none was filled.
+        ContainerError: neither a container nor a `torch.save` file, or damaged.
+        UnsafePickleError: the file would run code, and `trusted` is False.
     """
     if into is None:
         return _load(path, start, device, trusted=trusted)
@@ -70,8 +70,8 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
     except pickle.UnpicklingError as error:
         raise UnsafePickleError(
             f"{path}: holds more than tensors, NumPy arrays and plain values, or is damaged: "
-            f"{_reason(error)}. "
-            "If you know who wrote it, load_checkpoint(..., trusted=True) lets it run code"
+            f"{_reason(error)}. If you trust its author, load_checkpoint(..., trusted=True) lets "
+            "it run code"
         ) from error
     except (
         RuntimeError,
@@ -91,9 +91,9 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
 
 
 def _load_unpickled(source: io.BytesIO | Path, device: str | torch.device) -> Any:
-    """Return what torch's weights-only unpickler reads, with NumPy arrays where it met their names.
+    """Return what torch's weights-only unpickler reads, NumPy arrays included.
 
-    The names are allowed in the whole process meanwhile, so only for files that need them.
+    NumPy's names are allowed in the whole process meanwhile, so only for files that need them.
     """
     try:
         return torch.load(source, map_location=device, weights_only=True)
@@ -108,12 +108,12 @@ def _load_unpickled(source: io.BytesIO | Path, device: str | torch.device) -> An
 
 def _reason(error: pickle.UnpicklingError) -> str:
     """Return what torch found, without its advice."""
-    said = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
-    return said.partition(" Please use")[0].partition("\n")[0].rstrip(".")[:200]
+    message = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
+    return message.partition(" Please use")[0].partition("\n")[0].rstrip(".")[:200]
 
 
 def _decompress(path: Path) -> bytes:
-    """Return what an LZ4 frame holds; a claim that its bytes cannot fulfil costs no memory."""
+    """Return the content of an LZ4 frame; an impossible size is refused before allocating."""
     stored = path.read_bytes()
     claimed = lz4.frame.get_frame_info(stored)["content_size"]
     if claimed > _LZ4_MAX_RATIO * len(stored):
@@ -125,7 +125,7 @@ def _decompress(path: Path) -> bytes:
 
 
 def _children(loaded: Any, into: Any) -> list[tuple[Any, Any, Any]]:
-    """Return key, value and live value (None where there is none) of everything in a container."""
+    """Return key, value and live value, if any, of every item of a dict or list."""
     if isinstance(loaded, dict):
         named = into if isinstance(into, dict) else {}
         return [(key, value, named.get(key)) for key, value in loaded.items()]
@@ -139,7 +139,7 @@ def _children(loaded: Any, into: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def _pairs(loaded: Any, into: Any, place: str) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yield the place of every tensor that both states have, and the two tensors."""
+    """Yield the place of each tensor that both states have, and the two tensors."""
     if isinstance(loaded, torch.Tensor) and isinstance(into, torch.Tensor):
         yield place, loaded, into
     for key, value, live in _children(loaded, into):
@@ -147,9 +147,7 @@ def _pairs(loaded: Any, into: Any, place: str) -> Iterator[tuple[str, torch.Tens
 
 
 def _with_live(loaded: Any, into: Any, device: torch.device) -> Any:
-    """Return the loaded state with the live tensors in their places; all other tensors go to the
-    device.
-    """
+    """Return the loaded state with live tensors where there are any; others go to the device."""
     if isinstance(loaded, torch.Tensor):
         return into if isinstance(into, torch.Tensor) else loaded.to(device)
     children = [
@@ -157,7 +155,7 @@ def _with_live(loaded: Any, into: Any, device: torch.device) -> Any:
     ]
     if type(loaded) is tuple:
         return tuple(value for _, value in children)
-    if isinstance(loaded, dict | list):  # made by this load: nobody else has it yet
+    if isinstance(loaded, dict | list):  # nobody else refers to it yet
         for key, value in children:
             loaded[key] = value
     return loaded

@@ -1,4 +1,4 @@
-"""What saves cost and brought, counted."""
+"""Statistics of saves: counts, bytes, and the stall of the training thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SaveStatistics"]
 
 
 class SaveStatistics:
-    """Counts saves and bytes, and keeps how long the training thread was held up."""
+    """Counts saves and bytes, and keeps the stalls of the training thread."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -23,32 +23,31 @@ class SaveStatistics:
         self._stalls: deque[float] = deque(maxlen=10_000)
 
     def stalled(self, seconds: float) -> None:
-        """Note what a call to save cost."""
+        """Add the time that a call to save took."""
         self._stalls.append(seconds)
 
     def waited(self, seconds: float) -> None:
-        """Note what a step waited for the copy; it belongs to the save before it."""
+        """Add the time that a step waited for a copy to the stall of the last save."""
         if self._stalls:
             self._stalls[-1] += seconds
 
     def wrote(self, written: Written, seconds: float) -> None:
-        """Note a file on the disk."""
+        """Count a file that is on the disk."""
         self._saves += 1
         self._raw_bytes += written.raw_bytes
         self._stored_bytes += written.stored_bytes
         self._write_seconds += seconds
 
     def summary(self) -> dict[str, float]:
-        """Return it all; times of the training thread in milliseconds."""
+        """Return all of it; stalls in milliseconds."""
         stalls = 1e3 * np.array(self._stalls or [0.0])
+        ratio = self._raw_bytes / self._stored_bytes if self._stored_bytes else 1.0
         return {
             "total_saved": self._saves,
             "failed": self.failed,
             "raw_bytes": self._raw_bytes,
             "stored_bytes": self._stored_bytes,
-            "compression_ratio": self._raw_bytes / self._stored_bytes
-            if self._stored_bytes
-            else 1.0,
+            "compression_ratio": ratio,
             "stall_ms_p50": float(np.percentile(stalls, 50)),
             "stall_ms_p99": float(np.percentile(stalls, 99)),
             "stall_ms_max": float(stalls.max()),
