@@ -1,6 +1,6 @@
-"""Writes the measured tables of docs/checkpoints.md from benchmarks/results/checkpoint.json.
+"""Writes the measured tables of docs/checkpoints.md and README.md from results/checkpoint.json.
 
-python benchmarks/_checkpoint_page.py     # after editing the page; `navrl bench checkpoint` does it
+python benchmarks/_checkpoint_page.py     # `navrl bench checkpoint` does it after a whole run
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE, README = ROOT / "docs" / "checkpoints.md", ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results" / "checkpoint.json"
 BEGIN, END = (
     f"<!-- {word} of what benchmarks/_checkpoint_page.py writes -->" for word in ("begin", "end")
@@ -32,8 +32,25 @@ COLUMNS = {
 }
 
 
+# The writers of the README.
+SHOWN = ("torch.save", "Lightning async", "DCP thread", "copy and write", "navrl", "navrl raw")
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Return the table of the README."""
+    lines = [
+        "| writer | " + " | ".join(f"{size}: stall / added ms" for size in SIZES) + " | size |",
+        "|---|" + "---:|" * (len(SIZES) + 1),
+    ]
+    for writer in SHOWN:
+        rows = [results["cases"][f"{writer}, {size}"]["metrics"] for size in SIZES]
+        cells = [f"{_cell(row, 'stall')} / {_cell(row, 'added')}" for row in rows]
+        lines.append(f"| {_title(writer)} | {' | '.join(cells)} | {_cell(rows[-1], 'size')} |")
+    return "\n".join(lines)
+
+
 def generated(results: Mapping[str, Any]) -> str:
-    """Return the tables of a run as Markdown."""
+    """Return the tables of the page of checkpoints."""
     parts = [_machine(results), *(_table(results, size) for size in SIZES), _targets(results)]
     return "\n\n".join(parts)
 
@@ -61,9 +78,13 @@ def _table(results: Mapping[str, Any], size: str) -> str:
         "|---|" + "---:|" * len(metrics),
     ]
     for writer, row in rows.items():
-        title = f"**{writer}**" if writer.startswith("navrl") else writer
-        lines.append(f"| {title} | " + " | ".join(_cell(row, name) for name in metrics) + " |")
+        cells = " | ".join(_cell(row, name) for name in metrics)
+        lines.append(f"| {_title(writer)} | {cells} |")
     return "\n".join(lines)
+
+
+def _title(writer: str) -> str:
+    return f"**{writer}**" if writer.startswith("navrl") else writer
 
 
 def _cell(row: Mapping[str, Any], metric: str) -> str:
@@ -90,12 +111,13 @@ def written(page: str) -> str:
     return page.partition(BEGIN)[2].partition(END)[0].strip()
 
 
-def write_page(results: Mapping[str, Any]) -> None:
-    """Bring the page up to date with a run."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}")
+def write_pages(results: Mapping[str, Any]) -> None:
+    """Bring both pages up to date with a run."""
+    for path, tables in ((PAGE, generated(results)), (README, summary(results))):
+        before, _, rest = path.read_text().partition(BEGIN)
+        after = rest.partition(END)[2]
+        path.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")
 
 
 if __name__ == "__main__":
-    write_page(json.loads(RESULTS.read_text()))
+    write_pages(json.loads(RESULTS.read_text()))

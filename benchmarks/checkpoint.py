@@ -31,7 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _checkpoint_gates import DISTRIBUTED, OURS, RAW, TORCH, gates
-from _checkpoint_page import write_page
+from _checkpoint_page import write_pages
 from _checkpoint_writers import WRITERS, Writer, named_tensors
 from _kept_memory import kept_memory
 from _trained_states import Training, trained
@@ -380,7 +380,7 @@ def suite(smoke: bool) -> Suite:
             "not installed, so left out": left_out,
         },
         close=close,
-        publish=write_page,
+        publish=write_pages,
     )
 
 

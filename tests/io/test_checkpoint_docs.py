@@ -32,23 +32,27 @@ def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "a" / "checkpoints" / "v1.0").exists()
 
 
+def results():
+    return json.loads(_checkpoint_page.RESULTS.read_text())
+
+
 def test_the_measured_tables_are_those_of_the_results():
-    page, results = _checkpoint_page.PAGE.read_text(), _checkpoint_page.RESULTS.read_text()
-    expected = _checkpoint_page.generated(json.loads(results))
+    page, readme = (path.read_text() for path in (_checkpoint_page.PAGE, _checkpoint_page.README))
     told = "run `python benchmarks/_checkpoint_page.py`"
-    assert _checkpoint_page.written(page) == expected, told
+    assert _checkpoint_page.written(page) == _checkpoint_page.generated(results()), told
+    assert _checkpoint_page.written(readme) == _checkpoint_page.summary(results()), told
     for size in ("1 MB", "20 MB", "200 MB"):
         assert f"| {size} | stall ms |" in page
 
 
-def test_writing_the_tables_leaves_the_rest_of_the_page_alone(tmp_path, monkeypatch):
-    page = _checkpoint_page.PAGE.read_text()
-    monkeypatch.setattr(_checkpoint_page, "PAGE", tmp_path / "page.md")
-    begin, end = _checkpoint_page.BEGIN, _checkpoint_page.END
-    (tmp_path / "page.md").write_text(page.replace(_checkpoint_page.written(page), "old"))
-    _checkpoint_page.write_page(json.loads(_checkpoint_page.RESULTS.read_text()))
-    assert (tmp_path / "page.md").read_text() == page
-    assert page.count(begin) == page.count(end) == 1
+@pytest.mark.parametrize("name", ["PAGE", "README"])
+def test_writing_the_tables_leaves_the_rest_of_a_page_alone(tmp_path, monkeypatch, name):
+    pages = {one: getattr(_checkpoint_page, one).read_text() for one in ("PAGE", "README")}
+    for one, page in pages.items():
+        monkeypatch.setattr(_checkpoint_page, one, tmp_path / one)
+        (tmp_path / one).write_text(page.replace(_checkpoint_page.written(page), "old"))
+    _checkpoint_page.write_pages(results())
+    assert (tmp_path / name).read_text() == pages[name]
 
 
 @pytest.mark.slow
