@@ -241,6 +241,23 @@ def test_a_function_outside_of_the_keyed_sources_is_refused():
         kernel_cache.kernel()(outside)
 
 
+def test_a_function_with_a_closure_is_kept_only_under_a_variant():
+    def made(size):
+        def inside():
+            return size
+
+        inside.__module__ = "navrl.simd"
+        return inside
+
+    with pytest.raises(TypeError, match=r"inside cannot be kept on disk; .* or with a variant"):
+        kernel_cache.kernel()(made(1))
+    files = {
+        kernel_cache.kernel(variant)(made(size))._cache._file("()")
+        for variant, size in (("1", 1), ("2", 2))
+    }
+    assert len(files) == 2
+
+
 def test_old_folders_go_and_those_of_late_use_stay(tmp_path):
     def used(number: int, days: float) -> Path:
         folder = tmp_path / f"{number:032x}"

@@ -97,15 +97,17 @@ class KernelMissingError(RuntimeError):
     """A kernel is not on disk, and nothing may be compiled here; see `loading_only`."""
 
 
-def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def kernel(variant: str = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function of this package on its first call and keeps the
     result on disk.
+
+    A function with a closure needs a `variant` that names all that is in it.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = njit(pipeline_class=_KernelCompiler, **options)(function)
         if dispatcher is not function:  # with NUMBA_DISABLE_JIT it is
-            dispatcher._cache = _KernelCache(function)
+            dispatcher._cache = _KernelCache(function, variant)
         return dispatcher
 
     return decorate
@@ -335,16 +337,17 @@ class _KernelCompiler(Compiler):  # type: ignore[misc]
 class _KernelCache(_Cache):  # type: ignore[misc]
     """What numba asks for a function's machine code, and gives it to."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], variant: str = "") -> None:
         module = function.__module__.removeprefix("navrl.")
         source = PurePosixPath(f"{module.replace('.', '/')}.py")
-        if function.__closure__ or not any(source.match(pattern) for pattern in SOURCES):
+        closed = function.__closure__ and not variant
+        if closed or not any(source.match(pattern) for pattern in SOURCES):
             raise TypeError(
-                f"{function.__module__}.{function.__qualname__} cannot be kept on disk; "
-                "expected a function without "
-                "closure in one of kernel_cache.SOURCES"
+                f"{function.__module__}.{function.__qualname__} cannot be kept on disk; expected a "
+                "function in one of kernel_cache.SOURCES, without closure or with a variant"
             )
-        self._name = f"{module}.{function.__qualname__}"
+        name = f"{function.__name__}-{variant}" if variant else function.__qualname__
+        self._name = f"{module}.{name}"
         # now: a package upgraded between import and first call must not lend its key to this code
         _sources_at_start()
 

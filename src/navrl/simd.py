@@ -36,6 +36,7 @@ __all__ = [
     "bits_of",
     "call_at",
     "entry",
+    "entry_for",
     "flags_at",
     "floats_at",
     "floor",
@@ -72,6 +73,15 @@ inner = njit(
 )
 # A function that Python calls; what it was compiled to, everything below included, is kept on disk.
 entry = kernel(nogil=True, fastmath=FAST, error_model="numpy")
+
+
+def entry_for(variant: str) -> Callable[[Callable[..., Any]], Any]:
+    """Return `entry` for a function that is made several times, with other constants each time.
+
+    `variant` names the constants: two functions of the same name and variant must be the same.
+    """
+    return kernel(variant, nogil=True, fastmath=FAST, error_model="numpy")
+
 
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(32)

@@ -1,4 +1,4 @@
-"""The fused network gives what NavigationNetwork gives, forward and backward."""
+"""The fused network computes what NavigationNetwork computes, forward and backward."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from navrl.rl.fused.fused_network import FusedNetwork, supports
 from navrl.rl.networks.navigation import NavigationNetwork
 
 
-def make_network(circular=False, seed=0):
+def make_network(circular=False, seed=0, layout=None):
     """Return a network with every parameter away from its initial zero or one, so that no gradient
     vanishes.
     """
     torch.manual_seed(seed)
-    network = NavigationNetwork(circular=circular, distance_scale=0.1)
+    network = NavigationNetwork(layout, circular=circular, distance_scale=0.1)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -92,6 +92,38 @@ def test_forward_and_gradients_are_those_of_the_module(network, number, indexed)
     found = gradients_of(network, heads, weights)
     far, name = distance(network, found, gradients_of(exact, expected, weights.double()))
     assert far < 2e-5, name
+
+
+# Compiling the kernels of a layout takes long. The first one has an odd number of azimuths before
+# each convolution, padded beams, and beams enough for three kinds of matrices.
+LAYOUTS = [
+    (45, 11, 2),
+    *(
+        pytest.param(*layout, marks=pytest.mark.slow)
+        for layout in ((3, 1, 1), (10, 3, 9), (30, 5, 7), (72, 16, 8), (119, 2, 32))
+    ),
+]
+
+
+@pytest.mark.parametrize(("azimuths", "beams", "observed"), LAYOUTS)
+@pytest.mark.parametrize("circular", [False, True], ids=["zeros", "circular"])
+def test_any_layout_of_the_simulator_is_computed(azimuths, beams, observed, circular):
+    network = make_network(circular, layout=navigation_layout(azimuths, beams, observed))
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.rand(30, network.layout.width + 3, generator=generator)
+    rows[:, azimuths * beams :] = torch.randn(30, rows.shape[1] - azimuths * beams)
+    rows[:, network.layout.width :] = torch.nan
+    exact, weights = copy.deepcopy(network).double(), torch.randn(30, 7, generator=generator)
+    fused = FusedNetwork(network, threads=2)
+    for _ in range(2):  # the second time with what the first left in the buffers
+        heads, expected = fused(rows), exact(rows.double())
+        error = (heads - expected).detach().abs().max() / expected.detach().abs().max()
+        assert float(error) < 5e-6
+        weights[near_a_kink(exact, rows.double())] = 0
+        found = gradients_of(network, heads, weights)
+        far, name = distance(network, found, gradients_of(exact, expected, weights.double()))
+        assert far < 2e-5, name
+    assert torch.equal(fused.infer(rows), heads)
 
 
 def test_gradients_are_those_of_the_module_in_single_precision(network):
@@ -205,7 +237,6 @@ def test_what_it_does_not_support_it_says():
     assert not supports(network, rows[:, :201])
     assert not supports(network, rows.T)
     assert not supports(copy.deepcopy(network).double(), rows)
-    assert not supports(NavigationNetwork(navigation_layout(azimuths=40)), torch.zeros(4, 300))
     assert not supports(torch.nn.Linear(208, 7), rows)
     with pytest.raises(StateError, match="at least 202"):
         FusedNetwork(network).infer(rows[:, :100])

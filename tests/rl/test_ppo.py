@@ -17,9 +17,10 @@ from navrl.rl.advantage import gae
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.distributions import beta
 from navrl.rl.distributions.action_distribution import distribution_for
+from navrl.rl.finite import DivergedError
 from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.rl.normaliser import ValueNormaliser
-from navrl.rl.ppo import PPO, DivergedError, PPOSettings
+from navrl.rl.ppo import PPO, PPOSettings
 
 WIDTH = 202
 UNIT = distribution_for(Box.of(3, 0.0, 1.0))
@@ -361,16 +362,6 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
         torch.testing.assert_close(batch.truncated_value[t], expected)
     assert batch.done.all()
     assert len(batch.episodes) == 48
-
-
-def test_the_fastest_form_of_the_original_network_is_the_kernel_and_of_others_pytorch():
-    from navrl.navigation_observation import navigation_layout
-    from navrl.rl.fused.fused_network import FusedNetwork
-    from navrl.rl.networks.transformer import TransformerNetwork
-
-    assert isinstance(accelerate(NavigationNetwork()), FusedNetwork)
-    assert isinstance(accelerate(NavigationNetwork(navigation_layout(20, 2))), PlainNetwork)
-    assert isinstance(accelerate(TransformerNetwork()), PlainNetwork)
 
 
 def test_a_small_batch_can_be_learnt_by_heart():

@@ -15,7 +15,7 @@ from torch.distributions.transforms import TanhTransform
 from navrl.errors import ConfigError
 from navrl.rl.accelerate import PlainNetwork
 from navrl.rl.distributions import gaussian
-from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError
+from navrl.rl.finite import SKIPS_ALLOWED, DivergedError
 from navrl.rl.sac import SAC, SACSettings, TwinCritic
 from navrl.rl.transitions import n_step_return
 

@@ -11,7 +11,7 @@ from navrl.cli import main
 from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.rl.ppo import DivergedError
+from navrl.rl.finite import DivergedError
 from navrl.train.distributed.team import Team
 from navrl.train.trainers import make_trainer
 

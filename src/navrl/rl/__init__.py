@@ -1,1 +1,1 @@
-"""Policies and learning: torch, and nothing of the simulator or of files."""
+"""Policies and algorithms in torch: networks, collection, PPO, SAC. No simulator, no files."""

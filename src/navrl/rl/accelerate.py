@@ -55,3 +55,17 @@ def accelerate(network: nn.Module) -> AppliedNetwork:
         if supports(network, torch.zeros(1, network.layout.width)):
             return FusedNetwork(network)
     return PlainNetwork(network)
+
+
+def slow_path(applied: AppliedNetwork) -> str:
+    """Return why a navigation network on the CPU runs without compiled kernels; "" otherwise."""
+    network = applied.network
+    if not isinstance(applied, PlainNetwork) or not isinstance(network, NavigationNetwork):
+        return ""
+    if network.scale.is_cuda:
+        return ""
+    if type(network) is NavigationNetwork:
+        reason = f"its parameters are not contiguous {torch.float32} tensors"
+    else:
+        reason = f"they exist for {NavigationNetwork.__name__}, not for {type(network).__name__}"
+    return f"the network runs in PyTorch, slower than with compiled kernels: {reason}"

@@ -1,4 +1,4 @@
-"""Refuses weights that are not finite: every result computed from them would be wrong."""
+"""Refuses parameters that are NaN or infinite, in files and after updates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from navrl.errors import ConfigError
+from navrl.errors import ConfigError, NavrlError
 
-NAMED = 3  # bad parameters that a message lists
+NAMED = 3  # parameters that a message lists
+SKIPS_ALLOWED = 50  # non-finite updates in a row before training stops
+
+
+class DivergedError(NavrlError, ArithmeticError):
+    """Losses, gradients or parameters are no longer finite; the message says which."""
 
 
 def check_finite(parameters: Mapping[str, Tensor], subject: str) -> None:
-    """Raise a ConfigError that names the first parameters with NaN or infinite values, if there are
-    any.
+    """Raise a ConfigError that names the parameters that are NaN or infinite, if any are.
 
     Args:
-        parameters: tensors by name; those of whole numbers are skipped.
-        subject: what the message begins with: a file, a checkpoint, an iteration.
+        parameters: tensors by name; integer tensors are skipped.
+        subject: the start of the message: a file, a checkpoint, an iteration.
     """
     found = describe_bad(parameters)
     if found:
@@ -27,8 +31,18 @@ def check_finite(parameters: Mapping[str, Tensor], subject: str) -> None:
         )
 
 
+def refuse_bad_parameters(parameters: Mapping[str, Tensor], advice: str) -> None:
+    """Raise a DivergedError that names the parameters that are NaN or infinite, if any are."""
+    found = describe_bad(parameters)
+    if found:
+        raise DivergedError(
+            f"an update has diverged: {found}. Earlier checkpoints are good; lower {advice}, "
+            "and train again"
+        )
+
+
 def describe_bad(parameters: Mapping[str, Tensor]) -> str:
-    """Return which parameters hold NaN or infinite values, and how many; empty if none does."""
+    """Return which parameters hold NaN or infinite values, and how many; "" if none does."""
     floating = {
         name: value.detach() for name, value in parameters.items() if value.is_floating_point()
     }

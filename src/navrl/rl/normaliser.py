@@ -1,4 +1,4 @@
-"""Values on a scale that the critic can learn: running mean and spread of the returns."""
+"""Value normalisation by the running mean and standard deviation of the returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ValueNormaliser(nn.Module):
     """Debiased running mean and mean square of returns, under the original's names.
 
     Args:
-        decay: how much of the old statistics an update keeps.
+        decay: weight of the old statistics in an update.
     """
 
     running_mean: Tensor
@@ -34,7 +34,7 @@ class ValueNormaliser(nn.Module):
         return mean, max(square - mean * mean, LEAST_VARIANCE) ** 0.5
 
     def update(self, mean: Tensor, square: Tensor) -> None:
-        """Take in the mean and mean square of a batch of returns."""
+        """Update with the mean and mean square of a batch of returns."""
         for buffer, batch in (
             (self.running_mean, mean),
             (self.running_mean_sq, square),
@@ -43,12 +43,10 @@ class ValueNormaliser(nn.Module):
             buffer.mul_(self.decay).add_((1 - self.decay) * batch.to(buffer.device))
 
     def update_and_rescale(self, mean: Tensor, square: Tensor, critic: nn.Linear) -> None:
-        """Take in a batch, and change the critic's last layer so that what it says in real units
-        stays the same.
-        """
-        old_mean, old_spread = self.statistics()
+        """Update, and rescale the critic's last layer to keep its denormalised output (PopArt)."""
+        old_mean, old_std = self.statistics()
         self.update(mean, square)
-        new_mean, new_spread = self.statistics()
+        new_mean, new_std = self.statistics()
         with torch.no_grad():
-            critic.weight.mul_(old_spread / new_spread)
-            critic.bias.mul_(old_spread).add_(old_mean - new_mean).div_(new_spread)
+            critic.weight.mul_(old_std / new_std)
+            critic.bias.mul_(old_std).add_(old_mean - new_mean).div_(new_std)

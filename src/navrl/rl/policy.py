@@ -47,12 +47,11 @@ class NetworkPolicy:
 
 
 class NetworkPilot:
-    """Flies by the mean of the policy's distribution (of a squashed one: the squashed mean),
-    deterministic.
+    """A deterministic pilot: the mean of a Beta policy, the squashed mean of a Gaussian one.
 
     Args:
-        network: gives heads for packed observations.
-        limit: m/s on each axis.
+        network: returns heads for packed observations.
+        limit: largest command on each axis, m/s.
     """
 
     def __init__(self, network: AppliedNetwork, limit: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from navrl.errors import ConfigError, NavrlError
+from navrl.errors import ConfigError
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.advantage import gae
 from navrl.rl.collect import Rollout
 from navrl.rl.distributions.action_distribution import ActionDistribution
-from navrl.rl.finite import describe_bad
+from navrl.rl.finite import SKIPS_ALLOWED, DivergedError, refuse_bad_parameters
 from navrl.rl.networks.observation_norm import ObservationNorm
 from navrl.rl.normaliser import ValueNormaliser
 
@@ -23,11 +23,6 @@ from navrl.rl.normaliser import ValueNormaliser
 MINIBATCH_METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
 BATCH_METRICS = ("explained_variance", "return_mean", "reward_mean", "value_spread")
 KL = MINIBATCH_METRICS.index("kl")
-SKIPS_ALLOWED = 50  # non-finite updates in a row before training stops
-
-
-class DivergedError(NavrlError, ArithmeticError):
-    """Losses, gradients or parameters are no longer finite; the message says which."""
 
 
 @dataclass
@@ -113,16 +108,6 @@ class PPOSettings:
                 value = getattr(value, name)
             if not low <= value <= high:
                 raise ConfigError(f"algo.{key} is {value!r}; expected {low:g} to {high:g}")
-
-
-def refuse_bad_parameters(parameters: Mapping[str, Tensor], advice: str) -> None:
-    """Raise a DivergedError that names the parameters that are NaN or infinite, if any are."""
-    found = describe_bad(parameters)
-    if found:
-        raise DivergedError(
-            f"an update has diverged: {found}. Earlier checkpoints are good; lower {advice}, "
-            "and train again"
-        )
 
 
 def _one_process(tensor: Tensor) -> None:

@@ -1,13 +1,10 @@
-"""Soft actor-critic: twin critics, target networks, a temperature that finds itself. Learns from
-replayed transitions.
-"""
+"""Soft actor-critic: twin critics, target critics, an automatic temperature."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,31 +13,35 @@ from torch import Tensor, nn
 from navrl.errors import ConfigError
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.distributions import gaussian
-from navrl.rl.ppo import SKIPS_ALLOWED, DivergedError, refuse_bad_parameters
+from navrl.rl.finite import SKIPS_ALLOWED, DivergedError, refuse_bad_parameters
+from navrl.rl.networks.twin_critic import TwinCritic
+
+__all__ = ["SAC", "SACSettings", "TwinCritic"]
 
 
 @dataclass
 class SACSettings:
-    """Keys `sac.*`: how the policy learns with `algo=sac`."""
+    """Keys `sac.*`: the SAC update, with `algo=sac`."""
 
-    training_frame_num: int = 16  # decisions of each drone between updates
-    batch_size: int = 256  # transitions of an update
-    replay_ratio: float = 4.0  # how often a transition is learnt from on average
-    capacity: int = 1_000_000  # transitions that are remembered
+    training_frame_num: int = 16  # steps of each drone between updates
+    batch_size: int = 256  # transitions in an update
+    replay_ratio: float = 4.0  # transitions learnt from per transition collected
+    capacity: int = 1_000_000  # of the replay buffer, in transitions
     warmup: int = 20_000  # transitions with random actions before the first update
     gamma: float = 0.98
-    n_step: int = 3  # decisions that are looked ahead before the critics are asked
-    tau: float = 0.01  # how far the target critics follow in an update
-    actor_interval: int = 4  # updates of the critics for each of the actor
-    actor_rate: float = 5e-4
+    n_step: int = 3  # steps of the return before the critics' value
+    tau: float = 0.01  # Polyak factor of the target critics
+    actor_interval: int = 4  # updates of the critics per update of the actor
+    actor_rate: float = 5e-4  # learning rates
     critic_rate: float = 5e-4
     temperature_rate: float = 3e-3
-    first_temperature: float = 0.01
-    target_entropy: float = -3.0  # that the temperature steers to, in nats of the cube from -1 to 1
+    first_temperature: float = 0.01  # initial value
+    target_entropy: float = -3.0  # of the action in the cube from -1 to 1, in nats
     critic_width: int = 256
     max_grad_norm: float = 10.0
-    final_learning_rate: float = 0.1  # of the first ones, reached in a straight line at the end
-    save_replay: bool = True  # in every checkpoint; without it a resumed run fills its memory anew
+    final_learning_rate: float = 0.1  # at the end, as a fraction of the initial rates; linear decay
+    # save the replay buffer in every checkpoint; without it a resumed run starts with an empty one
+    save_replay: bool = True
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -75,46 +76,8 @@ class SACSettings:
             )
 
 
-class TwinCritic(nn.Module):
-    """Two value functions of observation and action, side by side in batched matrices.
-
-    `forward(inputs, action)` takes (N, inputs) and (N, 3) in the unit cube and returns both values,
-    (2, N).
-    """
-
-    scale: Tensor  # (inputs,) what the observation is multiplied with
-
-    def __init__(self, inputs: int, width: int, scale: Tensor | None = None) -> None:
-        super().__init__()
-        sizes = [inputs + gaussian.AXES, width, width, 1]
-        self.weights, self.biases, self.gains, self.shifts = (nn.ParameterList() for _ in range(4))
-        for number, (before, after) in enumerate(pairwise(sizes)):
-            bound = before**-0.5
-            self.weights.append(nn.Parameter(torch.empty(2, before, after).uniform_(-bound, bound)))
-            self.biases.append(nn.Parameter(torch.zeros(2, 1, after)))
-            if number < len(sizes) - 2:
-                self.gains.append(nn.Parameter(torch.ones(2, 1, after)))
-                self.shifts.append(nn.Parameter(torch.zeros(2, 1, after)))
-        self.register_buffer(
-            "scale", torch.ones(inputs) if scale is None else scale, persistent=False
-        )
-
-    def forward(self, inputs: Tensor, action: Tensor) -> Tensor:
-        """Return both values, (2, N)."""
-        joined = torch.cat([inputs * self.scale, 2 * action - 1], 1)
-        hidden = joined.expand(2, *joined.shape)
-        for weight, bias, gain, shift in zip(
-            self.weights, self.biases, self.gains, self.shifts, strict=False
-        ):
-            hidden = torch.baddbmm(bias, hidden, weight)
-            hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:])
-            hidden = nn.functional.elu(torch.addcmul(shift, hidden, gain))
-        values: Tensor = torch.baddbmm(self.biases[-1], hidden, self.weights[-1])
-        return values[..., 0]
-
-
 def _whole(batch: Mapping[str, Tensor], prefix: str) -> Tensor:
-    """Return the observations of a batch that holds them in one piece."""
+    """Return the observations of a batch that holds them as one tensor."""
     return batch[f"{prefix}observation"]
 
 
@@ -122,13 +85,12 @@ class SAC:
     """Updates an actor and its critics from batches of transitions.
 
     Args:
-        actor: gives seven heads for observations; see `navrl.rl.distributions.gaussian`.
+        actor: returns the heads of `navrl.rl.distributions.gaussian` for observations.
         applied: the same network in its fastest form.
-        critic: see `TwinCritic`; its targets are made here.
+        critic: see `TwinCritic`; the target critics are copies of it.
         settings: see `SACSettings`.
-        generator: of the noise in the actions of an update.
-        observe: makes the observations that actor and critic take from a batch and a prefix, `` or
-            `next/`.
+        generator: draws the noise of the actions in an update.
+        observe: returns the actor's and critics' input from a batch and a prefix, "" or "next/".
     """
 
     def __init__(
@@ -160,10 +122,10 @@ class SAC:
             [self.log_temperature], lr=settings.temperature_rate
         )
         self.updates = 0
-        # steps in a row that were not finite
+        # non-finite updates in a row
         self._skipped = dict.fromkeys(map(id, self.optimizers), 0)
-        self._followers: list[Tensor] = [*self.target.parameters()]
-        self._followed: list[Tensor] = [*critic.parameters()]
+        self._target_parameters: list[Tensor] = [*self.target.parameters()]
+        self._critic_parameters: list[Tensor] = [*critic.parameters()]
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -171,11 +133,11 @@ class SAC:
         return [self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer]
 
     def update(self, batch: Mapping[str, Tensor], progress: float = 0.0) -> dict[str, float]:
-        """Learn from a batch and return what happened; `progress` from 0 to 1 moves the schedule.
+        """Update from a batch and return metrics; `progress` from 0 to 1 sets the learning rates.
 
-        The batch holds `action` (in the unit cube), `reward`, `discount` (of the value that
-        follows, 0 where an episode ended for good), and what `observe` needs: `observation` and
-        `next/observation` unless told otherwise. The first axis of all is the transitions.
+        The batch holds, by transition, `action` (in the unit cube), `reward`, `discount` (of the
+        bootstrap value, 0 after a termination), and what `observe` reads: by default `observation`
+        and `next/observation`.
         """
         settings = self.settings
         rate = 1 + (settings.final_learning_rate - 1) * progress
@@ -183,23 +145,22 @@ class SAC:
         for optimizer, own in zip(self.optimizers, first, strict=True):
             optimizer.param_groups[0]["lr"] = own * rate
         observation = self.observe(batch, "")
-        value_loss, value, norm = self._learn_values(batch, observation)
+        value_loss, value, norm = self._update_critics(batch, observation)
         report = {"value_loss": value_loss, "value_mean": value, "gradient_norm": norm}
         if self.updates % settings.actor_interval == 0:
-            report |= self._learn_actions(observation)
+            report |= self._update_actor(observation)
         self.updates += 1
-        torch._foreach_lerp_(self._followers, self._followed, settings.tau)
+        torch._foreach_lerp_(self._target_parameters, self._critic_parameters, settings.tau)
         return report | {
             "learning_rate": settings.actor_rate * rate,
             "temperature": float(self.log_temperature.detach().exp()),
         }
 
     def check_parameters(self) -> None:
-        """Raise a DivergedError that names a parameter of actor, critics or temperature that is not
-        finite, if there is one.
+        """Raise a DivergedError that names a parameter that is not finite, if there is one.
 
-        Call it now and then, at least before a state is saved: looking takes a good part of the
-        time of an update.
+        Call it at least before a state is saved. `update` does not: the check costs a good part of
+        its time.
         """
         refuse_bad_parameters(self.weights(), "sac.*_rate")
 
@@ -217,8 +178,9 @@ class SAC:
 
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return what the critics should say, (N,): the reward, and the lesser opinion on what
-        comes next.
+        """Return the critics' targets, (N,).
+
+        y = r + discount * (min(Q1', Q2')(s', a') - temperature * log_prob(a')),  a' ~ policy
         """
         following = self.observe(batch, "next/")
         heads = self.applied.infer(following)
@@ -226,7 +188,7 @@ class SAC:
         value = self.target(following, action).amin(0) - self.log_temperature.exp() * log_prob
         return batch["reward"] + batch["discount"] * value
 
-    def _learn_values(
+    def _update_critics(
         self, batch: Mapping[str, Tensor], observation: Any
     ) -> tuple[float, float, float]:
         targets = self._targets(batch)
@@ -235,11 +197,11 @@ class SAC:
         norm = self._step(self.critic_optimizer, loss)
         return float(loss.detach()), float(targets.mean()), norm
 
-    def _learn_actions(self, observation: Any) -> dict[str, float]:
+    def _update_actor(self, observation: Any) -> dict[str, float]:
         heads = self.applied(observation)
         action, log_prob = gaussian.sample(heads, self._noise(len(heads)))
         for parameter in self.critic.parameters():
-            parameter.requires_grad_(False)  # only the action's gradient is wanted of the critics
+            parameter.requires_grad_(False)  # only the gradient of the action is needed
         try:
             value = self.critic(observation, action).amin(0)
             loss = (self.log_temperature.detach().exp() * log_prob - value).mean()
@@ -253,9 +215,7 @@ class SAC:
         return {"policy_loss": float(loss.detach()), "entropy": float(entropy)}
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
-        """Take a step down the gradient, its norm limited; return the norm. A gradient that is not
-        finite changes nothing.
-        """
+        """Take a step with the clipped gradient; return its norm. Skip one that is not finite."""
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -271,8 +231,8 @@ class SAC:
             name = names[[each is optimizer for each in self.optimizers].index(True)]
             raise DivergedError(
                 f"gradients of the {name} were not finite {SKIPS_ALLOWED} times in a row; the "
-                "parameters are those of the last "
-                "good update. Lower sac.*_rate or sac.max_grad_norm, or look for NaN in the rewards"
+                "parameters are those of the last good update. Lower sac.*_rate or "
+                "sac.max_grad_norm, or look for NaN in the rewards"
             )
         return norm
 
@@ -295,7 +255,7 @@ class SAC:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Load a saved state."""
         self.critic.load_state_dict(state["critic"])
         self.target.load_state_dict(state["target"])
         with torch.no_grad():

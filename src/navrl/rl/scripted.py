@@ -1,6 +1,4 @@
-"""A scripted pilot: it flies at the goal and steers to the free side of what the LiDAR and the
-tracker see.
-"""
+"""A scripted pilot that flies at the goal and steers around what LiDAR and tracker detect."""
 
 from __future__ import annotations
 
@@ -9,21 +7,20 @@ import math
 import torch
 from torch import Tensor
 
-CAUTION = 1.5  # m: an azimuth with less room than this is avoided
-LOOKAHEAD = 0.8  # s: how far ahead the motion of obstacles is guessed
-NEIGHBOURS = 4  # azimuths to each side whose obstacles count, less the farther they are
-SLOWEST = 0.2  # of the speed limit, in front of an obstacle
+CAUTION = 1.5  # m; azimuths with less free distance are penalised
+LOOKAHEAD = 0.8  # s over which the motion of obstacles is extrapolated
+NEIGHBOURS = 4  # azimuths to each side whose obstacles count, with falling weight
+SLOWEST = 0.2  # fraction of the speed limit in front of an obstacle
 
 
 def scripted_pilot(
     observation: dict[str, Tensor], limit: float = 2.0, reach: float = 4.0
 ) -> Tensor:
-    """Return velocity commands in the goal frame, (N, 3): along the best of the LiDAR's azimuths,
-    at the goal's height.
+    """Return velocity commands in the goal frame, (N, 3): along the best azimuth, at goal height.
 
-    An azimuth is worth its alignment with the goal and with the present velocity, more if there is
-    room, less if there is not. The LiDAR turns with the drone, which faces its goal from the start
-    and is not turned by its controller, so the azimuths are taken as those of the goal frame.
+    The score of an azimuth is its alignment with the goal and the current velocity, plus its free
+    distance, minus a penalty where that is short. The LiDAR turns with the drone, whose controller
+    does not change its yaw, so its azimuths are those of the goal frame.
     """
     state = observation["state"]  # (N, 8)
     distances = (reach - observation["lidar"][:, 0]).amin(2)  # (N, H) nearest of the beams
@@ -57,9 +54,7 @@ def scripted_pilot(
 
 
 def _moving_distances(obstacles: Tensor, headings: Tensor, reach: float) -> Tensor:
-    """Return how far it is to a moving obstacle in each azimuth, where it will be shortly, (N,
-    H).
-    """
+    """Return the distance to moving obstacles in each azimuth, now or shortly, (N, H)."""
     present = obstacles[..., 3] > 0  # (N, C)
     direction = torch.nn.functional.normalize(obstacles[..., :2], dim=-1)
     position = direction * obstacles[..., 3:4]  # (N, C, 2)

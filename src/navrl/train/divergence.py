@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from navrl.rl.ppo import DivergedError
+from navrl.rl.finite import DivergedError
 
 
 class DivergenceGuard:

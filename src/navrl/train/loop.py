@@ -16,6 +16,7 @@ from torch import Tensor
 from navrl.config import NAVIGATION, Config, as_saved
 from navrl.environments.task import Task
 from navrl.metrics_log import MetricsLog
+from navrl.rl.accelerate import slow_path
 from navrl.rl.networks.build import MakeFeatures
 from navrl.train.denormals import flushed_denormals
 from navrl.train.display import Display
@@ -99,6 +100,8 @@ def lead(
         metrics.rewind(trainer.iteration)
         log = RunLog(trainer, folder, display, metrics, publisher)
         leader = _Leader(team, trainer, stop, log, files)
+        if reason := slow_path(trainer.applied):
+            display.note(reason)
         if not resumed:
             leader.save()  # a run that is killed before its first interval can be resumed too
         stopped, problem = leader.train(), leader.problem()

@@ -10,6 +10,7 @@ from torch import nn
 from navrl.config import Config
 from navrl.environments.task import Task
 from navrl.evaluate import Flights
+from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.environment import Environment
 from navrl.rl.networks.build import MakeFeatures
 from navrl.train.distributed.team import Team
@@ -21,6 +22,7 @@ class Trainer(Protocol):
     config: Config
     task: Task
     network: nn.Module
+    applied: AppliedNetwork
     env: Environment
     iteration: int
     best: dict[str, float] | None

@@ -1,6 +1,4 @@
-"""The policy's distribution: an independent Beta for each axis, over the unit interval that spans
-the action's limits.
-"""
+"""PPO's action distribution: an independent Beta on each axis of the unit cube."""
 
 from __future__ import annotations
 
@@ -8,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-EDGE = 1e-5  # samples keep this far from 0 and 1, where the density of a Beta may vanish
+EDGE = 1e-5  # samples are clamped this far from 0 and 1, where log_prob may be infinite
 
 
 def concentrations(heads: Tensor) -> Tensor:
-    """Return alpha and beta of raw heads, (N, 2A); both are above 1, so the density has one peak.
+    """Return alpha and beta of raw heads, (N, 2A); above 1, so the density is unimodal.
 
     The heads are A numbers for alpha, A for beta, and the value, (N, 2A + 1).
     """
@@ -26,7 +24,7 @@ def mean(heads: Tensor) -> Tensor:
 
 
 def sample(heads: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Return a random action in the unit cube, (N, A), and its log-probability, (N,)."""
+    """Return a random action in the unit cube, (N, A), and its log_prob, (N,)."""
     both = concentrations(heads)
     gammas = torch._standard_gamma(both, generator=generator)
     first, second = gammas.chunk(2, 1)
@@ -35,7 +33,7 @@ def sample(heads: Tensor, generator: torch.Generator | None = None) -> tuple[Ten
 
 
 def log_prob_and_entropy(heads: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-probability of actions and the entropy, (N,) each, summed over the axes."""
+    """Return the log_prob of actions and the entropy, (N,) each, summed over the axes."""
     both = concentrations(heads)
     log_prob, log_norm = _log_prob(both, action)
     alpha, beta = both.chunk(2, 1)
@@ -49,7 +47,7 @@ def log_prob_and_entropy(heads: Tensor, action: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _log_prob(both: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-probability and the logarithm of the Beta function, (N,) each."""
+    """Return log_prob and the logarithm of the Beta function, (N,) each."""
     alpha, beta = both.chunk(2, 1)
     logarithms = torch.lgamma(torch.cat([both, alpha + beta], 1))
     log_norm = logarithms[:, : both.shape[1]].sum(1) - logarithms[:, both.shape[1] :].sum(1)

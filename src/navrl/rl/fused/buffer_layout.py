@@ -1,134 +1,339 @@
-"""Where things stand in the buffers of the fused network: weights as the products read them,
-activations, gradients.
+"""Where everything is in the buffers of the fused network, for one layout of the observation.
 
-Sizes are in floats. What the convolutions make is kept by position, beam and channel, with azimuths
-added on either side; all matrices of the dense layers have rows of the same length, so that a few
-compiled products serve every layer.
+The network's convolutions are products of overlapping rows with banded matrices. A product computes
+two vectors at a time: two azimuths of 4 beams and 4 channels for the first convolution, two beams
+of 16 channels for the others. Beams are padded with zeros to fill the vectors. Each group of beams
+reads a window of input beams; the matrix is the same for all groups but the first and the last,
+whose windows are clipped at the edge of the image, so there are up to three kinds of each matrix.
+
+All dense layers have activations with the same row stride, so that a few compiled products serve
+every layer. Sizes and places are in floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import namedtuple
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from navrl.simd import WIDTH
 
-GROUP = 12  # samples are computed in groups of so many: rows of a tile of the dense layers
-# samples that the dense layers take at a time: their weights then come from the outer cache only so
-# often
-BLOCK = 96
-IMAGES = 12  # samples that the convolutions go back through at a time
-# columns of a matrix that one tile computes; weights are stored in panels of so many columns
-PANEL = 2 * WIDTH
+GROUP = 12  # samples are computed in groups: the rows of a tile of the dense layers
+PANEL = 2 * WIDTH  # columns of a tile; weights are stored in panels of so many columns
 DEEP = 13  # rows of a tile of the gradients of weights
+POSITIONS = 9  # most positions of a tile of a convolution
+UNROLLED = 18  # most positions that one round of a gradient tile sums over
+STATE, HEADS, FEATURES = 8, 7, 10
+JOINED = 200  # inputs of the trunk: both encoders and the state
+STATISTICS = 8  # mean and scale of a normalised row are so far behind it
 
-AZIMUTHS, BEAMS, OBSERVED = 36, 4, 5  # the one layout of observations that this is written for
-LIDAR, DYNAMIC, STATE, HEADS = AZIMUTHS * BEAMS, 10 * OBSERVED, 8, 7
-FLAT = 288  # the image after three convolutions: 9 azimuths, 2 beams, 16 channels
-JOINED = 200  # both encoders and the state
+# Matrices of activations: the first dense layers of both encoders; what follows in the dynamic one;
+# the trunk's input; the trunk. A layer's output is followed by its normalised output.
+ENCODERS, MIXED, JOIN, TRUNK_1, TRUNK_1_NORMAL, TRUNK_2, TRUNK_2_NORMAL, ROWS = range(8)
+ENCODER_DYNAMIC = 144  # column in ENCODERS, behind the lidar's
+# columns in MIXED, behind the normalised first layer: the second layer, the input
+MIXED_SECOND, MIXED_INPUT = (144, 224)
+PART_HEADS, PART_SMALL, PART_MIDDLE = 0, 48, 128  # columns of the backward pass's PARTS
 
-
-def _places(*sizes: int) -> tuple[int, ...]:
-    """Return where each of these stands, and last the whole."""
-    return tuple(sum(sizes[:number]) for number in range(len(sizes) + 1))
+DEFAULT_BLOCK, DEFAULT_ACTIVATIONS = 96, 4944  # samples of a block, and floats of each
+DEFAULT_IMAGES, DEFAULT_BACK = 12, 1856
 
 
 def deep(rows: int) -> int:
-    """Return with how many rows the gradient of a weight with so many inputs is computed."""
-    return -(-rows // DEEP) * DEEP
+    """Return a number of rows, rounded up to whole tiles of a weight's gradient."""
+    return _up(rows, DEEP)
 
 
-# Activations of a sample: the image (4 beams) and what two convolutions make of it (4 beams of 4,
-# of 16 channels), each with two azimuths more on either side; then rows. 19 cache lines: an odd
-# number, so that rows do not compete for the same sets.
-ROW = 19 * WIDTH
-IMAGE, FIRST, SECOND = 40 * BEAMS, 40 * 16, 22 * 64
-AT_FIRST, AT_SECOND, AT_ROWS = IMAGE, IMAGE + FIRST, IMAGE + FIRST + SECOND
-# Rows, each a matrix of its own: what the third convolution makes; the first dense layers of both
-# encoders; what follows them in the dynamic one; all joined; the trunk. A layer's value is followed
-# by its normalised value.
-THIRD, ENCODERS, MIXED, JOIN, TRUNK_1, TRUNK_1_NORMAL, TRUNK_2, TRUNK_2_NORMAL, ROWS = range(9)
-ACTIVATIONS = AT_ROWS + ROWS * ROW
-STATISTICS = 8  # mean and scale of a normalised row stand so far behind it
-ENCODER_DYNAMIC = 144  # in ENCODERS, behind that of the lidar
-# in MIXED, behind the normalised first layer: the second layer, the input
-MIXED_SECOND, MIXED_INPUT = (144, 224)
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
-# Weights as read forward: those of convolutions by column and tap; dense ones in panels of [inputs,
-# PANEL]. Then backward.
-(C1, C1_BIAS, C2, C2_BIAS, C3, C3_BIAS, C2_BACK, C3_LOW, C3_HIGH, CONVOLUTIONS) = _places(
-    24 * 32, 32, 2 * 12 * 5 * 32, 64, 64 * 5 * 32, 32, 64 * 5 * 16, 32 * 5 * 32, 16 * 5 * 32
-)
 
-# Dense layers: their first parameter (weight, bias, gain, shift follow), inputs, outputs, inputs
-# that need a gradient.
-LAYERS = (
-    (6, FLAT, 128, FLAT),
-    (10, DYNAMIC, 128, 0),
-    (14, 128, 64, 128),
-    (18, JOINED, 256, 192),
-    (22, 256, 256, 256),
-)
-_DEPTHS = (FLAT, 52, 128, JOINED, 256)  # inputs, rounded up to what a product is unrolled by
+def _odd_lines(floats: int) -> int:
+    """Return a row stride of an odd number of cache lines, so that rows use all cache sets."""
+    return (-(-floats // WIDTH) | 1) * WIDTH
 
-LIN, D1, D2, T1, T2, HEAD, _END = (
-    CONVOLUTIONS + place
-    for place in _places(
-        *(outputs * (depth + 3) for (_, _, outputs, _), depth in zip(LAYERS, _DEPTHS, strict=True)),
-        256 * PANEL + PANEL,
+
+def _tiles(positions: int) -> tuple[int, int]:
+    """Return the number of tiles and the positions of each; the last tile may overlap."""
+    number = -(-positions // POSITIONS)
+    return number, -(-positions // number)
+
+
+def _divisor(number: int) -> int:
+    """Return the largest divisor that is not above UNROLLED."""
+    return max(n for n in range(1, UNROLLED + 1) if number % n == 0)
+
+
+def _places(*sizes: int) -> tuple[int, ...]:
+    """Return the offset of each size, and last their sum."""
+    return tuple(sum(sizes[:number]) for number in range(len(sizes) + 1))
+
+
+@dataclass(frozen=True)
+class Band:
+    """How groups of output beams read windows of input beams.
+
+    Group g reads `window` beams from `step * g - 1` on, moved into the image at its edges.
+    """
+
+    groups: int
+    step: int
+    window: int
+    beams: int  # of the input
+
+    @property
+    def kinds(self) -> int:
+        """Number of different matrices: first, inner and last group."""
+        return min(self.groups, 3)
+
+    def group(self, kind: int) -> int:
+        """Return a group of a kind."""
+        return kind if kind < 2 and kind < self.kinds - 1 else self.groups - 1
+
+    def start(self, group: int) -> int:
+        """Return the first beam of a group's window."""
+        return min(max(self.step * group - 1, 0), self.beams - self.window)
+
+
+@dataclass(frozen=True)
+class Image:
+    """The sizes of the LiDAR image and of what the convolutions make of it."""
+
+    azimuths: int
+    beams: int
+
+    @property
+    def positions(self) -> tuple[int, int, int]:
+        """Azimuths after each convolution."""
+        second = (self.azimuths + 1) // 2
+        return self.azimuths, second, (second + 1) // 2
+
+    @property
+    def padded_beams(self) -> tuple[int, int, int]:
+        """Beams after each convolution, filled up to whole vectors."""
+        return _up(self.beams, 4), _up(self.beams, 2), _up((self.beams + 1) // 2, 2)
+
+    @property
+    def bands(self) -> tuple[Band, Band, Band, Band]:
+        """The bands of the three convolutions, and of the second one backward."""
+        first, second, third = self.padded_beams
+        return (
+            Band(first // 4, 4, min(6, self.beams), self.beams),
+            Band(second // 2, 2, 3 if second == 4 else min(4, second), second),
+            Band(third // 2, 4, min(5, second), second),
+            Band(first // 4, 4, min(6, second), second),
+        )
+
+
+@cache
+def buffer_layout(azimuths: int, beams: int, observed: int) -> Any:
+    """Return all sizes and places as a named tuple, which compiled functions take as constants."""
+    image = Image(azimuths, beams)
+    names = _images(image)
+    names |= _tiling(image, names)
+    names |= _activations(names, azimuths, beams, observed)
+    names |= _weights(names, image)
+    names |= _gradients(names, image)
+    names |= _scratch(names)
+    return namedtuple("BufferLayout", names)(**names)
+
+
+def _images(image: Image) -> dict[str, Any]:
+    """Return strides from azimuth to azimuth, sizes of the images, and the bands."""
+    azimuths, second, third = image.positions
+    y, z, v = image.padded_beams
+    odd = azimuths % 2
+    b1, b2, b3, b2_back = image.bands
+    return {
+        "AZIMUTHS": azimuths,
+        "BEAMS": image.beams,
+        "P2": second,
+        "P3": third,
+        "FIRST_STRIDE": 4 * y,
+        "SECOND_STRIDE": 16 * z,
+        "THIRD_STRIDE": 16 * v,
+        "B3": (image.beams + 1) // 2,
+        # with two azimuths more on either side, and a whole pair at the end
+        "IMAGE": (azimuths + 4 + odd) * image.beams,
+        "FIRST": (azimuths + 4 + odd) * 4 * y,
+        "SECOND": (second + 4) * 16 * z,
+        "FLAT": third * 16 * v,
+        "BANDS": tuple(
+            (band.groups, band.step, band.window, band.beams - band.window, band.kinds)
+            for band in (b1, b2, b3, b2_back)
+        ),
+    }
+
+
+def _tiling(image: Image, names: dict[str, Any]) -> dict[str, Any]:
+    """Return how positions are divided into tiles, forward and backward.
+
+    With stride two, an odd number of azimuths cannot be continued periodically backward. Then the
+    gradient of the padding is computed too and folded into the image.
+    """
+    azimuths, second, third = image.positions
+    pairs = min(-(-azimuths // (2 * POSITIONS)), azimuths)
+    width = min(-(-azimuths // (2 * pairs)), azimuths // 2)
+    fold_second, fold_first = second % 2 == 1, azimuths % 2 == 1
+    margin = 2 if fold_second or fold_first else 1
+    reached = second + 4 if fold_second else second
+    back_pairs = (azimuths + 5) // 2 if fold_first else azimuths // 2
+    # rows of the image that one tile of the first convolution's gradient takes
+    window = names["BANDS"][0][2]
+    rows = {1: 6, 2: 12, 3: 9, 4: 12, 5: 10, 6: 12}[window]
+    whole = window == image.beams
+    return {
+        "PAIR_TILES": -(-azimuths // (2 * width)),
+        "PAIRS": width,
+        "SECOND_TILES": _tiles(second),
+        "THIRD_TILES": _tiles(third),
+        "EVEN_TILES": (*_tiles((reached + 1) // 2), (reached + 1) // 2),
+        "ODD_TILES": (*_tiles(reached // 2), reached // 2),
+        "BACK_PAIR_TILES": (*_tiles(back_pairs), back_pairs),
+        "FOLD_SECOND": fold_second,
+        "FOLD_FIRST": fold_first,
+        "THIRD_MARGIN": 2 if fold_second else 1,
+        "SECOND_MARGIN": margin,
+        "BACK_THIRD": (third + (4 if fold_second else 2)) * names["THIRD_STRIDE"],
+        "BACK_SECOND": (second + 2 * margin) * names["SECOND_STRIDE"],
+        "BACK_FIRST": 2 * back_pairs * names["FIRST_STRIDE"],
+        "DEPTH_FIRST": tuple(row // window * image.beams + row % window for row in range(rows)),
+        "DEPTH_STEP": rows if whole else rows // window * image.beams,
+        "ROWS_SECOND": names["BANDS"][1][2] * 4 if names["BANDS"][1][2] < 4 else 8,
+        "CHUNKS": (_divisor((azimuths + 1) // 2), _divisor(second), _divisor(third)),
+    }
+
+
+def _activations(names: dict[str, Any], azimuths: int, beams: int, observed: int) -> dict[str, Any]:
+    """Return where the activations of a sample are: images, then rows of the dense layers."""
+    dynamic = FEATURES * observed
+    row = _odd_lines(max(19 * WIDTH, MIXED_INPUT + deep(dynamic)))
+    third_row = row if deep(names["FLAT"]) <= row else _odd_lines(deep(names["FLAT"]))
+    at_first, at_second, at_third, at_rows = _places(
+        names["IMAGE"], names["FIRST"], names["SECOND"], third_row
+    )[1:]
+    activations = at_rows + ROWS * row
+    block = DEFAULT_BLOCK * DEFAULT_ACTIVATIONS // activations // GROUP * GROUP
+    images = DEFAULT_IMAGES * DEFAULT_BACK // (names["BACK_SECOND"] + names["BACK_FIRST"])
+    return {
+        "LIDAR": azimuths * beams,
+        "DYNAMIC": dynamic,
+        "USED": azimuths * beams + dynamic + STATE,
+        "ROW": row,
+        "THIRD_ROW": third_row,
+        "AT_FIRST": at_first,
+        "AT_SECOND": at_second,
+        "AT_THIRD": at_third,
+        "AT_ROWS": at_rows,
+        "ACTIVATIONS": activations,
+        # samples that go through all layers while they are in the cache
+        "BLOCK": min(max(block, GROUP), DEFAULT_BLOCK),
+        # samples that the convolutions go back through at a time
+        "IMAGES": min(max(images, 1), DEFAULT_IMAGES),
+    }
+
+
+def _weights(names: dict[str, Any], image: Image) -> dict[str, Any]:
+    """Return where the weights are: convolutions by column and tap, dense ones in panels."""
+    flat, dynamic = names["FLAT"], names["DYNAMIC"]
+    b1, b2, b3, b2_back = image.bands
+    sizes = {
+        "C1": b1.kinds * 6 * b1.window * 32,
+        "C1_BIAS": b1.kinds * 32,
+        "C2": b2.kinds * b2.window * 4 * 5 * 32,
+        "C2_BIAS": b2.kinds * 32,
+        "C3": b3.kinds * b3.window * 16 * 5 * 32,
+        "C3_BIAS": b3.kinds * 32,
+        "C2_BACK": b2_back.kinds * b2_back.window * 16 * 5 * 16,
+        "C3_LOW": 32 * 5 * 32,
+        "C3_HIGH": 16 * 5 * 32,
+    }
+    found = dict(zip((*sizes, "CONVOLUTIONS"), _places(*sizes.values()), strict=True))
+    depth = _up(dynamic, 4)
+    depths = (flat, depth, 128, JOINED, 256)
+    outputs = (128, 128, 64, 256, 256)
+    dense = dict(zip(("LIN", "D1", "D2", "T1", "T2"), depths, strict=True))
+    sizes = {
+        name: width * (depth + 3)
+        for (name, depth), width in zip(dense.items(), outputs, strict=True)
+    }
+    sizes |= {
+        "HEAD": 256 * PANEL + PANEL,
+        "LIN_BACK": flat * 128,
+        "D2_BACK": 128 * 64,
+        "T1_BACK": 192 * 256,
+        "T2_BACK": 256 * 256,
+        "HEAD_BACK": 256 * 8,
+        "SCALE": STATE,
+        "SORTED": flat * 128,
+        "PLAIN": 4896 + WIDTH,
+    }
+    places = [found["CONVOLUTIONS"] + place for place in _places(*sizes.values())]
+    found |= dict(zip((*sizes, "WEIGHTS"), places, strict=True))
+    # bias, gain and shift of each layer follow its panels
+    found |= {
+        f"{name}_BIAS": found[name] + depth * width
+        for (name, depth), width in zip(dense.items(), outputs, strict=True)
+    }
+    return found | {"HEAD_BIAS": found["HEAD"] + 256 * PANEL, "D1_DEPTH": depth}
+
+
+def _gradients(names: dict[str, Any], image: Image) -> dict[str, Any]:
+    """Return where the gradients are, and the table of dense layers."""
+    b1, b2, b3, _ = image.bands
+    whole = b3.window == b3.beams  # then the rows of all five taps are contiguous
+    run = (5 if whole else 1) * b3.window * 16
+    padded = deep(run) if whole else run
+    runs = 1 if whole else 5
+    sizes = {
+        "G_C1": b1.kinds * 6 * b1.window * 32,
+        "G_C1_BIAS": 2 * names["FIRST_STRIDE"],
+        "G_C2": b2.kinds * 5 * b2.window * 4 * 32,
+        "G_C2_BIAS": names["SECOND_STRIDE"],
+        "G_C3": b3.kinds * runs * padded * 32,
+        "G_C3_BIAS": names["THIRD_STRIDE"],
+    }
+    found = dict(zip((*sizes, "G_CONVOLUTIONS"), _places(*sizes.values()), strict=True))
+    # first parameter (weight, bias, gain and shift follow), inputs, outputs, inputs with a gradient
+    layers = {
+        "LIN": (6, names["FLAT"], 128, names["FLAT"]),
+        "D1": (10, names["DYNAMIC"], 128, 0),
+        "D2": (14, 128, 64, 128),
+        "T1": (18, JOINED, 256, 192),
+        "T2": (22, 256, 256, 256),
+    }
+    sizes = {f"G_{name}": layer[2] * (deep(layer[1]) + 3) for name, layer in layers.items()}
+    sizes["G_HEAD"] = deep(256) * PANEL + PANEL
+    places = [found["G_CONVOLUTIONS"] + place for place in _places(*sizes.values())]
+    found |= dict(zip((*sizes, "GRADIENTS"), places, strict=True))
+    found |= {
+        f"G_{name}_BIAS": found[f"G_{name}"] + deep(layer[1]) * layer[2]
+        for name, layer in layers.items()
+    }
+    depths = (names["FLAT"], names["D1_DEPTH"], 128, JOINED, 256)
+    # and: place, depth and backward place of the weight; place and depth of the gradient
+    backs = [names.get(f"{name}_BACK", 0) for name in layers]
+    table = tuple(
+        (*layer, names[name], depth, back, found[f"G_{name}"], deep(layer[1]))
+        for (name, layer), depth, back in zip(layers.items(), depths, backs, strict=True)
     )
-)
-LIN_BACK, D2_BACK, T1_BACK, T2_BACK, HEAD_BACK, SCALE, SORTED, PLAIN, WEIGHTS = (
-    _END + place
-    for place in _places(
-        FLAT * 128, 128 * 64, 192 * 256, 256 * 256, 256 * 8, STATE, FLAT * 128, 4896 + WIDTH
-    )
-)
-# Where bias, gain and shift of each layer follow its panels.
-LIN_BIAS = LIN + FLAT * 128
-D1_BIAS = D1 + 52 * 128
-D2_BIAS = D2 + 128 * 64
-T1_BIAS = T1 + JOINED * 256
-T2_BIAS = T2 + 256 * 256
-HEAD_BIAS = HEAD + 256 * PANEL
+    return found | {
+        "G_HEAD_BIAS": found["G_HEAD"] + deep(256) * PANEL,
+        "TABLE": table,
+        "RUNS": runs,
+        "RUN": padded,
+        "RUN_USED": run,
+        "ROWS_THIRD": DEEP if whole else 10,
+    }
 
-# Gradients, in the order of the weights forward.
-G_C1, G_C1_BIAS, G_C2, G_C2_BIAS, G_C3, G_C3_BIAS, G_CONVOLUTIONS = _places(
-    24 * 32, 32, 2 * 5 * 12 * 32, 64, deep(320) * 32, 32
-)
-G_LIN, G_D1, G_D2, G_T1, G_T2, G_HEAD, GRADIENTS = (
-    G_CONVOLUTIONS + place
-    for place in _places(
-        *(outputs * (deep(inputs) + 3) for _, inputs, outputs, _ in LAYERS),
-        deep(256) * PANEL + PANEL,
-    )
-)
-G_LIN_BIAS = G_LIN + deep(FLAT) * 128
-G_D1_BIAS = G_D1 + deep(DYNAMIC) * 128
-G_D2_BIAS = G_D2 + deep(128) * 64
-G_T1_BIAS = G_T1 + deep(JOINED) * 256
-G_T2_BIAS = G_T2 + deep(256) * 256
-G_HEAD_BIAS = G_HEAD + deep(256) * PANEL
 
-# Parameter, inputs, outputs, inputs with a gradient; place, depth and backward place of the weight;
-# place and depth of the gradient.
-TABLE: Sequence[tuple[int, ...]] = tuple(
-    (*layer, place, depth, back, gradient, deep(layer[1]))
-    for layer, place, depth, back, gradient in zip(
-        LAYERS,
-        (LIN, D1, D2, T1, T2),
-        _DEPTHS,
-        (LIN_BACK, 0, D2_BACK, T1_BACK, T2_BACK),
-        (G_LIN, G_D1, G_D2, G_T1, G_T2),
-        strict=True,
-    )
-)
-
-# The backward pass of a block: gradients of what the third convolution made, one position more on
-# either side; then rows. Of IMAGES images: gradients of what the second made, one position more on
-# either side, and of the first.
-BACK_THIRD, BACK_SECOND, BACK_FIRST = 11 * 32, 20 * 64, 18 * 32
-WIDE, BEFORE, BACK_JOIN, PARTS, OTHER = (BLOCK * (BACK_THIRD + number * ROW) for number in range(5))
-PART_HEADS, PART_SMALL, PART_MIDDLE = 0, 48, 128  # columns of PARTS
-AT_BACK_SECOND = BLOCK * (BACK_THIRD + 5 * ROW)
-AT_BACK_FIRST = AT_BACK_SECOND + IMAGES * BACK_SECOND
-SCRATCH = AT_BACK_FIRST + IMAGES * BACK_FIRST
+def _scratch(names: dict[str, Any]) -> dict[str, Any]:
+    """Return where the backward pass of a block keeps gradients of activations."""
+    block, back, row = names["BLOCK"], names["BACK_THIRD"], names["ROW"]
+    rows = ("WIDE", "BEFORE", "BACK_JOIN", "PARTS", "OTHER")
+    found = {name: block * (back + number * row) for number, name in enumerate(rows)}
+    at_second = block * (back + len(rows) * row)
+    at_first = at_second + names["IMAGES"] * names["BACK_SECOND"]
+    scratch = at_first + names["IMAGES"] * names["BACK_FIRST"]
+    return found | {"AT_BACK_SECOND": at_second, "AT_BACK_FIRST": at_first, "SCRATCH": scratch}

@@ -1,134 +1,70 @@
-"""The fused network forward: blocks of samples go through all layers while they are in the
-cache.
+"""The fused network forward: blocks of samples go through all layers while they are in the cache.
+
+Compiled functions are made for one layout of the observation, whose sizes are constants in them.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from numba import float32
 
-from navrl.rl.fused import buffer_layout as at
+from navrl.rl.fused import buffer_layout as common
 from navrl.rl.fused.gemm import convolution, product, tile
-from navrl.simd import WIDTH, ahead, entry, floats_at, inner, load, longs_at, splat, store, total
-
-# Two neighbouring azimuths at a time: their 4 beams of 4 channels are the columns, six azimuths of
-# 4 beams the depth.
-_first = tile(
-    [8 * i for i in range(9)],
-    [(k, 32 * k, 2) for k in range(12)],
-    (12, 12 * 32),
-    [32 * i for i in range(9)],
-    vectors=2,
-    start="bias",
-    finish="elu",
+from navrl.simd import (
+    WIDTH,
+    ahead,
+    entry_for,
+    floats_at,
+    inner,
+    load,
+    longs_at,
+    splat,
+    store,
+    total,
 )
-# Two beams of 16 channels are the columns; they see 3 beams of 4 channels, in five azimuths.
-_second = convolution(32, [(16 * tap, 2) for tap in range(5)], 1, (64, 0), bias=True, finish="elu")
-_third = convolution(128, [(64 * tap, 2) for tap in range(5)], 1, (32, 0), bias=True, finish="elu")
-_linear = product(at.ROW, at.ROW, bias=True)
-_leaky = product(at.ROW, at.ROW, bias=True, finish="leaky")
+
+HEADS, STATE, STATISTICS = common.HEADS, common.STATE, common.STATISTICS
+PANEL, GROUP, JOINED = common.PANEL, common.GROUP, common.JOINED
 
 
-@inner
-def rows_at(activations, capacity, sample, which):
-    """Return one of the matrices of activations, from a sample on."""
-    return ahead(activations, capacity * at.AT_ROWS + (which * capacity + sample) * at.ROW)
+def rows_finder(at: Any) -> Any:
+    """Return a compiled function: one of the matrices of activations, from a sample on."""
+
+    @inner
+    def rows_at(activations, capacity, sample, which):
+        return ahead(activations, capacity * at.AT_ROWS + (which * capacity + sample) * at.ROW)
+
+    return rows_at
+
+
+def window_finder(band: tuple[int, ...]) -> Any:
+    """Return a compiled function: the kind of a group's matrix, and where its window starts."""
+    groups, step, _, last_start, kinds = band
+
+    @inner
+    def window_of(group):
+        kind = 0 if group == 0 else (kinds - 1 if group == groups - 1 else 1)
+        return kind, min(max(step * group - 1, 0), last_start)
+
+    return window_of
 
 
 @inner
 def wrap(image, number, edge, size):
-    """Fill the `edge` positions before and behind `number` positions of some size with those of the
-    other end.
-    """
+    """Fill `edge` positions before and behind `number` positions periodically."""
     for i in range(edge * size):
         image[i] = image[number * size + i]
         image[(edge + number) * size + i] = image[edge * size + i]
 
 
 @inner
-def _take(row, known, image, dynamic, state, scale):
-    """Put the parts of one observation where the layers read them; zeros if there is none."""
-    if known:
-        for i in range(0, at.LIDAR, WIDTH):
-            store(image, i, load(row, i))
-        for i in range(0, at.DYNAMIC - WIDTH, WIDTH):
-            store(dynamic, i, load(row, at.LIDAR + i))
-        for i in range(at.DYNAMIC // WIDTH * WIDTH, at.DYNAMIC):
-            dynamic[i] = row[at.LIDAR + i]
-        for i in range(at.STATE):
-            state[i] = row[at.LIDAR + at.DYNAMIC + i] * scale[i]
-    else:
-        for i in range(at.LIDAR):
-            image[i] = float32(0)
-        for i in range(at.DYNAMIC):
-            dynamic[i] = float32(0)
-        for i in range(at.STATE):
-            state[i] = float32(0)
-
-
-@inner
-def _take_block(
-    observations, stride, index, listed, first, known, samples, a, capacity, sample, scale
-):
-    image = ahead(a, sample * at.IMAGE + 2 * at.BEAMS)
-    dynamic = ahead(rows_at(a, capacity, sample, at.MIXED), at.MIXED_INPUT)
-    state = ahead(rows_at(a, capacity, sample, at.JOIN), at.JOINED - at.STATE)
-    for i in range(samples):
-        number = first + min(i, known - 1)
-        row = ahead(observations, (index[number] if listed else number) * stride)
-        _take(
-            row,
-            i < known,
-            ahead(image, i * at.IMAGE),
-            ahead(dynamic, i * at.ROW),
-            ahead(state, i * at.ROW),
-            scale,
-        )
-
-
-@inner
-def _convolve(image, first, second, third, weights, samples, circular):
-    """Take images through the three convolutions."""
-    for sample in range(samples):
-        x, y = ahead(image, sample * at.IMAGE), ahead(first, sample * at.FIRST)
-        z, end = ahead(second, sample * at.SECOND), ahead(third, sample * at.ROW)
-        if circular:
-            wrap(x, 36, 2, 4)
-        for half in range(2):
-            _first(
-                ahead(x, 72 * half),
-                ahead(weights, at.C1),
-                ahead(y, 32 + 288 * half),
-                ahead(weights, at.C1_BIAS),
-                2,
-            )
-        if circular:
-            wrap(y, 36, 2, 16)
-        for beams in range(2):
-            kernel = ahead(weights, at.C2 + beams * 12 * 5 * 32)
-            bias = ahead(weights, at.C2_BIAS + 32 * beams)
-            for half in range(2):
-                _second(
-                    ahead(y, 288 * half + 4 * beams),
-                    kernel,
-                    ahead(z, 128 + 576 * half + 32 * beams),
-                    bias,
-                    12,
-                )
-        if circular:
-            wrap(z, 18, 2, 64)
-        _third(z, ahead(weights, at.C3), end, ahead(weights, at.C3_BIAS), 64)
-
-
-@inner
-def _normalise(source, width, gain, result, samples):
-    """Normalise rows, times the gain plus what follows it; note the mean and the scale behind the
-    source.
-    """
+def _normalise(source, row_stride, width, gain, result, samples):
+    """Normalise rows, times the gain plus the shift behind it; keep mean and scale for backward."""
     share = float32(1) / float32(width)
     for sample in range(samples):
-        row, out = ahead(source, sample * at.ROW), ahead(result, sample * at.ROW)
+        row, out = ahead(source, sample * row_stride), ahead(result, sample * row_stride)
         lanes = splat(float32(0))
         for i in range(0, width, WIDTH):
             lanes = lanes + load(row, i)
@@ -138,82 +74,287 @@ def _normalise(source, width, gain, result, samples):
             difference = load(row, i) - mean
             lanes = lanes + difference * difference
         scale = float32(1) / math.sqrt(total(lanes) * share + float32(1e-5))
-        row[width + at.STATISTICS], row[width + at.STATISTICS + 1] = mean, scale
+        row[width + STATISTICS], row[width + STATISTICS + 1] = mean, scale
         for i in range(0, width, WIDTH):
             store(out, i, (load(row, i) - mean) * scale * load(gain, i) + load(gain, width + i))
 
 
-@inner
-def _dense(a, capacity, sample, w, samples):
-    """Take samples through the layers between the convolutions and the heads."""
-    third = rows_at(a, capacity, sample, at.THIRD)
-    encoders = rows_at(a, capacity, sample, at.ENCODERS)
-    mixed, join = rows_at(a, capacity, sample, at.MIXED), rows_at(a, capacity, sample, at.JOIN)
-    _linear(third, ahead(w, at.LIN), encoders, ahead(w, at.LIN_BIAS), at.FLAT, 128, samples)
-    _normalise(encoders, 128, ahead(w, at.LIN_BIAS + 128), join, samples)
+def _make_take(at: Any) -> Any:
+    """Return a compiled function that copies the parts of an observation to where layers read."""
 
-    encoder, second = ahead(encoders, at.ENCODER_DYNAMIC), ahead(mixed, at.MIXED_SECOND)
-    _leaky(
-        ahead(mixed, at.MIXED_INPUT),
-        ahead(w, at.D1),
-        encoder,
-        ahead(w, at.D1_BIAS),
-        52,
-        128,
-        samples,
+    @inner
+    def take(row, known, image, dynamic, state, scale):
+        if known:
+            for i in range(0, at.LIDAR // WIDTH * WIDTH, WIDTH):
+                store(image, i, load(row, i))
+            for i in range(at.LIDAR // WIDTH * WIDTH, at.LIDAR):
+                image[i] = row[i]
+            for i in range(0, at.DYNAMIC // WIDTH * WIDTH, WIDTH):
+                store(dynamic, i, load(row, at.LIDAR + i))
+            for i in range(at.DYNAMIC // WIDTH * WIDTH, at.DYNAMIC):
+                dynamic[i] = row[at.LIDAR + i]
+            for i in range(STATE):
+                state[i] = row[at.LIDAR + at.DYNAMIC + i] * scale[i]
+        else:  # fills up the last group
+            for i in range(at.LIDAR):
+                image[i] = float32(0)
+            for i in range(at.DYNAMIC):
+                dynamic[i] = float32(0)
+            for i in range(STATE):
+                state[i] = float32(0)
+
+    return take
+
+
+def _make_take_block(at: Any, rows_at: Any) -> Any:
+    """Return a compiled function that copies a block of observations."""
+    take = _make_take(at)
+    MIXED, MIXED_INPUT, JOIN = common.MIXED, common.MIXED_INPUT, common.JOIN
+
+    @inner
+    def take_block(
+        observations, stride, index, listed, first, known, samples, a, capacity, sample, scale
+    ):
+        image = ahead(a, sample * at.IMAGE + 2 * at.BEAMS)
+        dynamic = ahead(rows_at(a, capacity, sample, MIXED), MIXED_INPUT)
+        state = ahead(rows_at(a, capacity, sample, JOIN), JOINED - STATE)
+        for i in range(samples):
+            number = first + min(i, known - 1)
+            row = ahead(observations, (index[number] if listed else number) * stride)
+            take(
+                row,
+                i < known,
+                ahead(image, i * at.IMAGE),
+                ahead(dynamic, i * at.ROW),
+                ahead(state, i * at.ROW),
+                scale,
+            )
+
+    return take_block
+
+
+def _convolution_tiles(at: Any) -> tuple[Any, Any, Any]:
+    """Return the tiles of the three convolutions."""
+    depth = len(at.DEPTH_FIRST)
+    # two azimuths at a time: their 4 beams of 4 channels are the columns, a window of six azimuths
+    # the depth
+    first = tile(
+        [2 * at.BEAMS * i for i in range(at.PAIRS)],
+        [(offset, 32 * k, 2) for k, offset in enumerate(at.DEPTH_FIRST)],
+        (at.DEPTH_STEP, depth * 32),
+        [2 * at.FIRST_STRIDE * i for i in range(at.PAIRS)],
+        vectors=2,
+        start="bias",
+        finish="elu",
+        apart=(WIDTH, at.FIRST_STRIDE),
     )
-    _normalise(encoder, 128, ahead(w, at.D1_BIAS + 128), mixed, samples)
-    _leaky(mixed, ahead(w, at.D2), second, ahead(w, at.D2_BIAS), 128, 64, samples)
-    _normalise(second, 64, ahead(w, at.D2_BIAS + 64), ahead(join, 128), samples)
 
-    first = rows_at(a, capacity, sample, at.TRUNK_1)
-    second = rows_at(a, capacity, sample, at.TRUNK_2)
-    normal = rows_at(a, capacity, sample, at.TRUNK_1_NORMAL)
-    last = rows_at(a, capacity, sample, at.TRUNK_2_NORMAL)
-    _leaky(join, ahead(w, at.T1), first, ahead(w, at.T1_BIAS), at.JOINED, 256, samples)
-    _normalise(first, 256, ahead(w, at.T1_BIAS + 256), normal, samples)
-    _leaky(normal, ahead(w, at.T2), second, ahead(w, at.T2_BIAS), 256, 256, samples)
-    _normalise(second, 256, ahead(w, at.T2_BIAS + 256), last, samples)
+    # two beams of 16 channels are the columns; they read a window of beams in five azimuths
+    def strided(positions: int, before: int, after: int) -> Any:
+        taps = [(before * tap, 2) for tap in range(5)]
+        return convolution(positions, 2 * before, taps, 1, after, bias=True, finish="elu")
+
+    second = strided(at.SECOND_TILES[1], at.FIRST_STRIDE, at.SECOND_STRIDE)
+    return first, second, strided(at.THIRD_TILES[1], at.SECOND_STRIDE, at.THIRD_STRIDE)
 
 
-@entry
-def forward(
-    rows, stride, index, begin, end, weights, activations, capacity, keep, circular, scratch, heads
-):
-    """Write the heads of the samples from `begin` to `end`; all but numbers are addresses, that of
-    `index` may be 0.
+def _make_first(at: Any, first_tile: Any) -> Any:
+    """Return a compiled function: the first convolution of an image."""
+    window_of, groups, window = window_finder(at.BANDS[0]), at.BANDS[0][0], at.BANDS[0][2]
+    rounds = 6 * window // len(at.DEPTH_FIRST)
+    last = at.AZIMUTHS - 2 * at.PAIRS
 
-    With `keep`, the activations of sample i stand at i of `capacity`, for the backward pass; else
-    each block's at 0.
-    """
-    w = floats_at(weights)
-    a = floats_at(activations)
-    out = ahead(floats_at(scratch), at.WIDE)
-    result = floats_at(heads)
-    for first in range(begin, end, at.BLOCK):
-        known = min(end - first, at.BLOCK)
-        samples = (known + at.GROUP - 1) // at.GROUP * at.GROUP
-        sample = first if keep else 0
-        _take_block(
-            floats_at(rows),
-            stride,
-            longs_at(index),
-            index != 0,
-            first,
-            known,
-            samples,
-            a,
-            capacity,
-            sample,
-            ahead(w, at.SCALE),
-        )
-        image, third = ahead(a, sample * at.IMAGE), rows_at(a, capacity, sample, at.THIRD)
-        y = ahead(a, capacity * at.AT_FIRST + sample * at.FIRST)
-        z = ahead(a, capacity * at.AT_SECOND + sample * at.SECOND)
-        _convolve(image, y, z, third, w, samples, circular)
-        _dense(a, capacity, sample, w, samples)
-        last = rows_at(a, capacity, sample, at.TRUNK_2_NORMAL)
-        _linear(last, ahead(w, at.HEAD), out, ahead(w, at.HEAD_BIAS), 256, at.PANEL, samples)
-        for i in range(known):
-            for head in range(at.HEADS):
-                result[(first + i) * at.HEADS + head] = out[i * at.ROW + head]
+    @inner
+    def first(x, y, weights):
+        for group in range(groups):
+            kind, beam = window_of(group)
+            for number in range(at.PAIR_TILES):
+                azimuth = min(2 * at.PAIRS * number, last)
+                first_tile(
+                    ahead(x, azimuth * at.BEAMS + beam),
+                    ahead(weights, at.C1 + kind * 6 * window * 32),
+                    ahead(y, (2 + azimuth) * at.FIRST_STRIDE + WIDTH * group),
+                    ahead(weights, at.C1_BIAS + 32 * kind),
+                    rounds,
+                )
+
+    return first
+
+
+def _make_second(at: Any, second_tile: Any) -> Any:
+    """Return a compiled function: the second convolution of an image."""
+    window_of, pairs, window = window_finder(at.BANDS[1]), at.BANDS[1][0], at.BANDS[1][2]
+    tiles, positions = at.SECOND_TILES
+
+    @inner
+    def second(y, z, weights):
+        for pair in range(pairs):
+            kind, beam = window_of(pair)
+            kernel = ahead(weights, at.C2 + kind * window * 4 * 5 * 32)
+            bias = ahead(weights, at.C2_BIAS + 32 * kind)
+            for number in range(tiles):
+                position = min(positions * number, at.P2 - positions)
+                second_tile(
+                    ahead(y, position * 2 * at.FIRST_STRIDE + 4 * beam),
+                    kernel,
+                    ahead(z, (2 + position) * at.SECOND_STRIDE + 32 * pair),
+                    bias,
+                    4 * window,
+                )
+
+    return second
+
+
+def _make_third(at: Any, third_tile: Any) -> Any:
+    """Return a compiled function: the third convolution of an image."""
+    window_of, pairs, window = window_finder(at.BANDS[2]), at.BANDS[2][0], at.BANDS[2][2]
+    tiles, positions = at.THIRD_TILES
+
+    @inner
+    def third(z, end, weights):
+        for pair in range(pairs):
+            kind, beam = window_of(pair)
+            for number in range(tiles):
+                position = min(positions * number, at.P3 - positions)
+                third_tile(
+                    ahead(z, position * 2 * at.SECOND_STRIDE + 16 * beam),
+                    ahead(weights, at.C3 + kind * window * 16 * 5 * 32),
+                    ahead(end, position * at.THIRD_STRIDE + 32 * pair),
+                    ahead(weights, at.C3_BIAS + 32 * kind),
+                    16 * window,
+                )
+
+    return third
+
+
+def _make_convolve(at: Any) -> Any:
+    """Return a compiled function that takes images through the three convolutions."""
+    tiles = _convolution_tiles(at)
+    convolve_first, convolve_second, convolve_third = (
+        make(at, made)
+        for make, made in zip((_make_first, _make_second, _make_third), tiles, strict=True)
+    )
+
+    @inner
+    def convolve(image, first, second, third, weights, samples, circular):
+        for sample in range(samples):
+            x, y = ahead(image, sample * at.IMAGE), ahead(first, sample * at.FIRST)
+            z, end = ahead(second, sample * at.SECOND), ahead(third, sample * at.THIRD_ROW)
+            if circular:
+                wrap(x, at.AZIMUTHS, 2, at.BEAMS)
+            convolve_first(x, y, weights)
+            if circular:
+                wrap(y, at.AZIMUTHS, 2, at.FIRST_STRIDE)
+            convolve_second(y, z, weights)
+            if circular:
+                wrap(z, at.P2, 2, at.SECOND_STRIDE)
+            convolve_third(z, end, weights)
+
+    return convolve
+
+
+def _make_encode(at: Any, rows_at: Any, linear: Any, leaky: Any) -> Any:
+    """Return a compiled function: the dense layers of both encoders."""
+    same = at.THIRD_ROW == at.ROW
+    flatten = linear if same else product(at.THIRD_ROW, at.ROW, bias=True)
+    ENCODERS, MIXED, JOIN = common.ENCODERS, common.MIXED, common.JOIN
+    DYNAMIC, SECOND, INPUT = common.ENCODER_DYNAMIC, common.MIXED_SECOND, common.MIXED_INPUT
+
+    @inner
+    def encode(a, third, capacity, sample, w, samples):
+        encoders = rows_at(a, capacity, sample, ENCODERS)
+        mixed, join = rows_at(a, capacity, sample, MIXED), rows_at(a, capacity, sample, JOIN)
+        flatten(third, ahead(w, at.LIN), encoders, ahead(w, at.LIN_BIAS), at.FLAT, 128, samples)
+        _normalise(encoders, at.ROW, 128, ahead(w, at.LIN_BIAS + 128), join, samples)
+        encoder, second = ahead(encoders, DYNAMIC), ahead(mixed, SECOND)
+        dynamic, bias = ahead(mixed, INPUT), ahead(w, at.D1_BIAS)
+        leaky(dynamic, ahead(w, at.D1), encoder, bias, at.D1_DEPTH, 128, samples)
+        _normalise(encoder, at.ROW, 128, ahead(w, at.D1_BIAS + 128), mixed, samples)
+        leaky(mixed, ahead(w, at.D2), second, ahead(w, at.D2_BIAS), 128, 64, samples)
+        _normalise(second, at.ROW, 64, ahead(w, at.D2_BIAS + 64), ahead(join, 128), samples)
+
+    return encode
+
+
+def _make_trunk(at: Any, rows_at: Any, leaky: Any) -> Any:
+    """Return a compiled function: the layers between the encoders and the heads."""
+    JOIN, TRUNK_1, TRUNK_2 = common.JOIN, common.TRUNK_1, common.TRUNK_2
+    NORMAL_1, NORMAL_2 = common.TRUNK_1_NORMAL, common.TRUNK_2_NORMAL
+
+    @inner
+    def trunk(a, capacity, sample, w, samples):
+        join = rows_at(a, capacity, sample, JOIN)
+        first = rows_at(a, capacity, sample, TRUNK_1)
+        second = rows_at(a, capacity, sample, TRUNK_2)
+        normal = rows_at(a, capacity, sample, NORMAL_1)
+        last = rows_at(a, capacity, sample, NORMAL_2)
+        leaky(join, ahead(w, at.T1), first, ahead(w, at.T1_BIAS), JOINED, 256, samples)
+        _normalise(first, at.ROW, 256, ahead(w, at.T1_BIAS + 256), normal, samples)
+        leaky(normal, ahead(w, at.T2), second, ahead(w, at.T2_BIAS), 256, 256, samples)
+        _normalise(second, at.ROW, 256, ahead(w, at.T2_BIAS + 256), last, samples)
+
+    return trunk
+
+
+def make_forward(at: Any, variant: str) -> Any:
+    """Return the compiled forward pass for a layout, which `variant` names."""
+    rows_at = rows_finder(at)
+    linear = product(at.ROW, at.ROW, bias=True)
+    leaky = product(at.ROW, at.ROW, bias=True, finish="leaky")
+    take_block, convolve = _make_take_block(at, rows_at), _make_convolve(at)
+    encode, trunk = _make_encode(at, rows_at, linear, leaky), _make_trunk(at, rows_at, leaky)
+    LAST = common.TRUNK_2_NORMAL
+
+    @entry_for(variant)
+    def forward(
+        rows,
+        stride,
+        index,
+        begin,
+        end,
+        weights,
+        activations,
+        capacity,
+        keep,
+        circular,
+        scratch,
+        heads,
+    ):
+        """Write the heads of samples `begin` to `end`; buffers are addresses, `index` may be 0.
+
+        With `keep`, the activations of sample i are stored at i of `capacity`, for the backward
+        pass; otherwise those of each block at 0.
+        """
+        w, a, result = floats_at(weights), floats_at(activations), floats_at(heads)
+        out = ahead(floats_at(scratch), at.WIDE)
+        for first in range(begin, end, at.BLOCK):
+            known = min(end - first, at.BLOCK)
+            samples = (known + GROUP - 1) // GROUP * GROUP
+            sample = first if keep else 0
+            take_block(
+                floats_at(rows),
+                stride,
+                longs_at(index),
+                index != 0,
+                first,
+                known,
+                samples,
+                a,
+                capacity,
+                sample,
+                ahead(w, at.SCALE),
+            )
+            image = ahead(a, sample * at.IMAGE)
+            y = ahead(a, capacity * at.AT_FIRST + sample * at.FIRST)
+            z = ahead(a, capacity * at.AT_SECOND + sample * at.SECOND)
+            third = ahead(a, capacity * at.AT_THIRD + sample * at.THIRD_ROW)
+            convolve(image, y, z, third, w, samples, circular)
+            encode(a, third, capacity, sample, w, samples)
+            trunk(a, capacity, sample, w, samples)
+            last = rows_at(a, capacity, sample, LAST)
+            linear(last, ahead(w, at.HEAD), out, ahead(w, at.HEAD_BIAS), 256, PANEL, samples)
+            for i in range(known):
+                for head in range(HEADS):
+                    result[(first + i) * HEADS + head] = out[i * at.ROW + head]
+
+    return forward

@@ -1,13 +1,12 @@
-"""The policy's network on a CPU in one kernel: the same result as `NavigationNetwork`, several
-times faster.
+"""The navigation network in CPU kernels: the same function as `NavigationNetwork`, much faster.
 
     fused = FusedNetwork(network)
-    heads = fused.infer(rows)          # no gradients: collection
-    heads = fused(rows, index)           # of rows[index]; heads.backward(...) fills the gradients of network's parameters
+    heads = fused.infer(rows)  # without gradients
+    heads = fused(rows, index)  # of rows[index]; heads.backward(...) fills network's gradients
 
-The parameters stay those of the network; they are read anew at every call. While one of them is not
-finite, all heads and gradients are NaN; a row that is not finite has heads of NaN.
-"""  # noqa: E501
+Parameters are those of the network and are read at every call. While one of them is not finite, all
+heads and gradients are NaN; a row that is not finite has heads of NaN.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +19,19 @@ import torch
 from torch import Tensor
 
 from navrl.errors import StateError
-from navrl.navigation_observation import navigation_layout
-from navrl.rl.fused import buffer_layout as at
-from navrl.rl.fused.backward_pass import backward
+from navrl.rl.fused.buffer_layout import GROUP, HEADS
 from navrl.rl.fused.finite_check import all_finite, spoil_bad_rows
-from navrl.rl.fused.forward_pass import forward
-from navrl.rl.fused.weight_packing import maps, pack, unpack
-from navrl.rl.networks.navigation import INPUTS, NavigationNetwork
+from navrl.rl.fused.fused_kernels import fused_kernels
+from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.simd import aligned_zeros
-
-_LAYOUT = navigation_layout(at.AZIMUTHS, at.BEAMS, at.OBSERVED).leading(*INPUTS)
 
 
 def supports(network: Any, rows: Tensor) -> bool:
-    """Return whether the kernel can compute this network on such rows."""
+    """Return whether the kernels can compute this network on such rows."""
     return (
-        isinstance(network, NavigationNetwork)
-        and network.layout.shapes == _LAYOUT.shapes
+        type(network) is NavigationNetwork
         and rows.ndim == 2
-        and rows.shape[1] >= _LAYOUT.width
+        and rows.shape[1] >= network.layout.width
         and rows.stride(1) == 1
         and all(
             t.dtype == torch.float32 and t.device.type == "cpu"
@@ -49,9 +42,9 @@ def supports(network: Any, rows: Tensor) -> bool:
 
 
 class _Pass:
-    """What a forward pass leaves for the backward pass: weights as they were, and activations."""
+    """What a forward pass keeps for the backward pass: the packed weights and the activations."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, at: Any) -> None:
         self.capacity = _whole(samples)
         self.weights = aligned_zeros((at.WEIGHTS,))
         self.activations = aligned_zeros((self.capacity * at.ACTIVATIONS,))
@@ -60,18 +53,23 @@ class _Pass:
 
 
 def _whole(samples: int) -> int:
-    return -(-samples // at.GROUP) * at.GROUP
+    return -(-samples // GROUP) * GROUP
 
 
 class FusedNetwork:
-    """Computes a `NavigationNetwork`, forward and backward; ask `supports` first.
+    """Computes a `NavigationNetwork`, forward and backward; see `supports`.
 
+    Kernels are compiled for each shape of the observation, on its first use, and kept on disk.
     Every thread computes a fixed slice of the samples, so the same input gives the same bits.
-    Buffers are kept between calls. One instance is for one caller at a time.
+    Buffers are reused. An instance must not be called by two threads at once.
     """
 
     def __init__(self, network: NavigationNetwork, threads: int | None = None) -> None:
         self.network = network
+        self._kernels = fused_kernels(
+            *network.layout.shapes["lidar"][-2:], network.layout.shapes["dynamic_obstacle"][-2]
+        )
+        at = self._kernels.at
         self.threads = threads or torch.get_num_threads()
         self._parameters = list(network.parameters())
         self._sizes = np.array([parameter.numel() for parameter in self._parameters])
@@ -85,9 +83,7 @@ class FusedNetwork:
         self._spare: _Pass | None = None
 
     def infer(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the heads, (N, 7), of all rows, or of those that `index` lists; without
-        gradients.
-        """
+        """Return the heads, (N, 7), of all rows, or of rows[index], without gradients."""
         self._check(rows, index)
         if not self._pack(self._weights):
             return self._nothing(rows, index)
@@ -95,9 +91,7 @@ class FusedNetwork:
         return heads
 
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return the heads, (N, 7), through which gradients reach the network's parameters; none
-        reach the rows.
-        """
+        """Return the heads, (N, 7), differentiable in the network's parameters, not in the rows."""
         if not torch.is_grad_enabled():
             return self.infer(rows, index)
         self._check(rows, index)
@@ -106,10 +100,9 @@ class FusedNetwork:
     def _check(self, rows: Tensor, index: Tensor | None) -> None:
         if not supports(self.network, rows):
             raise StateError(
-                "the fused network takes float32 rows on the CPU, (N, at least "
-                f"{_LAYOUT.width}), and a network of layout "
-                f"{_LAYOUT.shapes}; got rows {tuple(rows.shape)} {rows.dtype} on {rows.device}, "
-                f"layout {self.network.layout.shapes}"
+                f"rows are {tuple(rows.shape)} {rows.dtype} on {rows.device}; the fused network "
+                f"takes float32 rows of at least {self.network.layout.width} contiguous numbers, "
+                "and parameters, on the CPU"
             )
         if index is None or len(index) == 0:
             return
@@ -125,18 +118,17 @@ class FusedNetwork:
             )
 
     def _pack(self, weights: Any) -> bool:
-        """Bring the parameters into the order the kernels read them in; False, and nothing done, if
-        one is not finite.
-        """
+        """Pack the parameters in the kernels' order; return False if one is not finite."""
         addresses = np.array([parameter.data_ptr() for parameter in self._parameters], np.int64)
         if not all_finite(addresses, self._sizes):
             return False
-        pack(addresses, self.network.scale.data_ptr(), maps()[0].ctypes.data, weights.ctypes.data)
+        kernels, scale = self._kernels, self.network.scale.data_ptr()
+        kernels.pack(addresses, scale, kernels.packed, weights.ctypes.data)
         return True
 
     def _nothing(self, rows: Tensor, index: Tensor | None) -> Tensor:
-        """Return the heads that a network with bad parameters has."""
-        return torch.full((len(rows) if index is None else len(index), at.HEADS), torch.nan)
+        """Return the heads of a network whose parameters are not finite."""
+        return torch.full((len(rows) if index is None else len(index), HEADS), torch.nan)
 
     def _run(
         self, rows: Tensor, index: Tensor | None, weights: Any, kept: _Pass | None
@@ -144,12 +136,13 @@ class FusedNetwork:
         """Return the heads, and whether all rows were finite."""
         index = None if index is None else index.contiguous()
         samples = len(rows) if index is None else len(index)
-        heads = torch.empty(samples, at.HEADS)
+        heads = torch.empty(samples, HEADS)
+        forward, block = self._kernels.forward, self._kernels.at.BLOCK
         listed = 0 if index is None or samples == 0 else index.data_ptr()
 
         def part(thread: int, begin: int, end: int) -> None:
             activations = self._blocks[thread] if kept is None else kept.activations
-            capacity = at.BLOCK if kept is None else kept.capacity
+            capacity = block if kept is None else kept.capacity
             forward(
                 rows.data_ptr(),
                 rows.stride(0),
@@ -170,18 +163,16 @@ class FusedNetwork:
             rows.data_ptr(),
             rows.stride(0),
             listed,
-            _LAYOUT.width,
+            self.network.layout.width,
             samples,
             heads.data_ptr(),
-            at.HEADS,
+            HEADS,
         )
         return heads, spoiled == 0
 
     def _split(self, samples: int, part: Callable[[int, int, int], None]) -> int:
-        """Call `part(thread, begin, end)` for a slice of the samples in each thread; return how
-        many had any.
-        """
-        size = max(_whole(-(-samples // self.threads)), at.GROUP)
+        """Call `part(thread, begin, end)` in each thread for its slice; return how many had any."""
+        size = max(_whole(-(-samples // self.threads)), GROUP)
         slices = [(begin, min(begin + size, samples)) for begin in range(0, samples, size)]
         if self._workers is None or len(slices) < 2:
             for thread, (begin, end) in enumerate(slices):
@@ -200,10 +191,10 @@ class FusedNetwork:
     def _begin(self, rows: Tensor, index: Tensor | None) -> tuple[Tensor, _Pass]:
         """Compute the heads and return them with what the backward pass needs."""
         samples = len(rows) if index is None else len(index)
-        # a second pass before this one has gone back gets buffers of its own
+        # a second pass before the backward of this one gets its own buffers
         kept, self._spare = (self._spare, None)
         if kept is None or kept.capacity < samples:
-            kept = _Pass(samples)
+            kept = _Pass(samples, self._kernels.at)
         kept.samples = samples
         kept.finite = self._pack(kept.weights)
         if not kept.finite:
@@ -221,7 +212,7 @@ class FusedNetwork:
             return [torch.full_like(parameter, torch.nan) for parameter in self._parameters]
 
         def part(thread: int, begin: int, end: int) -> None:
-            backward(
+            self._kernels.backward(
                 heads.data_ptr(),
                 begin,
                 end,
@@ -242,10 +233,10 @@ class FusedNetwork:
             part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)
         ]
         addresses = np.array([gradient.data_ptr() for gradient in gradients], np.int64)
-        unpack(
+        self._kernels.unpack(
             self._gradients.ctypes.data,
             used,
-            maps()[1].ctypes.data,
+            self._kernels.gradients,
             kept.weights.ctypes.data,
             addresses,
         )
@@ -254,7 +245,7 @@ class FusedNetwork:
 
 
 class _Fused(torch.autograd.Function):
-    """The kernel as one operation of PyTorch."""
+    """The kernels as one operation of PyTorch."""
 
     @staticmethod
     def forward(
@@ -270,7 +261,7 @@ class _Fused(torch.autograd.Function):
         kept, context.kept = context.kept, None
         if kept is None:
             raise StateError(
-                "the activations of this pass are gone; call backward once, or compute the "
+                "the activations of this pass were freed; call backward once, or compute the "
                 "heads again"
             )
         return (None, None, None, *context.fused._finish(kept, heads))

@@ -1,10 +1,8 @@
-"""Matrix products for numba kernels: a tile of the result stays in registers while the products are
-summed.
+"""Matrix products for numba kernels: a tile of the result stays in registers during the sums.
 
-`tile` makes a function for one shape of tile, with all strides fixed: every address in its loop is
-a pointer plus a constant. Which element of A belongs to which row and step is free, so the rows may
-overlap: a convolution over an image with its padding in place is a product of overlapping rows, and
-nothing is copied together first.
+`tile` returns a function for one shape of tile with all strides fixed, so that every address in its
+loop is a pointer plus a constant. Rows of A may overlap: a convolution over a padded image is a
+product of overlapping rows, without an im2col copy.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ _FLOAT = ir.FloatType()
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
 _INTEGERS = ir.VectorType(ir.IntType(32), WIDTH)
-# a product and a sum become one instruction; sums keep their order, so bits do not depend on the
-# compiler
+# allows fused multiply-add; sums keep their order, so bits do not depend on the compiler
 _FUSED = ("contract",)
 
 
@@ -62,24 +59,25 @@ def _broadcast(builder: Any, pointer: Any, offset: int) -> Any:
 
 
 def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
-    """Emit the lesser or the greater of two; b where either is NaN.
+    """Emit the minimum or maximum of two; b where either is NaN.
 
-    Flags of its own: without any, numba adds those of the function around it, which allow to forget
-    about NaN.
+    The flags are explicit, because numba would add the fast-math flags of the calling function,
+    which assume that there is no NaN.
     """
     return builder.select(builder.fcmp_ordered(which, a, b, flags=_FUSED), a, b)
 
 
-# (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, highest power first: the smallest largest error of e^r -
-# 1, 1.3e-8 of it.
+# minimax polynomial of (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, highest power first; the relative
+# error of e^r - 1 is 1.3e-8
 _EXP_SERIES = (0.00139465505, 0.00836664416, 0.0416662807, 0.166665425, 0.500000006)
 
 
 def _exp_minus_one(builder: Any, value: Any) -> Any:
-    """Emit exp(x) - 1 for lanes without positive numbers, to within 1e-7 of the result.
+    """Emit exp(x) - 1 for lanes that are not positive, with a relative error below 1e-7.
 
-    With x = n ln 2 + r, |r| <= ln 2 / 2, the result is 2^n (e^r - 1) + (2^n - 1), so that nothing cancels near zero.
-    """  # noqa: E501
+    With x = n ln 2 + r and |r| <= ln 2 / 2 the result is 2^n (e^r - 1) + (2^n - 1), which does not
+    cancel near zero.
+    """
     x = builder.select(builder.fcmp_ordered("<", value, _number(-87.0)), _number(-87.0), value)
     scaled = builder.fmul(x, _number(1.4426950408889634), flags=_FUSED)
     # towards zero: the nearest
@@ -118,9 +116,7 @@ def _times_elu_slope(builder: Any, value: Any, activated: Any) -> Any:
 
 
 class _Sums:
-    """Emits the parts of one tile: what the sums begin with, one round of products, and what is
-    done with the sums.
-    """
+    """Emits the parts of one tile: the initial sums, one round of products, the final stores."""
 
     def __init__(
         self,
@@ -128,8 +124,10 @@ class _Sums:
         steps: Sequence[tuple[int, int, int]],
         outputs: Sequence[int],
         vectors: int,
+        apart: tuple[int, int],
     ) -> None:
         self.rows, self.steps, self.outputs, self.vectors = rows, steps, outputs, vectors
+        self.b_apart, self.apart = apart
         self.places = [(row, vector) for row in range(len(rows)) for vector in range(vectors)]
 
     def begin(self, builder: Any, start: str, result: Any, aside: Any) -> list[Any]:
@@ -139,14 +137,14 @@ class _Sums:
             bias = [_load(builder, aside, vector * WIDTH) for vector in range(self.vectors)]
             return [bias[vector] for _, vector in self.places]
         return [
-            _load(builder, result, self.outputs[row] + vector * WIDTH)
+            _load(builder, result, self.outputs[row] + vector * self.apart)
             for row, vector in self.places
         ]
 
     def round(self, builder: Any, sums: list[Any], a: Any, b: Any) -> list[Any]:
         sums = list(sums)
         for offset, column, used in self.steps:
-            vectors = [_load(builder, b, column + vector * WIDTH) for vector in range(used)]
+            vectors = [_load(builder, b, column + vector * self.b_apart) for vector in range(used)]
             for row, start in enumerate(self.rows):
                 factor = _broadcast(builder, a, start + offset)
                 for vector in range(used):
@@ -171,9 +169,9 @@ class _Sums:
                 value = _leaky(builder, value)
             elif finish == "slope":
                 value = _times_elu_slope(
-                    builder, value, _load(builder, aside, asides[row] + vector * WIDTH)
+                    builder, value, _load(builder, aside, asides[row] + vector * self.apart)
                 )
-            _store(builder, result, self.outputs[row] + vector * WIDTH, value)
+            _store(builder, result, self.outputs[row] + vector * self.apart, value)
 
 
 def tile(
@@ -186,18 +184,27 @@ def tile(
     start: str = "zero",
     finish: str = "store",
     asides: Sequence[int] = (),
+    apart: tuple[int, int] = (WIDTH, WIDTH),
 ) -> Any:
-    """Return a compiled function `(a, b, result, aside, rounds)` that sums products into a tile of
-    the result.
+    """Return a compiled function `(a, b, result, aside, rounds)` that computes a tile of a product.
 
-    Row r of the result is `vectors` runs of WIDTH floats, at `outputs[r]`. A round adds, for each
-    (i, j, n) of `steps`, `a[rows[r] + i]` times the vectors at `b[j]` to the first n vectors; then
-    a and b move on by `advance`. There is at least one round. Sums begin with `start`: "zero",
-    "bias" (the vectors at `aside`) or "add" (what the result holds), and are stored by
-    `finish`: "store", "elu", "leaky", or "slope" (times the slope of the ELU whose value stands at
-        `aside[asides[r]]`).
+    Row r of the result is some vectors of WIDTH floats. In each of one or more rounds it sums, for
+    each (i, j, n) of `steps`, `a[rows[r] + i]` times the vectors at `b[j]`, into the first n.
+
+    Args:
+        rows: where each row starts in a.
+        steps: see above.
+        advance: floats that a and b advance by after a round.
+        outputs: where each row starts in the result.
+        vectors: of a row.
+        start: what the sums start from: "zero", "bias" (the vectors at `aside`) or "add" (the
+            result's old value).
+        finish: what is stored: "store", "elu", "leaky", or "slope" (the sum times the slope of the
+            ELU whose output is at `aside[asides[r]]`).
+        asides: see `finish`.
+        apart: floats from one vector to the next, of b and of the result.
     """
-    sums = _Sums(rows, steps, outputs, vectors)
+    sums = _Sums(rows, steps, outputs, vectors, apart)
 
     @intrinsic
     def function(typing_context, a, b, result, aside, rounds):
@@ -232,21 +239,22 @@ def tile(
 
 
 def convolution(
+    positions: int,
     row: int,
     taps: Sequence[tuple[int, int]],
     unroll: int,
-    outputs: tuple[int, int],
+    outputs: int,
     asides: int = 0,
     *,
     bias: bool,
     finish: str,
+    apart: int = WIDTH,
 ) -> Any:
-    """Return a tile of nine positions, `row` apart, and two vectors, in rounds over `unroll`
-    columns of a.
+    """Return a tile of so many positions and two vectors, in rounds over `unroll` columns of a.
 
-    A tap is (where its column stands from the position on, how many of the vectors it adds to); b
-    holds for each column, for each tap in turn, those vectors. Positions of the result are
-    `outputs[0]` apart; of what stands aside, `asides`.
+    A tap is (offset of its column from the position, number of vectors it adds to); b holds, for
+    each column and each tap, those vectors. Positions are `row` floats apart in a, `outputs` in the
+    result, `asides` in what `finish` reads.
     """
     steps, column = [], 0
     for k in range(unroll):
@@ -254,27 +262,27 @@ def convolution(
             steps.append((offset + k, column, used))
             column += used * WIDTH
     return tile(
-        [row * i for i in range(9)],
+        [row * i for i in range(positions)],
         steps,
         (unroll, column),
-        [outputs[1] + outputs[0] * i for i in range(9)],
+        [outputs * i for i in range(positions)],
         vectors=2,
         start="bias" if bias else "zero",
         finish=finish,
-        asides=[asides * i for i in range(9)],
+        asides=[asides * i for i in range(positions)],
+        apart=(WIDTH, apart),
     )
 
 
 def product(
     stride: int, outputs: int, *, bias: bool = False, finish: str = "store", asides: int = 0
 ) -> Any:
-    """Return a compiled function `(a, b, result, aside, depth, width, samples)`: a times b, a row
-    for each sample.
+    """Return a compiled function `(a, b, result, aside, depth, width, samples)`: result = a b.
 
-    `a` has rows of `depth` numbers, a multiple of 4; `b` is panels of [depth, 32]; the result has
-    rows of `width`, a multiple of 32; the samples are a multiple of 12. Rows begin `stride`, and
-    `outputs`, apart. `aside` is the bias, or for "slope" a matrix as the result, whose rows begin
-    `asides` apart.
+    `a` has a row of `depth` numbers, a multiple of 4, for each sample; `b` is panels of
+    [depth, 32]; the result has rows of `width`, a multiple of 32; samples are a multiple of 12.
+    Rows are `stride` floats apart in a and `outputs` in the result. `aside` is the bias, or for
+    "slope" a matrix like the result, whose rows are `asides` apart.
     """
     rows, panel, unroll = 12, 2 * WIDTH, 4
     multiply = tile(
@@ -304,13 +312,12 @@ def product(
 
 
 def outer_product(stride: int, gradient: int, rows: int) -> Any:
-    """Return a compiled function `(a, g, result, inputs, outputs, samples)`: adds a transposed
-    times g to the result.
+    """Return a compiled function `(a, g, result, inputs, outputs, samples)`: result += a^T g.
 
-    `a` has rows of `inputs` numbers, g of `outputs`, a multiple of 32, for each sample, a multiple
-    of 4; they begin `stride`, and `gradient`, apart. The result is panels of [inputs, 32], with the
-    inputs rounded up to a multiple of `rows`: the columns of `a` up to there are read, and must be
-    finite.
+    `a` has a row of `inputs` numbers for each sample and `g` one of `outputs`, a multiple of 32;
+    samples are a multiple of 4. Rows are `stride` floats apart in a and `gradient` in g. The result
+    is panels of [inputs, 32], with the inputs rounded up to a multiple of `rows`; columns of `a` up
+    to there are read and must be finite.
     """
     panel, unroll = 2 * WIDTH, 4
     multiply = tile(

@@ -1,1 +1,1 @@
-"""Policy networks in readable PyTorch: encoders by kind of observation, then a trunk and heads."""
+"""Policy networks in readable PyTorch."""

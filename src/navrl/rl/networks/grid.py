@@ -1,6 +1,4 @@
-"""Networks that look at local maps instead of a LiDAR, for SAC; an observation is a picture and the
-drone's state.
-"""
+"""Actor and critics for SAC on local maps: an observation is an image and the drone's state."""
 
 from __future__ import annotations
 
@@ -10,23 +8,24 @@ from torch import Tensor, nn
 from navrl.errors import ConfigError
 from navrl.navigation_observation import GOAL_DISTANCE, STATE
 from navrl.rl.networks.navigation import HEADS
-from navrl.rl.sac import TwinCritic
+from navrl.rl.networks.twin_critic import TwinCritic
 
-FEATURES = 128  # that a picture comes to
-SMALLEST = 20  # cells
+FEATURES = 128  # of an image
+SMALLEST = 20  # cells a side
 
 
 class GridEncoder(nn.Module):
-    """Three convolutions over a picture, and the state beside what they have seen: (N, 2, C, C)
-    uint8, (N, 8) -> (N, 136).
+    """Three convolutions over an image, joined with the state.
+
+    (N, 2, C, C) uint8 and (N, 8) -> (N, 136).
     """
 
-    scale: Tensor  # (8,) what the state is multiplied with
+    scale: Tensor  # (8,) factors of the state
 
     def __init__(self, cells: int) -> None:
         super().__init__()
         if cells < SMALLEST:
-            raise ConfigError(f"a grid of {cells} cells a side; expected at least {SMALLEST}")
+            raise ConfigError(f"the grid has {cells} cells a side; expected at least {SMALLEST}")
         side = cells
         for kernel in (5, 3, 3):
             side = (side - kernel) // 2 + 1
@@ -46,13 +45,13 @@ class GridEncoder(nn.Module):
         self.register_buffer("scale", scale, persistent=False)
 
     def forward(self, observation: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the features of pictures and states."""
+        """Return the features of images and states, (N, 136)."""
         grid, state = observation
         return torch.cat([self.look(grid.float() / 255), state * self.scale], 1)
 
 
 class GridActor(nn.Module):
-    """The seven heads of a policy for pictures and states."""
+    """A policy for images and states, with the seven heads of the navigation network."""
 
     def __init__(self, cells: int, width: int = 256) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class GridActor(nn.Module):
 
 
 class GridCritic(nn.Module):
-    """Two value functions of picture, state and action that share their eyes."""
+    """Two Q-functions of image, state and action that share their encoder."""
 
     def __init__(self, cells: int, width: int = 256) -> None:
         super().__init__()

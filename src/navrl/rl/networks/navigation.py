@@ -1,6 +1,4 @@
-"""The policy's network: LiDAR image, moving obstacles and state in; a Beta distribution for each
-axis and a value out.
-"""
+"""The navigation network: encoders of LiDAR scan and moving obstacles, a trunk, and heads."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from navrl.navigation_observation import GOAL_DISTANCE, STATE, navigation_layout
 from navrl.observation import ObservationLayout
 from navrl.rl.networks.network_settings import NetworkSettings
 
-INPUTS = ("lidar", "dynamic_obstacle", "state")  # parts of an observation that are read
+INPUTS = ("lidar", "dynamic_obstacle", "state")  # parts of the observation that it reads
 HEADS = 7  # alpha (3), beta (3), value
 
 
@@ -30,18 +28,17 @@ def _blocks(inputs: int, *widths: int) -> nn.Sequential:
 
 
 class NavigationNetwork(nn.Module):
-    """The original's network: three convolutions over the LiDAR image, a small one for moving
-    obstacles, a trunk.
+    """The original's network: convolutions for the LiDAR scan, an MLP for obstacles, a trunk.
 
     `forward(rows)` takes packed observations, (N, at least layout.width), and returns the raw
-    heads, (N, 7): three numbers for alpha, three for beta, the normalised value. With `circular`
-    the image is joined at its edge, straight ahead of the drone, instead of padded with zeros.
-    `distance_scale` multiplies the horizontal distance to the goal, the one input that is not of
-    the order of one. With (False, 1.0) this is exactly the original.
+    heads, (N, 7): alpha (3), beta (3) and the normalised value. `circular` pads the scan
+    periodically in azimuth instead of with zeros. `distance_scale` multiplies the horizontal
+    distance to the goal, the one input that is not of order one. With (False, 1.0) this is exactly
+    the original.
     """
 
-    scale: Tensor  # (8,) what the state is multiplied with
-    distribution = "beta"  # that the heads are parameters of
+    scale: Tensor  # (8,) factors of the state
+    distribution = "beta"  # which the heads parametrise
 
     def __init__(
         self,
@@ -110,7 +107,7 @@ class NavigationNetwork(nn.Module):
 
 
 def build_network(settings: NetworkSettings, layout: ObservationLayout) -> NavigationNetwork:
-    """Return the network that the settings ask for, with random weights."""
+    """Return the network of the settings, with random weights."""
     network: NavigationNetwork
     if settings.extractor == "vit":
         from navrl.rl.networks.transformer import TransformerNetwork
@@ -124,7 +121,7 @@ def build_network(settings: NetworkSettings, layout: ObservationLayout) -> Navig
     return network
 
 
-# The original's names: TensorDict modules wrap each part, so that `.module` stands between.
+# The original's names; TensorDict modules wrap each part, hence `.module`.
 _UPSTREAM = (
     (r"feature_extractor\.module\.0(?:\.module)?\.(\d+)\.(\w+)", r"lidar.\1.\2"),
     (r"feature_extractor\.module\.1\.module\.1\.(\d+)\.(\w+)", r"dynamic.\1.\2"),
@@ -135,11 +132,10 @@ _UPSTREAM = (
 
 
 def from_upstream(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the network's parameters under our names, and what else a checkpoint of the original
-    holds.
+    """Return the parameters of a checkpoint of the original under our names, and its other tensors.
 
     Raises:
-        StateError: a parameter is missing, so this is no checkpoint of the original.
+        StateError: a parameter is missing.
     """
     found: dict[str, Tensor] = {}
     rest: dict[str, Tensor] = {}
@@ -153,15 +149,17 @@ def from_upstream(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str
     missing = sorted(set(NavigationNetwork().state_dict()) - set(found))
     if missing:
         raise StateError(
-            f"the state has no {missing[0]} ({len(missing)} parameters missing); expected the "
-            "original's names"
+            f"the state has no {missing[0]} ({len(missing)} parameters missing); expected a "
+            "checkpoint of the original NavRL"
         )
     return found, rest
 
 
 def to_upstream(network: NavigationNetwork) -> dict[str, Tensor]:
-    """Return the parameters under the original's names, `distance_scale` folded in; `circular`
-    cannot be expressed there.
+    """Return the parameters under the original's names, with `distance_scale` folded in.
+
+    Raises:
+        StateError: the network is circular, which the original cannot express.
     """
     if network.circular:
         raise StateError(

@@ -18,12 +18,11 @@ class NetworkSettings:
     """Keys `network.*`: the network of the navigation task, and that of any other environment."""
 
     # --- the navigation task
-    extractor: str = "cnn"  # of the LiDAR image: cnn as in the original, or vit
-    # join the image at its edge, straight ahead of the drone; the original pads with zeros
+    extractor: str = "cnn"  # encoder of the LiDAR scan: cnn as in the original, or vit
+    # pad the scan periodically in azimuth; False pads it with zeros, as the original does
     circular: bool = True
-    # of the distance to the goal at the network's input; 1 in the original
-    distance_scale: float = 0.1
-    distribution: str = "beta"  # of the actions; SAC needs gaussian, a squashed one
+    distance_scale: float = 0.1  # factor of the distance to the goal; 1 in the original
+    distribution: str = "beta"  # of the actions: beta (PPO) or gaussian, squashed by tanh (SAC)
     # --- any environment
     # a module of your own from observation parts to features, as module:Class; see docs
     target: str = ""

@@ -1,6 +1,4 @@
-"""A vision transformer over the LiDAR image: an alternative to the convolutions, with the same
-heads.
-"""
+"""A transformer over the LiDAR image, as an alternative to the convolutions."""
 
 from __future__ import annotations
 
@@ -10,16 +8,15 @@ from torch import Tensor, nn
 from navrl.observation import ObservationLayout
 from navrl.rl.networks.navigation import NavigationNetwork
 
-PATCH = 3  # azimuths of a token; all beams belong to it
-WIDTH, LAYERS, ATTENDING = 64, 2, 4
+PATCH = 3  # azimuths of a token, with all their beams
+WIDTH, LAYERS, ATTENTION_HEADS = 64, 2, 4
 
 
 class TransformerNetwork(NavigationNetwork):
-    """The network of the original with its convolutions replaced by attention between sectors of
-    the LiDAR's circle.
+    """The navigation network with attention over sectors of the scan instead of convolutions.
 
-    Every sector of three azimuths is a token that knows where it is; all of them together are what
-    the trunk sees.
+    Each sector of three azimuths is a token with a learnt position embedding; the tokens are
+    flattened for the trunk.
     """
 
     def __init__(
@@ -28,11 +25,11 @@ class TransformerNetwork(NavigationNetwork):
         super().__init__(layout, distance_scale=distance_scale)
         azimuths, beams = self.layout.shapes["lidar"][-2:]
         self.patch = PATCH if azimuths % PATCH == 0 else 1
-        self.lidar = nn.Sequential()  # the convolutions are not needed
+        self.lidar = nn.Sequential()  # replaces the convolutions
         self.tokens = nn.Linear(self.patch * beams, WIDTH)
         self.places = nn.Parameter(torch.randn(azimuths // self.patch, WIDTH) * 0.02)
         layer = nn.TransformerEncoderLayer(
-            WIDTH, ATTENDING, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+            WIDTH, ATTENTION_HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
         )
         self.attention = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.look = nn.Sequential(
