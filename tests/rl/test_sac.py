@@ -273,7 +273,7 @@ def test_a_reward_that_is_not_a_number_changes_no_critic():
     sac = learner()
     batch = transitions() | {"reward": torch.full((64,), float("nan"))}
     before = [p.detach().clone() for p in sac.critic.parameters()]
-    sac._learn_values(batch, batch["observation"])
+    sac._update_critics(batch, batch["observation"])
     assert all(torch.equal(a, b) for a, b in zip(before, sac.critic.parameters(), strict=True))
 
 

@@ -190,8 +190,8 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     from navrl.environments.foreign import ForeignTask
     from navrl.environments.table import find_task
     from navrl.evaluate import load_policy
-    from navrl.train.distributed.split import total_iterations
     from navrl.train.foreign_evaluation import evaluate_foreign
+    from navrl.train.progress import total_iterations
     from navrl.train.saving.checkpoints import reason_of
 
     path, problems = folder.path, list[str]()

@@ -1,9 +1,7 @@
 """Compiles all kernels of a training before it starts, in a child process.
 
-numba optimises a function again when it links it into its callers. The process that compiles may
-run another form of a function than one that loads it from disk, and their last bits may differ. A
-resumed run must repeat an uninterrupted one bit for bit, so no process of a training compiles: a
-child process does, and all of them load the result.
+All processes of the training then load the same machine code from disk, instead of each compiling
+it, and none of them keeps the compiler's memory.
 """
 
 from __future__ import annotations

@@ -20,18 +20,19 @@ from navrl.rl.finite import check_finite
 from navrl.rl.networks.build import MakeFeatures, build_policy_network
 from navrl.rl.policy import NetworkPolicy
 from navrl.rl.ppo import PPO
-from navrl.train.distributed.split import episode_means, frames_per_iteration, total_iterations
+from navrl.train.distributed.episode_means import episode_means
 from navrl.train.distributed.team import Team
 from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
 from navrl.train.evaluation import evaluate_together
 from navrl.train.pipelined import PipelinedCollector
+from navrl.train.progress import Progress
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 ORDER_SEED = 0x5EED0DE5  # keeps the shuffling apart from the random actions
 SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
 
 
-class PPOTrainer:
+class PPOTrainer(Progress):
     """Collects, learns and evaluates in step with the rest of the team.
 
     Args:
@@ -85,21 +86,6 @@ class PPOTrainer:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimiser, for the checkpoint saver."""
         return [self.ppo.optimizer]
-
-    @property
-    def frames_per_iteration(self) -> int:
-        """Decisions of the whole team in one batch."""
-        return frames_per_iteration(self.config)
-
-    @property
-    def iterations(self) -> int:
-        """Number of iterations of the whole training."""
-        return total_iterations(self.config)
-
-    @property
-    def frames(self) -> int:
-        """Steps of all drones so far."""
-        return self.iteration * self.frames_per_iteration
 
     def collect(self) -> Rollout:
         """Return the next batch, or the one that was collected while the policy learnt."""

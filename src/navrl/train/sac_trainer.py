@@ -22,10 +22,11 @@ from navrl.rl.networks.navigation import build_network
 from navrl.rl.policy import NetworkPolicy
 from navrl.rl.sac import SAC, TwinCritic
 from navrl.rl.transitions import TransitionCollector, Transitions, n_step_return
-from navrl.train.distributed.split import episode_means, frames_per_iteration, total_iterations
+from navrl.train.distributed.episode_means import episode_means
 from navrl.train.distributed.team import Team
 from navrl.train.divergence import DivergenceGuard, checkpoint_name, named
 from navrl.train.evaluation import evaluate_together
+from navrl.train.progress import Progress
 from navrl.train.resume.training_state import WEIGHTS, upgraded_state
 
 STREAMS = {"actions": 0x5AC, "noise": 0x5AC1, "batches": 0x5AC2}  # seeds of the generators
@@ -45,7 +46,7 @@ LEARNT = (
 UNKNOWN = ("kl", "explained_variance")  # metrics of the display that SAC does not have
 
 
-class SACTrainer:
+class SACTrainer(Progress):
     """Collects, stores, learns and evaluates, as a `Trainer` does."""
 
     def __init__(self, config: Config, team: Team, task: Task | None = None) -> None:
@@ -90,21 +91,6 @@ class SACTrainer:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The three optimisers, for the checkpoint saver."""
         return self.sac.optimizers
-
-    @property
-    def frames_per_iteration(self) -> int:
-        """Steps of all drones in one batch."""
-        return frames_per_iteration(self.config)
-
-    @property
-    def iterations(self) -> int:
-        """Number of iterations of the whole training."""
-        return total_iterations(self.config)
-
-    @property
-    def frames(self) -> int:
-        """Steps of all drones so far."""
-        return self.iteration * self.frames_per_iteration
 
     def collect(self) -> Transitions:
         """Return the next batch: random actions during warm-up, then the current policy's."""

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from navrl.train.terminal import leave_terminal, open_terminals
@@ -76,12 +76,7 @@ class StopRequest:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, previous in self._previous.items():
             signal.signal(number, previous)

@@ -1,1 +1,1 @@
-"""Training over several processes: the group, how the task is split, what is sent."""
+"""Training over several processes: their collectives and messages."""

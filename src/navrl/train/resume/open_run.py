@@ -14,7 +14,7 @@ from torch import Tensor
 from navrl.config import NAVIGATION, Config, as_yaml
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.train.distributed.split import total_iterations
+from navrl.train.progress import total_iterations
 from navrl.train.resume.continued_run import (
     continued_config,
     find_run,

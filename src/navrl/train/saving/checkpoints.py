@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -151,13 +150,8 @@ class CheckpointSaving:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.directory.__exit__(kind, error, trace)
+    def __exit__(self, *exception: Any) -> None:
+        self.directory.__exit__(*exception)
 
 
 class FileWrites:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from navrl.errors import RegistryError
@@ -155,14 +154,9 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        hidden = () if kind is None else (RegistryError,)  # the first error is the one to raise
-        with suppress(*hidden):
+    def __exit__(self, *exception: Any) -> None:
+        # the first error is the one to raise
+        with suppress(*(() if exception[0] is None else (RegistryError,))):
             self.close()
 
     def _register_all(self, models: Sequence[UnregisteredModel], limit: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from navrl.io.rollouts.storage import RolloutStorage
@@ -85,13 +84,8 @@ class RunFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.__exit__(*exception)
 
 
 def _storage(folder: Path, keep_last_n: int | None) -> RolloutStorage:
