@@ -15,11 +15,10 @@ from rich.console import Console
 import navrl.commands.evaluate
 from navrl.cli import main
 from navrl.config import load_config
+from navrl.environments import navigation
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
-from navrl.train import evaluation
-from navrl.train import run_log as record
 from navrl.train.display import PlainDisplay
 from navrl.train.distributed.team import TeamError, assemble
 from navrl.train.loop import Start, follow, lead
@@ -89,7 +88,10 @@ def fail_in(part: str, monkeypatch) -> type[PlainDisplay]:
 
     if part == "display":
         return Broken
-    module, name = {"flight": (evaluation, "evaluate"), "summary": (record, "summary")}[part]
+    module, name = {
+        "flight": (navigation, "evaluate"),
+        "summary": (navigation.NavigationTask, "summary"),
+    }[part]
     monkeypatch.setattr(module, name, fail)
     return PlainDisplay
 
