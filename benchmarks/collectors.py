@@ -43,7 +43,7 @@ from navrl.adapters.observation_compression import ObservationCompression
 from navrl.adapters.pipelined import PipelinedDataCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv
 from navrl.benchmark import Case, Column, Gate, Results, Suite
-from navrl.evaluate import load_policy
+from navrl.evaluation import load_policy
 from navrl.sim.env import NavigationEnv
 
 OURS, THEIRS = "NavigationCollector", "TorchRL's Collector"

@@ -22,8 +22,8 @@ from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS
 from navrl.deploy.shielded_pilot import ShieldedPilot
 from navrl.deploy.verify import crossing, load_command
-from navrl.evaluate.flights import evaluate
-from navrl.evaluate.policy import load_policy
+from navrl.evaluation.flights import evaluate
+from navrl.evaluation.policy import load_policy
 from navrl.sim.env import NavigationEnv
 
 SEED = 7

@@ -50,4 +50,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the folders whose files take longest, so that no process is left alone with one at
     the end.
     """
-    items.sort(key=lambda item: not {"train", "tracking"} & set(item.path.parts))
+    items.sort(key=lambda item: not {"training", "tracking"} & set(item.path.parts))

@@ -17,7 +17,7 @@ from navrl.cli import main
 from navrl.commands.evaluate import _split as split_words
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
-from navrl.evaluate import (
+from navrl.evaluation import (
     INTERFACE,
     OUTCOMES,
     Flights,
@@ -27,8 +27,8 @@ from navrl.evaluate import (
     load_policy,
     scenario_tasks,
 )
-from navrl.evaluate.comparison import comparison_table
-from navrl.evaluate.report import cell_table, outcome_table, summary
+from navrl.evaluation.comparison import comparison_table
+from navrl.evaluation.report import cell_table, outcome_table, summary
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 

@@ -122,8 +122,8 @@ def test_imports_are_found_wherever_they_are(tmp_path):
 
 
 def test_an_import_upwards_sideways_or_of_an_unknown_part_is_not_allowed():
-    assert LAYERS.may_import("train", "io")
-    assert LAYERS.may_import("train", "evaluate")
-    assert not LAYERS.may_import("io", "train")
+    assert LAYERS.may_import("training", "io")
+    assert LAYERS.may_import("training", "evaluation")
+    assert not LAYERS.may_import("io", "training")
     assert not LAYERS.may_import("io", "sim")
-    assert not LAYERS.may_import("train", "unknown")
+    assert not LAYERS.may_import("training", "unknown")

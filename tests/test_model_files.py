@@ -9,7 +9,7 @@ import torch
 
 from navrl.cli import main
 from navrl.errors import ConfigError, StateError
-from navrl.evaluate import PRETRAINED
+from navrl.evaluation import PRETRAINED
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.models import create_navrl_model, load_model
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream

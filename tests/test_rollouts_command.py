@@ -24,15 +24,15 @@ from navrl.io.rollouts.export import export_minari, export_parquet
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
-from navrl.train.display import PlainDisplay
-from navrl.train.distributed.team import Team
-from navrl.train.loop import Ending, Start, lead
-from navrl.train.ppo_trainer import PPOTrainer
-from navrl.train.resume.continued_run import continued_config
-from navrl.train.run_folder import RunFolder
-from navrl.train.saving import batches
-from navrl.train.saving.publisher import Publisher
-from navrl.train.signals import StopRequest
+from navrl.training.display import PlainDisplay
+from navrl.training.distributed.team import Team
+from navrl.training.loop import Ending, Start, lead
+from navrl.training.ppo_trainer import PPOTrainer
+from navrl.training.resume.continued_run import continued_config
+from navrl.training.run_folder import RunFolder
+from navrl.training.saving import batches
+from navrl.training.saving.publisher import Publisher
+from navrl.training.signals import StopRequest
 from navrl.view.rollouts import read_flight
 
 SMALL = (

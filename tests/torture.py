@@ -38,7 +38,9 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("kill", "kill -9 of trainings, resumed to the same bits", ("train/test_resume.py",)),
+    Scenario(
+        "kill", "kill -9 of trainings, resumed to the same bits", ("training/test_resume.py",)
+    ),
     Scenario(
         "save",
         "kill -9 and Ctrl+C in the middle of saves",
@@ -47,13 +49,13 @@ SCENARIOS = (
     Scenario(
         "power", "power loss: every prefix of the writes of a save", ("io/test_power_loss.py",)
     ),
-    Scenario("disk", "full and broken disks under a training", ("train/test_failing_disk.py",)),
+    Scenario("disk", "full and broken disks under a training", ("training/test_failing_disk.py",)),
     Scenario(
         "clock",
         "clocks that run fast and are set back",
-        ("io/test_sequence.py", "train/test_newest_run.py"),
+        ("io/test_sequence.py", "training/test_newest_run.py"),
     ),
-    Scenario("terminal", "terminals closed under a training", ("train/test_hangup.py",)),
+    Scenario("terminal", "terminals closed under a training", ("training/test_hangup.py",)),
     Scenario(
         "registry",
         "registry: kill -9 at every change, lost and old databases, power loss",

@@ -33,11 +33,11 @@ def warm_up(overrides: list[str]) -> None:
 
     from navrl.commands import evaluate, train  # noqa: F401
     from navrl.config import load_config
-    from navrl.evaluate import evaluate as fly
-    from navrl.train import display, loop, resume  # noqa: F401
-    from navrl.train.compile_kernels import compile_kernels
-    from navrl.train.distributed.team import Team
-    from navrl.train.ppo_trainer import PPOTrainer
+    from navrl.evaluation import evaluate as fly
+    from navrl.training import display, loop, resume  # noqa: F401
+    from navrl.training.compile_kernels import compile_kernels
+    from navrl.training.distributed.team import Team
+    from navrl.training.ppo_trainer import PPOTrainer
     from navrl.view.flight_pictures import draw_flights
 
     torch.set_flush_denormal(True)

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 from _training_peers.task import Task
 from navrl.config import Config, load_config
-from navrl.train.distributed.team import Team, assemble
-from navrl.train.ppo_trainer import PPOTrainer
+from navrl.training.distributed.team import Team, assemble
+from navrl.training.ppo_trainer import PPOTrainer
 
 
 def configuration(task: Task) -> Config:

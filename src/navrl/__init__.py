@@ -44,7 +44,7 @@ _PUBLIC = {
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
-    "load_policy": "navrl.evaluate",
+    "load_policy": "navrl.evaluation",
     "Registry": "navrl.registry.registry",
     "find_model": "navrl.registry.resolve",
     "create_navrl_model": "navrl.models",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from navrl.adapters.prioritized import PrioritizedSampler as PrioritizedSampler
     from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
     from navrl.adapters.torchrl_replay import CompressedStorage as CompressedStorage
-    from navrl.evaluate import load_policy as load_policy
+    from navrl.evaluation import load_policy as load_policy
     from navrl.io.checkpoint.checkpoint_file import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint
     from navrl.io.checkpoint.directory import CheckpointDirectory as CheckpointDirectory

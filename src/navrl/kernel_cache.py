@@ -69,7 +69,7 @@ SOURCES = (
     "io/container/numba_memory.py",
     "io/replay/*.py",
     "deploy/shield_kernel.py",
-    "evaluate/baselines/kernels/*.py",
+    "evaluation/baselines/kernels/*.py",
     "render/kernels.py",
 )
 # numba's settings that change the code it generates; those of the processor are part of the target.

@@ -19,7 +19,7 @@ from navrl.deploy.export import export_policy
 from navrl.deploy.robot_policy import INPUTS, RobotPolicy
 from navrl.deploy.verify import FILES, TOLERANCE, load_command, verify_export
 from navrl.errors import ConfigError
-from navrl.evaluate.policy import load_policy
+from navrl.evaluation.policy import load_policy
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
 from navrl.rl.networks.transformer import TransformerNetwork
 from navrl.sim.settings import NavigationSettings

@@ -10,10 +10,10 @@ from navrl.environments.foreign import GivenTask
 from navrl.environments.judging import task_for
 from navrl.environments.table import find_task
 from navrl.errors import ConfigError
-from navrl.evaluate import load_policy
+from navrl.evaluation import load_policy
 from navrl.models import model_state, save_model
-from navrl.train.distributed.team import Team
-from navrl.train.ppo_trainer import PPOTrainer
+from navrl.training.distributed.team import Team
+from navrl.training.ppo_trainer import PPOTrainer
 from point_environment import Point
 
 POINT = (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from navrl.cli import main
-from navrl.evaluate import PRETRAINED
+from navrl.evaluation import PRETRAINED
 from navrl.registry import Registry
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from navrl.cli import main
-from navrl.evaluate import PRETRAINED
+from navrl.evaluation import PRETRAINED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text()

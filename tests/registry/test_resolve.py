@@ -9,7 +9,7 @@ import torch
 
 from navrl.config import Config, as_dict
 from navrl.errors import ConfigError, RegistryError
-from navrl.evaluate import PRETRAINED, load_policy
+from navrl.evaluation import PRETRAINED, load_policy
 from navrl.io import save_checkpoint
 from navrl.registry import Registry, find_model
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from navrl.errors import ActionError
-from navrl.evaluate import PRETRAINED, load_policy
+from navrl.evaluation import PRETRAINED, load_policy
 from navrl.registry import Registry
 from navrl.registry.tracker_sync import push
 from navrl.tracking.backends import RunInfo, open_backend

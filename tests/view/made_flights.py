@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from navrl.evaluate.recording import ENDINGS, Recording
+from navrl.evaluation.recording import ENDINGS, Recording
 from navrl.sim.settings import NavigationSettings
 
 SECONDS = 0.08

@@ -12,7 +12,7 @@ from browser import Opened, started_browser
 from made_flights import made_recording
 
 from navrl.errors import ConfigError
-from navrl.evaluate.recording import Recorder
+from navrl.evaluation.recording import Recorder
 from navrl.render.palette import DARK, LIGHT
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import STATISTICS

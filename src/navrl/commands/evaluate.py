@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from navrl.config import Config
     from navrl.deploy.shielded_pilot import ShieldedPilot
-    from navrl.evaluate import Policy
-    from navrl.evaluate.run import Flown, Progress
+    from navrl.evaluation import Policy
+    from navrl.evaluation.run import Flown, Progress
 
 EPILOG = """examples:
   navrl eval pretrained                              2048 episodes in 32 unseen worlds, random trips and crossing
@@ -33,7 +33,7 @@ EPILOG = """examples:
 
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
-    from navrl.evaluate.names import POLICIES, SCENARIOS, listed
+    from navrl.evaluation.names import POLICIES, SCENARIOS, listed
 
     scenarios = listed({name: scenario.about for name, scenario in SCENARIOS.items()})
     parser = subparsers.add_parser(
@@ -85,9 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from navrl.config import NAVIGATION
     from navrl.errors import ConfigError
-    from navrl.evaluate import load_policy
-    from navrl.evaluate.scenarios import parse_scenarios
-    from navrl.train.run_folder import make_folder
+    from navrl.evaluation import load_policy
+    from navrl.evaluation.scenarios import parse_scenarios
+    from navrl.training.run_folder import make_folder
 
     references, overrides = _split([*arguments.words, *arguments.overrides])
     if not references:
@@ -150,7 +150,7 @@ def _play(
 
     from navrl.environments.judging import task_for
     from navrl.errors import ConfigError
-    from navrl.train.foreign_evaluation import evaluate_foreign
+    from navrl.training.foreign_evaluation import evaluate_foreign
 
     if arguments.scenario is not None or arguments.shield:
         raise ConfigError("--scenario and --shield are of the navigation task; leave them out")
@@ -208,9 +208,9 @@ def fly_and_report(
         ConfigError: a file could not be written, and there is no list of `problems`.
     """
     from navrl.errors import ConfigError
-    from navrl.evaluate.names import DEFAULT_SCENARIOS
-    from navrl.evaluate.run import fly_scenarios
-    from navrl.train.run_folder import as_json
+    from navrl.evaluation.names import DEFAULT_SCENARIOS
+    from navrl.evaluation.run import fly_scenarios
+    from navrl.training.run_folder import as_json
 
     chosen = names or (("own",) if config.env.world_files else DEFAULT_SCENARIOS)
     start = time.perf_counter()
@@ -232,8 +232,8 @@ def fly_and_report(
 
 
 def _print_tables(console: Console, flown: Sequence[Flown], references: Sequence[str]) -> None:
-    from navrl.evaluate.comparison import comparison_table
-    from navrl.evaluate.report import DEFINITIONS, cell_table, cells_of, outcome_table
+    from navrl.evaluation.comparison import comparison_table
+    from navrl.evaluation.report import DEFINITIONS, cell_table, cells_of, outcome_table
 
     for one in flown:
         plain = {label: flights for label, flights in one.flights.items() if " " not in label}
@@ -294,7 +294,7 @@ def _write_report(
 ) -> list[Path]:
     """Write `evaluation.json`, the replay and pictures of the last scenario; return paths."""
     from navrl.errors import MissingExtraError
-    from navrl.train.run_folder import as_json, write_text
+    from navrl.training.run_folder import as_json, write_text
     from navrl.view.flight_pictures import draw_flights
     from navrl.view.replay import write_replay
 
@@ -381,7 +381,7 @@ def _report(
 ) -> dict[str, Any]:
     """Return everything that goes into `evaluation.json`: the first policy, then the others."""
     from navrl import __version__
-    from navrl.evaluate.run import results_of
+    from navrl.evaluation.run import results_of
 
     rows = []
     for place, (reference, one, files) in enumerate(

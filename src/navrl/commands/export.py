@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from navrl.deploy.verify import TOLERANCE, verify_export
     from navrl.errors import ConfigError
-    from navrl.evaluate.policy import load_policy
+    from navrl.evaluation.policy import load_policy
 
     folder, source = arguments.verify, arguments.verify / "source.txt"
     reference = arguments.against or (source.read_text().strip() if source.exists() else "")

@@ -70,7 +70,7 @@ def card(registry: Registry, arguments: argparse.Namespace) -> int:
         print(card, end="")
         return 0
     from navrl.errors import RegistryError
-    from navrl.train.run_folder import write_text
+    from navrl.training.run_folder import write_text
 
     try:
         write_text(arguments.out, card)

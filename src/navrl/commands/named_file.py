@@ -20,7 +20,7 @@ def named_file(reference: str) -> Path:
         CheckpointError: there is none of these; the message says what to type.
     """
     from navrl.errors import CheckpointError, RegistryError
-    from navrl.evaluate import PRETRAINED
+    from navrl.evaluation import PRETRAINED
     from navrl.io import find_checkpoint
     from navrl.registry import find_model
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from navrl.evaluate.recording import Recording
+    from navrl.evaluation.recording import Recording
 
 __all__ = ["add_flights", "recordings_of"]
 
@@ -43,7 +43,7 @@ def recordings_of(arguments: argparse.Namespace) -> list[Recording]:
     """Return the recordings that the arguments ask for, flown now if there are none."""
     from rich.console import Console
 
-    from navrl.evaluate.scenarios import parse_scenarios
+    from navrl.evaluation.scenarios import parse_scenarios
     from navrl.view.recordings import fly_recordings, saved_recordings
 
     scenarios = parse_scenarios(arguments.scenario) if arguments.scenario else []

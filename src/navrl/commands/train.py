@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
-    from navrl.train.loop import Ending
-    from navrl.train.resume.open_run import Opened
-    from navrl.train.run_folder import RunFolder
-    from navrl.train.saving.publisher import Publisher
-    from navrl.train.signals import StopRequest
-    from navrl.train.terminal import Output
+    from navrl.training.loop import Ending
+    from navrl.training.resume.open_run import Opened
+    from navrl.training.run_folder import RunFolder
+    from navrl.training.saving.publisher import Publisher
+    from navrl.training.signals import StopRequest
+    from navrl.training.terminal import Output
 
 EPILOG = """presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         0: finished; 1: something could not be saved; 128 and the signal that stopped it.
     """
-    from navrl.train.signals import Stopped, StopRequest
-    from navrl.train.terminal import surviving_output
+    from navrl.training.signals import Stopped, StopRequest
+    from navrl.training.terminal import surviving_output
 
     with surviving_output() as output, StopRequest() as stop:
         try:
@@ -99,9 +99,9 @@ def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> in
 
     from navrl.config import as_dict, as_yaml, load_config, our_overrides, with_default_preset
     from navrl.tracking.tracker import Tracking, check_trackers
-    from navrl.train.resume.open_run import open_run
-    from navrl.train.saving.publisher import Publisher
-    from navrl.train.signals import Stopped
+    from navrl.training.resume.open_run import open_run
+    from navrl.training.saving.publisher import Publisher
+    from navrl.training.signals import Stopped
 
     typed = our_overrides(_typed(arguments))
     config = load_config(with_default_preset(typed))
@@ -158,10 +158,10 @@ def _train(
     opened: Opened, folder: RunFolder, publisher: Publisher, console: Console, stop: StopRequest
 ) -> Ending:
     from navrl.environments.table import find_task
-    from navrl.train.compile_kernels import compile_kernels
-    from navrl.train.display import open_display
-    from navrl.train.distributed.team import assemble
-    from navrl.train.loop import Start, follow, lead
+    from navrl.training.compile_kernels import compile_kernels
+    from navrl.training.display import open_display
+    from navrl.training.distributed.team import assemble
+    from navrl.training.loop import Start, follow, lead
 
     config, start = opened.config, Start(opened.config, opened.state, opened.weights)
     opened.state = opened.weights = None  # their memory is not needed twice
@@ -189,10 +189,10 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
     from navrl.commands.evaluate import fly_and_report
     from navrl.environments.foreign import ForeignTask
     from navrl.environments.table import find_task
-    from navrl.evaluate import load_policy
-    from navrl.train.foreign_evaluation import evaluate_foreign
-    from navrl.train.progress import total_iterations
-    from navrl.train.saving.checkpoints import reason_of
+    from navrl.evaluation import load_policy
+    from navrl.training.foreign_evaluation import evaluate_foreign
+    from navrl.training.progress import total_iterations
+    from navrl.training.saving.checkpoints import reason_of
 
     path, problems = folder.path, list[str]()
     if not folder.model_path.is_file():

@@ -19,9 +19,9 @@ from navrl.config import FlightSettings
 from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT
 from navrl.errors import ConfigError, missing_extra
-from navrl.evaluate.flights import Flights, evaluate
-from navrl.evaluate.policy import Policy
-from navrl.evaluate.scenarios import scenario_tasks
+from navrl.evaluation.flights import Flights, evaluate
+from navrl.evaluation.policy import Policy
+from navrl.evaluation.scenarios import scenario_tasks
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 

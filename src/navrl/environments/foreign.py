@@ -12,8 +12,8 @@ from navrl.config import Config
 from navrl.environments.recognise import as_environment, call_factory
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
-from navrl.evaluate.episodes import play_episodes, summary_of_episodes
-from navrl.evaluate.flights import Flights
+from navrl.evaluation.episodes import play_episodes, summary_of_episodes
+from navrl.evaluation.flights import Flights
 from navrl.rl.action_space import as_mapping
 from navrl.rl.environment import Environment
 from navrl.rl.networks.build import build_policy_network

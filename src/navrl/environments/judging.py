@@ -13,8 +13,8 @@ from navrl.config import NAVIGATION, Config
 from navrl.environments.foreign import FINAL_SEED, ForeignTask
 from navrl.environments.table import find_task
 from navrl.errors import ConfigError, shown
-from navrl.evaluate import Policy
-from navrl.evaluate.episodes import play_episodes
+from navrl.evaluation import Policy
+from navrl.evaluation.episodes import play_episodes
 
 __all__ = ["episode_table", "play", "task_for"]
 

@@ -12,8 +12,8 @@ from navrl.adapters.navigation import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
-from navrl.evaluate import Flights, conditions, evaluate
-from navrl.evaluate.report import summary
+from navrl.evaluation import Flights, conditions, evaluate
+from navrl.evaluation.report import summary
 from navrl.rl.accelerate import accelerate
 from navrl.rl.action_space import Box
 from navrl.rl.environment import Environment

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from navrl.evaluate.flights import Flights
+from navrl.evaluation.flights import Flights
 from navrl.rl.environment import Environment
 
 __all__ = ["Act", "Task"]

@@ -37,7 +37,7 @@ KNOWN_METRICS = (
 def evaluation_metrics(row: Any) -> dict[str, float]:
     """Return the metrics of one condition of an evaluation, under all their stored names.
 
-    `row` comes from `navrl.evaluate.report.summary`. What is missing or not finite is left out.
+    `row` comes from `navrl.evaluation.report.summary`. What is missing or not finite is left out.
     """
     values = _mapping(row)
     found = {name: values.get(name) for name in ("mean_return", "mean_length")}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.errors import missing_extra
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.render import Moment
 from navrl.render.moment import FLYING
 from navrl.render.palette import OUTCOME_NAMES, Palette

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 
 __all__ = ["draw_flights"]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.render.moment import FLYING, Moment
 
 __all__ = ["moment_at"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from navrl.config import load_config, our_overrides
 from navrl.errors import ConfigError
-from navrl.evaluate import load_policy
-from navrl.evaluate.names import DEFAULT_SCENARIOS
-from navrl.evaluate.recording import Recording
-from navrl.evaluate.run import fly_scenarios
+from navrl.evaluation import load_policy
+from navrl.evaluation.names import DEFAULT_SCENARIOS
+from navrl.evaluation.recording import Recording
+from navrl.evaluation.run import fly_scenarios
 
 __all__ = ["fly_recordings", "saved_recordings"]
 

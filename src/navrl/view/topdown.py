@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from navrl.errors import missing_extra
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.render.palette import LIGHT, OUTCOME_NAMES
 from navrl.sim.env import NavigationEnv
 from navrl.sim.worlds.world_file import World

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.errors import ConfigError, missing_extra
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.render import Camera, Renderer, chasing, overview
 from navrl.render.moment import FLYING
 from navrl.render.palette import DARK, LIGHT, OUTCOME_NAMES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 
 __all__ = ["obstacles_in_words"]
 

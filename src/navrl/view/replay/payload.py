@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.view.words import obstacles_in_words
 
 __all__ = ["decode", "encode", "payload_of"]

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from navrl.errors import ConfigError
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.io.container.atomic_files import AtomicFile
 from navrl.render.palette import DARK, LIGHT, OUTCOME_NAMES, Palette
 from navrl.sim.reference import FLOATING_HEIGHT, TALL_HEIGHT

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from navrl.errors import ConfigError, ContainerError
-from navrl.evaluate.recording import Recording
+from navrl.evaluation.recording import Recording
 from navrl.metrics_log import MetricsLog
 
 __all__ = ["Failure", "RunData", "differing", "group_by_settings", "read_run"]

@@ -1,0 +1,133 @@
+"""Find a policy by name, file, run or registry reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from navrl.errors import ConfigError, RegistryError, nearest_name, shown
+from navrl.evaluation.baselines.catalogue import BASELINES, baseline_task, make_baseline
+from navrl.evaluation.flights import Act
+from navrl.evaluation.names import POLICIES
+from navrl.general_models import load_general_model
+from navrl.models import ForeignModelError, load_model
+from navrl.registry.resolve import find_model
+from navrl.rl.networks.build import MakeFeatures
+from navrl.rl.policy import NetworkPilot
+from navrl.rl.scripted import scripted_pilot
+from navrl.sim.env import NavigationEnv
+from navrl.sim.settings import NavigationSettings
+from navrl.targets import find_target
+
+OWN = "python:"  # before the name of a policy that the user has written
+PRETRAINED = Path(__file__).parents[1] / "policies" / "pretrained.pt"  # comes with the package
+
+# What a policy sees and how its commands are applied: an evaluation takes these settings from the
+# policy's training, all others from the task.
+INTERFACE = (
+    "env.action_repeat",
+    "env.action_limit",
+    "env.num_observed",
+    "sensor.lidar_range",
+    "sensor.lidar_vfov",
+    "sensor.lidar_vbeams",
+    "sensor.lidar_hres",
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A deterministic policy: observation parts by name in, actions out.
+
+    In the navigation task actions are velocity commands in the goal frame.
+    """
+
+    name: str
+    act: Act
+    task: NavigationSettings | None = None  # of its training, if it was trained
+    card: Mapping[str, Any] = field(default_factory=dict)  # how it was made
+    # called with the environment at the start of an evaluation, if the policy needs that
+    begin: Callable[[NavigationEnv], None] | None = None
+    # `env.*` of its training, if that was in another environment than the navigation task
+    environment: Mapping[str, Any] | None = None
+
+    def __call__(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the actions for a batch of observations; velocity commands, (N, 3), in m/s."""
+        return self.act(observation)
+
+
+def load_policy(
+    reference: str | Path,
+    task: NavigationSettings | None = None,
+    *,
+    network: MakeFeatures | str | None = None,
+) -> Policy:
+    """Return a policy by name (`pretrained`, `orca`, ...), model file, run folder or registry name.
+
+    `python:my_module:MyPolicy` is a class or function of the user's own: called without arguments
+    if it is a class, it takes observation parts by name and returns actions.
+
+    Args:
+        reference: what to load.
+        task: of the scripted pilot.
+        network: the network of the user's own that the policy was trained with, or its
+            `module:Class`. Code that a file names is not run without.
+
+    Raises:
+        ConfigError: there is no such policy, or the file holds none.
+        ContainerError: the file is damaged.
+    """
+    name = str(reference)
+    if name == "scripted":
+        return _scripted(task or NavigationSettings())
+    if name in BASELINES:
+        return _baseline(name, task or NavigationSettings())
+    if name.startswith(OWN):
+        return _own(name.removeprefix(OWN))
+    path = PRETRAINED if name == "pretrained" else _found(reference)
+    try:
+        applied, trained, card = load_model(path)
+    except ForeignModelError:
+        target, make = (network, None) if isinstance(network, str) else ("", network)
+        model = load_general_model(path, make, target=target)
+        return Policy(name, model.policy, card=model.card, environment=model.environment)
+    return Policy(name, NetworkPilot(applied, trained.env.action_limit), trained, card)
+
+
+def _own(target: str) -> Policy:
+    """Return a policy that the user has written."""
+    found = find_target("the policy", target)
+    act = found() if isinstance(found, type) else found
+    if not callable(act):
+        raise ConfigError(
+            f"{target} is {shown(act)}; expected a function, or a class whose instances are "
+            "called, from observation parts by name to actions"
+        )
+    return Policy(target, act)
+
+
+def _found(reference: str | Path) -> Path:
+    """Return the file of a model, by its path, its run, or its name in the registry."""
+    try:
+        return find_model(reference)
+    except RegistryError as error:
+        near = nearest_name(str(reference), POLICIES)
+        raise ConfigError(
+            f"no policy {str(reference)!a:.200}; expected a model file, a run's folder, "
+            f"{', '.join(POLICIES)}, or a name in the registry ({error}).{near}"
+        ) from error
+
+
+def _baseline(name: str, task: NavigationSettings) -> Policy:
+    own = baseline_task(task)
+    act = make_baseline(name, own)
+    return Policy(name, act, own, begin=getattr(act, "begin", None))
+
+
+def _scripted(task: NavigationSettings) -> Policy:
+    limit, reach = task.env.action_limit, task.sensor.lidar_range
+    return Policy("scripted pilot", lambda observation: scripted_pilot(observation, limit, reach))

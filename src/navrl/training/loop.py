@@ -1,0 +1,250 @@
+"""The training loop: collect, learn, and at intervals evaluate and save.
+
+All processes take the same steps. Rank 0 leads: it decides, logs and saves. The other ranks follow:
+they take each step that the leader broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from navrl.config import NAVIGATION, Config, as_saved
+from navrl.environments.task import Task
+from navrl.metrics_log import MetricsLog
+from navrl.rl.accelerate import slow_path
+from navrl.rl.networks.build import MakeFeatures
+from navrl.training.denormals import flushed_denormals
+from navrl.training.display import Display
+from navrl.training.distributed.team import Team, TeamError
+from navrl.training.run_folder import RunFolder
+from navrl.training.run_log import RunLog
+from navrl.training.saving.publisher import Publisher
+from navrl.training.saving.run_files import RunFiles
+from navrl.training.signals import StopRequest
+from navrl.training.trainers import Trainer, make_trainer
+
+# the steps that all processes take together
+LEARN, EVALUATE, SAVE, STOP = ("learn", "evaluate", "save", "stop")
+
+
+NOT_EXACT = (
+    "{name} cannot save its episodes: new ones begin here, so that this run goes on, but not bit "
+    "for bit as if it had not been interrupted"
+)
+
+
+@dataclass
+class Start:
+    """What every process starts from; neither state nor weights: from random weights."""
+
+    config: Config
+    state: dict[str, Any] | None = None  # a saved training state to resume
+    weights: dict[str, Tensor] | None = None  # the weights of a policy
+    # what a caller made itself, for a team of one: environments and networks cannot be sent
+    task: Task | None = None
+    network: MakeFeatures | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a training ended."""
+
+    finished: bool  # False: stopped before its last iteration
+    problem: str = ""  # what was not saved and what to do about it; empty if everything was
+
+
+@flushed_denormals()
+def follow(team: Team, start: Start) -> None:
+    """Train as a rank other than 0: take each step that the leader broadcasts, until `STOP`.
+
+    All ranks wait for the leader between steps, so it can save the state of all of them there.
+    """
+    trainer = make_trainer(start.config, team)
+    restore(trainer, start)
+    while (step := team.broadcast(None)) != STOP:
+        if step == LEARN:
+            trainer.learn(trainer.collect())
+        elif step == EVALUATE:
+            trainer.evaluate()
+        elif step == SAVE:
+            team.gather(trainer.own_state())
+
+
+@flushed_denormals()
+def lead(
+    team: Team,
+    start: Start,
+    folder: RunFolder,
+    display: Display,
+    stop: StopRequest,
+    publisher: Publisher,
+) -> Ending:
+    """Train as rank 0 until the last iteration, a signal, or failing checkpoints."""
+    trainer = make_trainer(start.config, team, start.task, start.network)
+    resumed = start.state is not None
+    if resumed and not trainer.task.exact:
+        display.note(NOT_EXACT.format(name=trainer.task.name))
+    restore(trainer, start)
+    if not folder.model_path.exists():
+        trainer.best = None  # it describes the model of another folder
+    with (
+        stop.deferring(),
+        MetricsLog(folder.metrics, on_error="hold") as metrics,
+        RunFiles(folder, trainer) as files,
+    ):
+        metrics.rewind(trainer.iteration)
+        log = RunLog(trainer, folder, display, metrics, publisher)
+        leader = _Leader(team, trainer, stop, log, files)
+        if reason := slow_path(trainer.applied):
+            display.note(reason)
+        if not resumed:
+            leader.save()  # a run that is killed before its first interval can be resumed too
+        stopped, problem = leader.train(), leader.problem()
+        team.broadcast(STOP)
+    # A signal after the last iteration's plan was only noted; from here on it raises Stopped.
+    return Ending(not stopped and stop.signal is None, problem)
+
+
+def restore(trainer: Trainer, start: Start) -> None:
+    """Load the state or the weights that a trainer starts from, and free their memory."""
+    if start.state is not None:
+        trainer.load(start.state)
+    elif start.weights is not None:
+        trainer.network.load_state_dict(start.weights)
+    start.state = start.weights = None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is done after an iteration."""
+
+    evaluate: bool
+    save: bool
+    stop: bool
+
+
+@dataclass
+class _Leader:
+    """The leader's side of the loop."""
+
+    team: Team
+    trainer: Trainer
+    stop: StopRequest
+    log: RunLog
+    files: RunFiles
+    gave_up: bool = False  # too many checkpoints in a row have failed
+    last_saved: int = -1  # iteration
+
+    def train(self) -> bool:
+        """Run iterations; return whether the training was stopped before the last one."""
+        stopped = False
+        while self.trainer.iteration < self.trainer.iterations and not stopped:
+            batch = self._collect()
+            report = self._learn(batch)
+            with self._saved_on_error():
+                plan = self._plan()
+                self.log.iteration(report)
+                if plan.evaluate:
+                    self._evaluate()
+                elif self.log.publication_due:
+                    self.log.publish_current()
+                if plan.save:
+                    self.save(batch, evaluated=plan.evaluate)
+                self.log.checkpoints(self.files.checkpoints, after_save=plan.save)
+                self._show(report)
+            stopped = plan.stop
+        if not stopped and self.stop.signal is None:
+            self.log.finished()
+        self.files.flush()
+        self.log.checkpoints(self.files.checkpoints, after_save=False)
+        if self.log.failure is not None:
+            raise self.log.failure
+        return stopped
+
+    # An error in the first two steps is not followed by a save: the ranks are at different places
+    # of the iteration, so there is no state of all of them. The last checkpoint is whole.
+
+    def _collect(self) -> Any:
+        self.team.broadcast(LEARN)
+        with self.log.monitor.timer("data_collection"):
+            batch = self.trainer.collect()
+        if self.files.rollout_due:
+            with self.log.monitor.timer("rollout_save"):
+                self.files.keep_rollout(batch)
+        return batch
+
+    def _learn(self, batch: Any) -> dict[str, float]:
+        # the update also writes to critics that no optimiser owns
+        self.files.checkpoints.barrier()
+        with self.log.monitor.timer("policy_training"):
+            return self.trainer.learn(batch)
+
+    def _plan(self) -> _Plan:
+        config, iteration = self.trainer.config, self.trainer.iteration
+        last = iteration == self.trainer.iterations
+        failing = self.files.checkpoints.gives_up and config.on_save_failure == "stop"
+        self.gave_up = failing and not last
+        stop = self.stop.signal is not None or self.log.failure is not None or self.gave_up
+        requested = self.stop.take_save_request()
+        return _Plan(
+            evaluate=last or _due(iteration, config.eval_interval),
+            save=last or stop or requested or _due(iteration, config.save_interval),
+            stop=stop,
+        )
+
+    def _evaluate(self) -> None:
+        with self.log.monitor.timer("evaluation"):
+            self.team.broadcast(EVALUATE)
+            flights = self.trainer.evaluate()
+        self.log.evaluation(flights)
+
+    def save(self, batch: Any = None, *, evaluated: bool = False) -> None:
+        """Save the state of all ranks in the background, with the metrics of an evaluation."""
+        trainer = self.trainer
+        with self.log.monitor.timer("checkpoint_save"):
+            # may raise, so before the other ranks are asked
+            own, shared = trainer.own_state(), trainer.shared_state()
+            self.team.broadcast(SAVE)
+            ranks = self.team.gather(own)
+            state = shared | {"ranks": ranks, "config": as_saved(trainer.config)}
+            if trainer.config.env.name != NAVIGATION:
+                state["record"] = trainer.task.record(trainer.env)
+            self.files.save(state, self.log.score if evaluated else None)
+        self.last_saved = trainer.iteration
+        if batch is not None and trainer.config.compress_lidar:
+            with self.log.monitor.timer("rollout_save"):
+                self.files.keep_last_batch(batch)
+
+    @contextmanager
+    def _saved_on_error(self) -> Iterator[None]:
+        """Save on an exception between two iterations, where the state of all ranks is whole."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, TeamError) and self.last_saved < self.trainer.iteration:
+                self.save()
+            raise
+
+    def _show(self, report: dict[str, float]) -> None:
+        if self.stop.terminal_gone:
+            self.log.display.close()
+        else:
+            self.log.show(report)
+        self.log.summarise_if_due()
+
+    def problem(self) -> str:
+        """Return what was not saved and what to do about it; empty if everything was."""
+        sentences = self.files.problems(self.gave_up)
+        if missing := self.log.missing():
+            more = ", ..." if len(missing) > 5 else ""
+            sentences.append(f"not written: {', '.join(missing[:5])}{more}")
+        return "; ".join(sentences)
+
+
+def _due(iteration: int, interval: int) -> bool:
+    return bool(interval) and iteration % interval == 0

@@ -1,0 +1,191 @@
+"""One process's part of PPO: its environments, its copy of the policy, and the state of both."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from navrl.config import Config
+from navrl.environments.table import find_task
+from navrl.environments.task import Task
+from navrl.errors import ConfigError, StateError
+from navrl.evaluation import Flights
+from navrl.rl.accelerate import AppliedNetwork, accelerate
+from navrl.rl.collect import Collector, Rollout
+from navrl.rl.distributions.action_distribution import distribution_for
+from navrl.rl.finite import check_finite
+from navrl.rl.networks.build import MakeFeatures, build_policy_network
+from navrl.rl.policy import NetworkPolicy
+from navrl.rl.ppo import PPO
+from navrl.training.distributed.episode_means import episode_means
+from navrl.training.distributed.team import Team
+from navrl.training.divergence import DivergenceGuard, checkpoint_name, named
+from navrl.training.evaluation import evaluate_together
+from navrl.training.pipelined import PipelinedCollector
+from navrl.training.progress import Progress
+from navrl.training.resume.training_state import WEIGHTS, upgraded_state
+
+ORDER_SEED = 0x5EED0DE5  # keeps the shuffling apart from the random actions
+SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
+
+
+class PPOTrainer(Progress):
+    """Collects, learns and evaluates in step with the rest of the team.
+
+    Args:
+        config: the settings.
+        team: the processes that train together.
+        task: what is trained; None: the one that the settings name.
+        network: makes the features of the policy's network; None: as the settings say.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        team: Team,
+        task: Task | None = None,
+        network: MakeFeatures | None = None,
+    ) -> None:
+        self.config, self.team = config, team
+        self.task = task or find_task(config)
+        self.env = self.task.make(team.rank, team.size)
+        self.distribution = distribution_for(self.env.action)
+        device = torch.device(config.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)  # the same initial weights on every rank
+            self.network = build_policy_network(
+                config.network, self.env.observation, self.env.action, network
+            ).to(device)
+        self.applied = accelerate(self.network)
+        self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
+        order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
+        self.ppo = PPO(
+            self.network,
+            self.applied,
+            self.distribution,
+            config.algo,
+            order,
+            all_reduce=team.all_reduce,
+            processes=team.size,
+        )
+        self.collector = self._collector(self.applied)
+        self._pipeline = (
+            PipelinedCollector(self.network, self._collector)
+            if config.use_pipelined_collector
+            else None
+        )
+        self._began: dict[str, Any] | None = None  # what the pending batch was started from
+        self.iteration = 0
+        self.best: dict[str, float] | None = None
+        self.guard = DivergenceGuard()
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimiser, for the checkpoint saver."""
+        return [self.ppo.optimizer]
+
+    def collect(self) -> Rollout:
+        """Return the next batch, or the one that was collected while the policy learnt."""
+        if self._pipeline is None:
+            self._set_progress(self.iteration)
+            return self.collector.collect(*self.ppo.normaliser.statistics())
+        if not self._pipeline.pending:
+            self._begin_batch(self._pipeline, self.iteration)
+        self._began = None
+        return self._pipeline.take()
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Update the policy from the batches of all ranks; return the same metrics on each."""
+        if self._pipeline is not None and self.iteration + 1 < self.iterations:
+            self._begin_batch(self._pipeline, self.iteration + 1)
+        with self.guard.iteration(self.iteration + 1):
+            report = self.ppo.update(batch, self.iteration / self.iterations)
+        if self._pipeline is not None:
+            self._pipeline.wait()  # so that nothing runs while the policy is evaluated or saved
+        self.iteration += 1
+        return report | episode_means(batch.episodes, self.env.statistics, self.team)
+
+    def _begin_batch(self, pipeline: PipelinedCollector, iteration: int) -> None:
+        """Begin to collect the batch of an iteration with the present policy, in the background."""
+        self._set_progress(iteration)
+        self._began = self._rollout_state()
+        pipeline.begin(self.ppo.normaliser.statistics())
+
+    def _set_progress(self, iteration: int) -> None:
+        self.env.set_progress(iteration / self.iterations)
+
+    def evaluate(self) -> dict[str, Flights]:
+        """Play episodes with the mean action; the leader gets all of them by condition."""
+        policy = NetworkPolicy(self.applied, self.env.observation, self.distribution)
+        episodes = evaluate_together(self.task, policy, self.env, self.team)
+        if self.task.restarts:
+            self.collector.restart(self.env.reset())
+        return episodes
+
+    # ------------------------------------------------------------------ saving
+
+    def own_state(self) -> dict[str, Any]:
+        """Return the state of this rank: its environment and its generators."""
+        return (self._began or self._rollout_state()) | {"order": self.ppo.generator.get_state()}
+
+    def _rollout_state(self) -> dict[str, Any]:
+        """Return what a batch starts from, beside the weights."""
+        return {"env": self.env.state_dict(), "actions": self.generator.get_state()}
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return the state that all ranks have in common; live tensors.
+
+        Raises:
+            DivergedError: the last update made a parameter NaN or infinite.
+        """
+        self.guard.refuse_diverged()
+        ahead = {} if self._pipeline is None else {"ahead": self._pipeline.state_dict()}
+        return ahead | {
+            "iteration": self.iteration,
+            WEIGHTS: self.network.state_dict(),
+            "optimizer": self.ppo.optimizer.state_dict(),
+            "normaliser": self.ppo.normaliser.state_dict(),
+            "best": self.best,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; bit for bit if the environment could save its own."""
+        state = upgraded_state(state)
+        ranks = state.get("ranks")
+        if not isinstance(ranks, list) or not all(name in state for name in SHARED):
+            raise StateError(
+                "the checkpoint holds no training state; expected one that navrl train wrote"
+            )
+        if len(ranks) != self.team.size:
+            raise ConfigError(
+                f"the checkpoint was written by {len(ranks)} processes, this training has "
+                f"{self.team.size}; resume with processes={len(ranks)}"
+            )
+        check_finite(
+            named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state)
+        )
+        own = ranks[self.team.rank]
+        if own["env"] is None:
+            self.env.reset(seed=self.config.seed * 1024 + self.team.rank + state["iteration"])
+        else:
+            self.env.load_state_dict(own["env"])
+        self.generator.set_state(own["actions"])
+        self.ppo.generator.set_state(own["order"])
+        self.network.load_state_dict(state[WEIGHTS])
+        # a copy, because the optimiser keeps the tensors it gets
+        self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.ppo.normaliser.load_state_dict(state["normaliser"])
+        self.iteration, self.best = state["iteration"], state["best"]
+        self.collector = self._collector(self.applied)
+        if self._pipeline is not None:
+            self._set_progress(self.iteration)
+            self._began = self._rollout_state() if state.get("ahead") else None
+            self._pipeline.load_state_dict(state.get("ahead"))
+
+    def _collector(self, applied: AppliedNetwork) -> Collector:
+        steps = self.config.algo.training_frame_num
+        rows = self.env.observe()
+        return Collector(self.env, rows, applied, steps, self.distribution, self.generator)

@@ -1,0 +1,207 @@
+"""Opens a run: its folder, its settings, and the state or weights that it starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from navrl.config import NAVIGATION, Config, as_yaml
+from navrl.errors import ConfigError
+from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.training.progress import total_iterations
+from navrl.training.resume.continued_run import (
+    continued_config,
+    find_run,
+    goes_on_in_place,
+    load_state,
+    refuse_code,
+    saved_settings,
+    typed_keys,
+)
+from navrl.training.resume.source import Source, find_source
+from navrl.training.resume.starting_weights import (
+    Weights,
+    check_weights,
+    fitted_config,
+    read_weights,
+)
+from navrl.training.resume.training_state import is_training_state, upgraded_state
+from navrl.training.run_folder import RunFolder, default_name, write_text
+
+__all__ = ["Opened", "open_run"]
+
+SHOWN_CHANGES = 5
+
+
+@dataclass
+class Opened:
+    """A run to train: its folder, its settings, and what it starts from."""
+
+    folder: RunFolder | None  # locked; None if there is nothing left to train
+    config: Config
+    state: dict[str, Any] | None = None  # a saved training state to resume
+    weights: dict[str, Tensor] | None = None  # the weights of a policy
+    note: str = ""  # a sentence for the user
+
+
+def open_run(config: Config, typed: list[str]) -> Opened:
+    """Create the folder of a new run, or open that of the run to resume.
+
+    `config` results from the overrides `typed` on top of the default preset.
+
+    Raises:
+        ConfigError: there is no such run, checkpoint or model, or the settings do not fit it.
+    """
+    command = ["navrl", "train", *typed]
+    if goes_on_in_place(config):
+        path = find_run(config)
+        folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
+        try:
+            return _resume(config, typed, path, folder, command)
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
+    if config.resume_checkpoint:
+        return _start_from(config, typed, command)
+    _settle_processes(config)
+    return Opened(
+        RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config
+    )
+
+
+def _resume(
+    config: Config, typed: list[str], path: Path, folder: RunFolder | None, command: list[str]
+) -> Opened:
+    """Resume a run in its folder; a run without any checkpoint starts over."""
+    state, weights, source = load_state(config, path), None, None
+    saved = saved_settings(path) if state is None else state["config"]
+    if state is None and saved.get("resume_checkpoint"):
+        source = find_source(saved["resume_checkpoint"], config.tracker_deadline)
+        state, weights = _contents(source)
+    config = continued_config(saved, typed)
+    iteration = 0 if state is None else state["iteration"]
+    if iteration >= total_iterations(config) and (folder is None or folder.is_finished()):
+        if folder is not None:
+            folder.close()
+        return _finished(str(path), config, iteration)
+    text = as_yaml(_naming(config, source))
+    if folder is None:
+        folder = RunFolder.create(path, text, command, source.as_record() if source else None)
+    elif state is None:
+        write_text(folder.config_path, text)
+    folder.record_resume(command, iteration)
+    if weights is not None:
+        check_weights(config, weights, str(source))
+    note = f"resumed after iteration {iteration}"
+    if state is None:
+        note = (
+            f"{path} was stopped before its first checkpoint: it starts over with the same "
+            "settings and seed" + (f", from the weights of {source}" if source else "")
+        )
+    return Opened(folder, config, state, weights.parameters if weights else None, note)
+
+
+def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
+    """Start a run in a new folder from a checkpoint or from the weights of a model."""
+    path = Path(config.run_folder) if config.run_folder else default_name()
+    if (path / "run.json").exists():
+        raise ConfigError(
+            f"run_folder {path} holds another run than {config.resume_checkpoint}; name a new "
+            "folder, or leave out run_folder"
+        )
+    source = find_source(config.resume_checkpoint, config.tracker_deadline)
+    state, weights = _contents(source)
+    if weights is None:
+        return _resume_elsewhere(path, source, state or {}, typed, command)
+    config, changes = fitted_config(config, typed_keys(typed), weights, str(source))
+    config.resume_checkpoint = ""
+    _settle_processes(config)
+    folder = _create(path, config, source, command)
+    note = _note_on_weights(source, changes, config)
+    return Opened(folder, config, weights=weights.parameters, note=note)
+
+
+def _resume_elsewhere(
+    path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]
+) -> Opened:
+    """Resume the checkpoint of another run in a new folder; the other run is not changed."""
+    refuse_code(state["config"], typed, str(source))
+    config, iteration = continued_config(state["config"], typed), state["iteration"]
+    if iteration >= total_iterations(config):
+        return _finished(str(source), config, iteration)
+    folder = _create(path, config, source, command)
+    folder.record_resume(command, iteration)
+    note = f"resumed {source} after iteration {iteration}, in {path}"
+    return Opened(folder, config, state, note=note)
+
+
+def _contents(source: Source) -> tuple[dict[str, Any] | None, Weights | None]:
+    """Return the training state in a file, or the weights of a policy; the other is None."""
+    found = load_checkpoint(source.file)
+    if is_training_state(found):
+        return upgraded_state(found), None
+    return None, read_weights(source.file, found, str(source))
+
+
+def _create(path: Path, config: Config, source: Source, command: list[str]) -> RunFolder:
+    return RunFolder.create(path, as_yaml(_naming(config, source)), command, source.as_record())
+
+
+def _naming(config: Config, source: Source | None) -> Config:
+    """Return the settings for `config.yaml`: with the source, in case the run starts over."""
+    return dataclasses.replace(config, resume_checkpoint=source.lasting) if source else config
+
+
+def _note_on_weights(source: Source, changes: list[str], config: Config) -> str:
+    new = "critics, replay" if config.algorithm == "sac" else "value normaliser"
+    note = (
+        f"a new training from the weights of {source}; optimiser, {new}, counters and random "
+        "numbers start new"
+    )
+    if changes:
+        more = ", ..." if len(changes) > SHOWN_CHANGES else ""
+        note += f"; settings of the model: {', '.join(changes[:SHOWN_CHANGES])}{more}"
+    return note
+
+
+def _finished(subject: str, config: Config, iteration: int) -> Opened:
+    note = (
+        f"{subject} is finished: iteration {iteration} of {total_iterations(config)}; "
+        f"to train longer, resume with max_frame_num above {config.max_frame_num}"
+    )
+    return Opened(None, config, note=note)
+
+
+def _settle_processes(config: Config) -> None:
+    """Choose the number of processes if none was typed; refuse one that does not divide evenly."""
+    config.processes = config.processes or _fitting_processes(config)
+    for key, value in _divided(config).items():
+        if value % config.processes:
+            raise ConfigError(
+                f"{key} is {value}; expected a multiple of the {config.processes} processes "
+                "(processes=N)"
+            )
+
+
+def _fitting_processes(config: Config) -> int:
+    """Return the most processes, up to one a core, that divide the work; one for SAC or a GPU."""
+    if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    counts = _divided(config).values()
+    return max(n for n in range(1, cores + 1) if not any(count % n for count in counts))
+
+
+def _divided(config: Config) -> dict[str, int]:
+    """Return the settings that the number of processes must divide."""
+    divided = {"env.num_envs": config.env.num_envs}
+    if config.env.name == NAVIGATION:
+        divided["flight.interim_episodes"] = config.flight.interim_episodes
+    return divided

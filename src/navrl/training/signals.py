@@ -1,0 +1,111 @@
+"""Signals: Ctrl+C and SIGTERM stop a training; on SIGHUP (closed terminal) it saves and goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+from navrl.training.terminal import leave_terminal, open_terminals
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the command before or after the training, where there is nothing to save."""
+
+
+class StopRequest:
+    """Handles signals inside its `with` block.
+
+    SIGINT and SIGTERM raise `Stopped` in the main thread. Inside `deferring()` the first one is
+    only stored in `signal`, so that the training can finish its iteration and save. A second SIGINT
+    ends the process at once; a thread does that, because Python's handlers do not run while the
+    main thread waits for another process. Checkpoints are written atomically, so nothing that was
+    saved is lost.
+
+    SIGHUP redirects the standard streams that are terminals to the null device and requests a
+    checkpoint (`take_save_request`). Child processes started in the block have SIGHUP blocked, so
+    they survive the terminal too. If SIGHUP is ignored at the start (`nohup`), it stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.terminal_gone = False
+        self._save_requested = False
+        self._deferred = False
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status: 0, or 128 plus the signal."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Store SIGINT and SIGTERM in `signal` instead of raising; the caller checks it."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def take_save_request(self) -> bool:
+        """Return whether a checkpoint was requested since the last call."""
+        requested, self._save_requested = self._save_requested, False
+        return requested
+
+    def __enter__(self) -> Self:
+        self._terminals = open_terminals()
+        self._previous = {number: signal.signal(number, self._stop) for number in STOPS}
+        self._hears_hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        if self._hears_hangup:
+            self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _handled_by_the_thread)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        self._reads, self._writes = socket.socketpair()
+        self._writes.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, name="navrl-signals", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        # ends the thread, even if a forked process holds the socket too
+        self._writes.shutdown(socket.SHUT_RDWR)
+        self._writes.close()
+        self._thread.join()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
+        if not self._deferred:
+            raise Stopped
+
+    def _watch(self) -> None:
+        """Handle signals as they arrive on the wakeup socket, one byte each."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # the only thread that takes it
+        stops = 0
+        with self._reads:
+            while received := self._reads.recv(1):
+                if received[0] == signal.SIGHUP:
+                    self.terminal_gone = leave_terminal(self._terminals) or self.terminal_gone
+                    self._save_requested = True
+                stops += received[0] in STOPS
+                if stops > 1 and received[0] == signal.SIGINT:
+                    if sys.stdout.isatty():
+                        os.write(sys.stdout.fileno(), SHOW_CURSOR.encode())
+                    os._exit(128 + signal.SIGINT)
+
+
+def _handled_by_the_thread(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the main thread may be busy for seconds; see `StopRequest._watch`."""
