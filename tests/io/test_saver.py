@@ -642,6 +642,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path, held, monkey
     training = TinyTraining()
     saver = AsyncCheckpointSaver(optimizers=training.optimizers)
     saver.save_async(training.state(), tmp_path / "x.pt")
+    saver.barrier()  # in the parent, whose memory the step below writes to as well
     # what a child sees that was forked while a thread copies this
     begun = Job("y.pt", pending(saver)[0].snapshot, {}, "raw")
     assert begun.claim()

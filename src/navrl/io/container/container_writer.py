@@ -114,14 +114,16 @@ def write_container(
         file: AtomicFile | MemoryFile = into or AtomicFile(path)
         stack.enter_context(file)
         header = HEADER.pack(MAGIC, VERSION, 0)
-        start = [header]
+        unwritten: list[Any] = [header]
         for batch in encoder.batches(threads):
-            file.write(start + batch.buffers)
-            start = []
+            unwritten += batch.buffers
+            if threads is not None:  # a small file is written in one go, at the end
+                file.write(unwritten)
+                unwritten = []
             for number, size, checksum in batch.chunks:
                 entries[number]["stored"].append(size)
                 entries[number]["checksums"].append(f"{checksum:016x}")
-        file.write(start + _index(path, header, entries, document))
+        file.write(unwritten + _index(path, header, entries, document))
         file.commit()
     return Written(Path(path), raw_bytes, file.size)
 
@@ -236,12 +238,14 @@ class _Encoder:
         self._batch_bytes = batch_bytes
 
     def batches(self, threads: TaskThreads | None) -> Iterator[_Batch]:
-        """Yield all chunks in order; the buffers of a batch are valid until the next."""
+        """Yield all chunks in order.
+
+        With threads the buffers of a batch are valid until the next one, else as long as they are
+        referred to.
+        """
         if threads is None:
-            scratch = np.empty(0, np.uint8)
             for pieces in self._grouped():
-                scratch = _at_least(scratch, pieces)
-                yield self._encode(pieces, scratch)
+                yield self._encode(pieces, _at_least(np.empty(0, np.uint8), pieces))
             return
         yield from self._batches_of(threads)
 
