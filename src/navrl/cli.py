@@ -10,15 +10,17 @@ from collections.abc import Sequence
 
 from navrl import __version__
 from navrl.commands import COMMANDS
-from navrl.errors import NavrlError
+from navrl.errors import NavrlError, nearest_name
 
 EPILOG = """examples:
+  navrl demo                                         watch the policy in the package: writes demo.html
   navrl train                                        train a policy in about twelve minutes, evaluate it, leave a model
   navrl train resume=auto                            go on where it stopped
   navrl eval pretrained                              fly the policy in the package over unseen worlds
   navrl world --png world.png                        look at a world from above
   navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
   navrl models register policy runs/mine             keep a model under a name: navrl eval policy
+  navrl settings lidar                               every setting that mentions a word
   navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
 """  # noqa: E501
 
@@ -37,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
     for command in COMMANDS:
         command.register(subparsers)
-    parsed, late = parser.parse_known_args(arguments)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    if typed and not typed[0].startswith("-") and typed[0] not in subparsers.choices:
+        near = nearest_name(typed[0], subparsers.choices)
+        parser.error(f"unknown command {typed[0]!r}.{near} `navrl --help` lists all")
+    parsed, late = parser.parse_known_args(typed)
     if late and not (
         hasattr(parsed, "overrides")
         and all("=" in word and not word.startswith("-") for word in late)

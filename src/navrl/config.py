@@ -47,7 +47,7 @@ class FlightSettings:
     """Keys `flight.*`: evaluation on unseen worlds, during and after training."""
 
     episodes: int = 2048  # of each scenario, spread evenly over the worlds
-    worlds: int = 32
+    worlds: int = 32  # unseen in training
     map_seed: int = 1_000_000  # of the first world; must not overlap the worlds of training
     seed: int = 0  # of starts, goals and moving obstacles
     # during training: twice as many in all, a quarter of them without moving obstacles

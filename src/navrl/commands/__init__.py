@@ -7,6 +7,8 @@ from navrl.commands import (
     checkpoints,
     convert,
     curves,
+    demo,
+    doctor,
     evaluate,
     export,
     inspect,
@@ -14,6 +16,7 @@ from navrl.commands import (
     replay,
     report,
     rollouts,
+    settings,
     sync,
     train,
     video,
@@ -21,6 +24,7 @@ from navrl.commands import (
 )
 
 COMMANDS = (
+    demo,
     train,
     evaluate,
     export,
@@ -35,5 +39,7 @@ COMMANDS = (
     rollouts,
     convert,
     sync,
+    settings,
+    doctor,
     bench,
 )

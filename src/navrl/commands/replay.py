@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navrl.commands.recorded import add_flights, recordings_of
+
+if TYPE_CHECKING:
+    from navrl.evaluation.recording import Recording
 
 EPILOG = """examples:
   navrl replay pretrained                                  fly the policy in the package, then watch it
@@ -35,16 +39,26 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and print where it is."""
+    write_page(arguments)
+    return 0
+
+
+def write_page(arguments: argparse.Namespace) -> Sequence[Recording]:
+    """Write the replay page that the arguments ask for, print where it is, return its flights.
+
+    Raises:
+        ConfigError: the name is not that of a page, or the file cannot be written.
+    """
     from navrl.errors import ConfigError
     from navrl.view.replay import write_replay
 
-    if arguments.out.suffix.lower() not in {".html", ".htm"}:
-        raise ConfigError(f"--out is {arguments.out}; expected a name that ends in .html")
+    path: Path = arguments.out
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise ConfigError(f"--out is {path}; expected a name that ends in .html")
     recordings = recordings_of(arguments)
     try:
-        write_replay(recordings, arguments.out)
+        write_replay(recordings, path)
     except OSError as error:
-        raise ConfigError(f"--out {arguments.out} cannot be written: {error.strerror}") from error
-    kilobytes = arguments.out.stat().st_size / 1000
-    print(f"written: {arguments.out} ({kilobytes:.0f} kB); open it in a browser")
-    return 0
+        raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from error
+    print(f"written: {path} ({path.stat().st_size / 1000:.0f} kB); open it in a browser")
+    return recordings

@@ -170,7 +170,8 @@ def _train(
             display.note(opened.note)
         task = find_task(config)
         compiles = "; the first run compiles for about a minute" if task.compiles else ""
-        display.note(f"{config.processes} processes, {config.env.num_envs} {task.units}{compiles}")
+        processes = f"{config.processes} process{'es' if config.processes > 1 else ''}"
+        display.note(f"{processes}, {config.env.num_envs} {task.units}{compiles}")
         if task.compiles:
             compile_kernels(config)
         with assemble(config.processes, follow, start) as team:

@@ -44,14 +44,14 @@ class UploadPolicy:
 
     name: str = "navigation"  # of the model in the registry; empty: nothing is registered
     upload_frequency: int = 0  # upload every n-th checkpoint; 0: only the best and the final one
-    save_best_models: bool = True
+    save_best_models: bool = True  # register a model that is better than all before
     best_model_metric: str = "success_100"  # also decides which model is RUN/model.pt
     best_model_mode: str = "max"  # or min, if less is better
     upload_conditions: UploadConditions = field(default_factory=UploadConditions)
     upload_final_model: bool = True  # even if the conditions do not hold
     keep_last_n: int = 5  # versions, beside those with an alias or a stage; 0: all
     max_retries: int = 3  # after the first attempt has failed
-    continue_on_upload_failure: bool = True
+    continue_on_upload_failure: bool = True  # else a failed upload ends the run
 
     def check(self) -> None:
         """Raise a ConfigError that names the first invalid setting."""

@@ -29,22 +29,22 @@ KL = MINIBATCH_METRICS.index("kl")
 class ExtractorSettings:
     """Keys `algo.feature_extractor.*`."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # at the start, of the part that actor and critic share
 
 
 @dataclass
 class ActorSettings:
     """Keys `algo.actor.*`."""
 
-    learning_rate: float = 1e-3
-    clip_ratio: float = 0.2
+    learning_rate: float = 1e-3  # at the start
+    clip_ratio: float = 0.2  # of the surrogate objective
 
 
 @dataclass
 class CriticSettings:
     """Keys `algo.critic.*`."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # at the start
     # clip of the value's change in an update, in normalised units; 0: no clipping
     clip_ratio: float = 0.0
 
@@ -55,25 +55,25 @@ class PPOSettings:
 
     training_frame_num: int = 32  # steps of each drone in a batch
     training_epoch_num: int = 1  # passes over a batch
-    num_minibatches: int = 32
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
+    num_minibatches: int = 32  # of a batch, one gradient step each
+    gamma: float = 0.99  # discount of a decision
+    gae_lambda: float = 0.95  # of generalised advantage estimation
     feature_extractor: ExtractorSettings = field(default_factory=ExtractorSettings)
     actor: ActorSettings = field(default_factory=ActorSettings)
     critic: CriticSettings = field(default_factory=CriticSettings)
     final_learning_rate: float = (
         0.05  # at the end of training, as a fraction of the initial rate; linear decay
     )
-    entropy_loss_coefficient: float = 2e-3
+    entropy_loss_coefficient: float = 2e-3  # at the start
     final_entropy: float = 0.1  # at the end of training, as a fraction of the initial coefficient
-    policy_coefficient: float = 1.0
-    value_coefficient: float = 1.0
+    policy_coefficient: float = 1.0  # weight of the policy loss
+    value_coefficient: float = 1.0  # weight of the value loss
     huber_delta: float = 5.0  # in units of the normalised return
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = 1.0  # gradients are clipped to it
     clip_heads_only: bool = (
         False  # leave the gradients of the features unclipped, as the original does
     )
-    adam_epsilon: float = 1e-5
+    adam_epsilon: float = 1e-5  # of the optimiser
     target_kl: float = 0.0  # stop an update early above this KL; 0: never
     value_decay: float = 0.98  # of the running mean and variance of the returns
     rescale_critic: bool = True  # keep the critic's denormalised output when those move (PopArt)

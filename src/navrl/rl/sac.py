@@ -28,17 +28,17 @@ class SACSettings:
     replay_ratio: float = 4.0  # transitions learnt from per transition collected
     capacity: int = 1_000_000  # of the replay buffer, in transitions
     warmup: int = 20_000  # transitions with random actions before the first update
-    gamma: float = 0.98
+    gamma: float = 0.98  # discount of a decision
     n_step: int = 3  # steps of the return before the critics' value
     tau: float = 0.01  # Polyak factor of the target critics
     actor_interval: int = 4  # updates of the critics per update of the actor
-    actor_rate: float = 5e-4  # learning rates
-    critic_rate: float = 5e-4
-    temperature_rate: float = 3e-3
-    first_temperature: float = 0.01  # initial value
+    actor_rate: float = 5e-4  # learning rate at the start
+    critic_rate: float = 5e-4  # learning rate at the start
+    temperature_rate: float = 3e-3  # learning rate of the entropy's weight
+    first_temperature: float = 0.01  # weight of the entropy at the start
     target_entropy: float = -3.0  # of the action in the cube from -1 to 1, in nats
-    critic_width: int = 256
-    max_grad_norm: float = 10.0
+    critic_width: int = 256  # units of the critics' hidden layers
+    max_grad_norm: float = 10.0  # gradients are clipped to it
     final_learning_rate: float = 0.1  # at the end, as a fraction of the initial rates; linear decay
     # save the replay buffer in every checkpoint; without it a resumed run starts with an empty one
     save_replay: bool = True

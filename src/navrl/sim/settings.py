@@ -27,19 +27,19 @@ MAXIMUM_MOVING = 4096
 class TaskSettings:
     """Keys `env.*`: how many drones fly, where, and what ends an episode."""
 
-    num_envs: int = 1024
+    num_envs: int = 1024  # drones that fly side by side
     num_worlds: int = 64  # pool of maps, each with its own moving obstacles
     num_obstacles: int = 350  # static boxes in a map
     # a curriculum: counts for worlds 0, 1, ...; cycled
     obstacles_per_world: list[int] = field(default_factory=list)
     map_seed: int = 1  # world w is drawn with seed map_seed + w, or all with map_seed if same_map
-    same_map: bool = False
+    same_map: bool = False  # all worlds are one map
     # YAML, PNG or NPZ instead of random maps; cycled
     world_files: list[str] = field(default_factory=list)
     # boxes of 0.3 or 0.7 m as in the original; else any of 0.3, 0.4, ... 0.9 m
     quantised_widths: bool = True
     placement_attempts: int = 1000  # tries to place a box before it is put where it fell
-    change_world_at_reset: bool = True
+    change_world_at_reset: bool = True  # each episode is in another world of the pool
     # `random`: starts and targets on random edges. `navrl_eval`: a row of parallel lines across the
     # field. `walled`: the same, with walls along both sides, so that no drone flies around
     layout: str = "random"
@@ -47,8 +47,8 @@ class TaskSettings:
     action_repeat: int = 1  # simulated steps for each decision
     action_frame: str = "goal"  # velocity commands in the goal frame, or in the world frame
     action_limit: float = 2.0  # m/s on each axis; the bound of the action space
-    goal_ends_episode: bool = True
-    goal_radius: float = 0.5  # m
+    goal_ends_episode: bool = True  # else a drone at its goal flies on until time is up
+    goal_radius: float = 0.5  # m around the target that count as the goal
     # m from a random start to its random target; 0: any, as in the original
     min_trip_length: float = 2.0
     # of the trips, this share leads from one edge of the field to the opposite one ...
@@ -56,7 +56,7 @@ class TaskSettings:
     midway_share: float = 0.0  # ... and of those, this share starts somewhere on the way
     # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
     collision: str = "rays"
-    collision_radius: float = 0.3  # m
+    collision_radius: float = 0.3  # m, of the drone
     num_observed: int = 5  # nearest moving obstacles in the observation
 
 
@@ -70,7 +70,7 @@ class MovingSettings:
     local_range: list[float] = field(default_factory=lambda: [5.0, 5.0, 4.5])  # m around the origin
     # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
     asymmetric_goals: bool = True
-    visible_to_lidar: bool = False
+    visible_to_lidar: bool = False  # else only the list of detected obstacles has them
 
 
 @dataclass
@@ -80,9 +80,9 @@ class SensorSettings:
     Noise, missed detections and delay change observations, never rewards or endings.
     """
 
-    lidar_range: float = 4.0  # m
-    lidar_vfov: list[float] = field(default_factory=lambda: [-10.0, 20.0])  # degrees
-    lidar_vbeams: int = 4
+    lidar_range: float = 4.0  # m that a ray sees at most
+    lidar_vfov: list[float] = field(default_factory=lambda: [-10.0, 20.0])  # degrees up
+    lidar_vbeams: int = 4  # rays one above the other
     lidar_hres: float = 10.0  # degrees between neighbouring rays
     noise: float = 0.0  # m, standard deviation of a ray
     dropout: float = 0.0  # probability that a ray reports nothing
@@ -90,7 +90,7 @@ class SensorSettings:
     detection_dropout: float = 0.0
     detection_noise: float = 0.0  # m, standard deviation of a moving obstacle's position, each axis
     position_noise: float = 0.0  # m, standard deviation of the drone's own position, each axis
-    observation_delay: int = 0  # decisions
+    observation_delay: int = 0  # decisions that an observation is old
 
 
 @dataclass
@@ -101,7 +101,7 @@ class DroneSettings:
     time_constant: float = 0.3  # s, of the first-order model
     damping: float = 0.2  # 1/s, of velocity and rotation through the air
     mass_variation: float = 0.0  # 0.1: mass within 10 % of the nominal one
-    thrust_variation: float = 0.0
+    thrust_variation: float = 0.0  # the same for the thrust of the rotors
     wind: float = 0.0  # m/s, the fastest horizontal wind
     delay: int = 0  # simulated steps, the longest delay of a command
 
@@ -159,7 +159,7 @@ REWARD_TERMS = tuple(
 class SimulationSettings:
     """Keys `sim.*`: time and threads."""
 
-    dt: float = 0.016  # s
+    dt: float = 0.016  # s, of a simulated step
     gravity: float = 9.81  # m/s²
     num_threads: int = 0  # 0: as many as numba is given
 

@@ -14,13 +14,16 @@ TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")
 
 @dataclass
 class WandbSettings:
-    """Keys `wandb.*`: the run in Weights & Biases. The run's folder has everything in any case."""
+    """Keys `wandb.*`: the run in Weights & Biases.
+
+    The run's folder has everything in any case.
+    """
 
     # or offline (everything waits in the run's folder for `navrl sync`), or online
     mode: str = "disabled"
     project: str = "NavRL"  # of every tracker
     name: str = ""  # of the run; default: its folder's
-    entity: str = ""
+    entity: str = ""  # user or team; default: the account's
     run_id: str = ""  # continue this run
 
     def check(self) -> None:
@@ -31,7 +34,7 @@ class WandbSettings:
 
 @dataclass
 class MlflowSettings:
-    """Keys `mlflow.*`."""
+    """Keys `mlflow.*`: where MLflow keeps the run."""
 
     uri: str = ""  # of the server, http://...; default: an SQLite store in the run's folder
 

@@ -1,0 +1,114 @@
+"""`navrl settings [WORD]`: what can be set, and what it means."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from navrl.settings_reference import Group
+
+EPILOG = """examples:
+  navrl settings                  the groups of settings
+  navrl settings env              every setting of a group, with its default and meaning
+  navrl settings lidar            every setting whose name or meaning contains a word
+  navrl settings env preset=best  with the values of a preset
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "settings",
+        help="list the settings of `navrl train` with defaults and meanings",
+        description="List the groups of settings, one group, or the settings that mention a word.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD | key=value",
+        help="a group or a word to look for; settings such as preset=best change the values shown",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--markdown", action="store_true", help="print a page of all of them")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the settings."""
+    from navrl.config import load_config
+    from navrl.settings_reference import find_settings, setting_groups
+
+    words = [word for word in arguments.words if "=" not in word]
+    groups = setting_groups(load_config([word for word in arguments.words if "=" in word]))
+    shown = groups
+    for word in words:
+        shown = find_settings(shown, word)
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(group) for group in shown], indent=1))
+    elif arguments.markdown:
+        print(_page(shown), end="")
+    elif words:
+        _print_settings(shown)
+    else:
+        _print_groups(shown)
+    return 0
+
+
+def _print_groups(groups: list[Group]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("group", "settings", "what they set", box=None, pad_edge=False)
+    for group in groups:
+        table.add_row(group.name, str(len(group.settings)), group.about)
+    console = Console()
+    console.print(table)
+    console.print(
+        "\nnavrl settings GROUP shows one, navrl settings WORD searches; type them as "
+        "navrl train env.num_envs=512"
+    )
+
+
+def _print_settings(groups: list[Group]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    for group in groups:
+        table = Table(
+            "setting",
+            "default",
+            "meaning",
+            title=group.name,
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+        )
+        for setting in group.settings:
+            table.add_row(*(Text(word) for word in (setting.key, setting.default, setting.meaning)))
+        console.print(table)
+
+
+def _page(groups: list[Group]) -> str:
+    """Return docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        "Every setting of `navrl train`, `navrl world` and `navrl eval`, written as `key=value`. "
+        "`navrl settings WORD` searches them.",
+        "This page is written by `navrl settings --markdown`.",
+    ]
+    for group in groups:
+        lines += ["", f"## {group.name}", "", f"{group.about[:1].upper()}{group.about[1:]}.", ""]
+        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+        for setting in group.settings:
+            kind, meaning = setting.type.replace("|", "\\|"), setting.meaning.replace("|", "\\|")
+            default = setting.default.replace("|", "\\|")
+            lines.append(f"| `{setting.key}` | {kind} | `{default}` | {meaning} |")
+    return "\n".join(lines) + "\n"

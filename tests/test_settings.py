@@ -1,0 +1,85 @@
+"""`navrl settings`: the reference of settings, read from the code."""
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from navrl.cli import main
+from navrl.conf.overrides import keys_of
+from navrl.config import Config, load_config
+from navrl.errors import ConfigError
+from navrl.settings_reference import _comments, find_settings, setting_groups
+
+PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+
+
+@pytest.fixture(scope="module")
+def groups():
+    return setting_groups(load_config())
+
+
+def test_every_setting_that_can_be_typed_is_listed_once(groups):
+    listed = [setting.key for group in groups for setting in group.settings]
+    assert sorted(listed) == sorted(keys_of(OmegaConf.structured(Config())))
+
+
+def test_every_group_and_every_setting_says_what_it_sets(groups):
+    assert [group.name for group in groups if not group.about] == []
+    assert [s.key for group in groups for s in group.settings if not s.meaning] == []
+
+
+def test_a_meaning_is_the_comment_above_and_beside_the_field():
+    source = '''
+class Settings:
+    """Keys."""
+
+    # first line,
+    # second line
+    speed: float = 2.0  # m/s
+    plain: int = 1
+    listed: list = field(
+        default_factory=list  # inside
+    )
+
+    def check(self):
+        # not a field
+        value: int = 3
+'''
+    comments = _comments(source)
+    assert comments["speed"] == "first line, second line m/s"
+    assert comments["plain"] == ""
+    assert comments["listed"] == "inside"
+
+
+def test_every_default_can_be_typed_as_it_is_shown(groups):
+    shown = [s for group in groups if group.name != "sac" for s in group.settings]
+    typed = [f"{s.key}={s.default}" for s in shown if not s.type.startswith("dict")]
+    assert load_config(typed) == load_config()
+
+
+def test_a_word_finds_settings_by_name_and_by_meaning(groups):
+    found = [s.key for group in find_settings(groups, "LiDAR") for s in group.settings]
+    assert "sensor.lidar_range" in found
+    assert "env.collision" in found  # its comment speaks of rays of the LiDAR
+    assert "seed" not in found
+
+
+def test_a_word_that_nothing_contains_suggests_the_nearest(groups):
+    with pytest.raises(ConfigError, match=r"Did you mean 'env.num_envs'"):
+        find_settings(groups, "env.num_env_s")
+
+
+def test_the_command_lists_groups_searches_and_takes_a_preset(capsys):
+    assert main(["settings"]) == 0
+    assert "env_dyn" in capsys.readouterr().out
+    assert main(["settings", "num_worlds", "preset=best", "--json"]) == 0
+    [group] = json.loads(capsys.readouterr().out)
+    assert group["settings"][0]["default"] == "256"
+
+
+def test_the_page_is_what_the_command_prints(capsys):
+    main(["settings", "--markdown"])
+    expected = "run: navrl settings --markdown > docs/settings.md"
+    assert capsys.readouterr().out == PAGE.read_text(), expected
