@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from navrl.config import Config
     from navrl.deploy.shielded_pilot import ShieldedPilot
     from navrl.evaluation import Policy
-    from navrl.evaluation.run import Flown, Progress
+    from navrl.evaluation.run import Flown
 
 EPILOG = """examples:
   navrl eval pretrained                              2048 episodes in 32 unseen worlds, random trips and crossing
@@ -26,6 +26,7 @@ EPILOG = """examples:
   navrl eval pretrained orca                         two policies on the same episodes
   navrl eval pretrained --scenario grid,static       other scenarios
   navrl eval pretrained --shield                     the policy, and the policy behind the shield
+  navrl eval pretrained --card                       robustness: noise, missed detections, delay, wind, traffic
   navrl eval pretrained env.num_obstacles=500        more obstacles
   navrl eval scripted --episodes 64 --worlds 4 --no-animation --json
 """  # noqa: E501
@@ -72,6 +73,12 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="fly every policy behind the shield too, and compare: what it rescues and spoils",
     )
+    parser.add_argument(
+        "--card",
+        action="store_true",
+        help="robustness card of one policy: success under noise, missed detections, delay, wind, "
+        "mass, speed limits and other traffic, in one scenario (default: standard)",
+    )
     parser.add_argument("--no-animation", action="store_true", help="leave flights.gif out")
     parser.add_argument(
         "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
@@ -83,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Fly the scenarios, print the tables, write the numbers and the pictures."""
     from rich.console import Console
 
+    from navrl.commands.card import make_card
     from navrl.config import NAVIGATION
     from navrl.errors import ConfigError
     from navrl.evaluation import load_policy
@@ -96,6 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
             "pretrained"
         )
     config, typed = _configuration(arguments, overrides)
+    if arguments.card:
+        return make_card(arguments, references, config, typed)
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
     network = config.network.target or None
     policies = [load_policy(reference, config.task, network=network) for reference in references]
@@ -207,6 +217,7 @@ def fly_and_report(
     Raises:
         ConfigError: a file could not be written, and there is no list of `problems`.
     """
+    from navrl.commands.progress_bars import watching
     from navrl.errors import ConfigError
     from navrl.evaluation.names import DEFAULT_SCENARIOS
     from navrl.evaluation.run import fly_scenarios
@@ -214,7 +225,7 @@ def fly_and_report(
 
     chosen = names or (("own",) if config.env.world_files else DEFAULT_SCENARIOS)
     start = time.perf_counter()
-    with _watching(console) as watch:
+    with watching(console) as watch:
         flown = [fly_scenarios(policy, chosen, config, typed, watch) for policy in policies]
     failed = problems if problems is not None else list[str]()
     recordings, paths = _write_recordings(folder, flown, references, failed)
@@ -340,36 +351,6 @@ def _configuration(
     if arguments.no_animation:
         overrides.append("flight.animation=false")
     return load_config(overrides), {override.split("=", 1)[0] for override in overrides}
-
-
-@contextmanager
-def _watching(console: Console) -> Iterator[Any]:
-    """Show a bar for each condition; without a terminal, a line when one has ended."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console.print(
-        "Flying unseen worlds (the first run compiles the simulator)", style="bold", highlight=False
-    )
-    columns = (
-        TextColumn("{task.description}: episodes ended"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Bars(*columns, console=console, transient=True) as bars:
-
-        @contextmanager
-        def watch(policy: str, label: str, episodes: int) -> Iterator[Progress]:
-            start = time.perf_counter()
-            bar = bars.add_task(f"{policy}, {label}", total=episodes)
-            yield lambda ended, of: bars.update(bar, completed=ended)
-            bars.remove_task(bar)
-            if not console.is_terminal:
-                seconds = time.perf_counter() - start
-                console.print(f"{policy}, {label}: {seconds:.1f} s", highlight=False)
-
-        yield watch
 
 
 def _report(

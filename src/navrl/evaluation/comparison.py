@@ -11,7 +11,7 @@ from rich.table import Table
 from navrl.errors import ConfigError
 from navrl.evaluation.flights import Flights
 from navrl.evaluation.recording import ending_of
-from navrl.evaluation.report import percent
+from navrl.evaluation.report import percent, points
 from navrl.evaluation.statistics import Paired, differing, paired
 
 __all__ = ["check_same_episodes", "compare", "comparison_table"]
@@ -90,9 +90,5 @@ def _stacked(told: str) -> str:
 
 
 def _difference(result: Paired) -> list[str]:
-    value = result.difference
-    bounds = (
-        f" ({100 * value.low:+.1f} to {100 * value.high:+.1f})" if value.low == value.low else ""
-    )
     p = "< 0.001" if result.p < 0.001 else f"{result.p:.3f}"
-    return [_stacked(f"{100 * value.mean:+.1f}{bounds}"), f"{result.only_b} / {result.only_a}", p]
+    return [_stacked(points(result.difference)), f"{result.only_b} / {result.only_a}", p]

@@ -13,7 +13,16 @@ from navrl.evaluation.flights import OUTCOMES, Flights
 from navrl.evaluation.statistics import Estimate
 from navrl.registry.metric_names import other_names
 
-__all__ = ["DEFINITIONS", "cell_table", "cells_of", "outcome_table", "percent", "pooled", "summary"]
+__all__ = [
+    "DEFINITIONS",
+    "cell_table",
+    "cells_of",
+    "outcome_table",
+    "percent",
+    "points",
+    "pooled",
+    "summary",
+]
 
 OF_SUCCESSES = {
     "mean_speed": ("speed", "m/s"),
@@ -35,6 +44,14 @@ least clearance: to any obstacle, by rays and tracks; control effort: |dv/dt|"""
 def percent(share: Estimate) -> str:
     """Return a share in words: `90.8 % (89.4 - 92.0)`."""
     return _told(share, "%", 100.0, 1)
+
+
+def points(change: Estimate) -> str:
+    """Return a change of a share in percentage points: `-2.1 (-3.0 to -1.2)`."""
+    told = f"{100 * change.mean:+.1f}"
+    if math.isnan(change.low):
+        return told
+    return f"{told} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
 
 
 def _told(value: Estimate, unit: str, scale: float = 1.0, digits: int = 2) -> str:

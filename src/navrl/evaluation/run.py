@@ -21,7 +21,16 @@ from navrl.evaluation.tasks import label_of
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 
-__all__ = ["FINAL_SEED", "Flown", "decision_latency", "fly_scenarios", "results_of"]
+__all__ = [
+    "FINAL_SEED",
+    "Flown",
+    "Progress",
+    "Watch",
+    "decision_latency",
+    "fly_scenarios",
+    "results_of",
+    "unwatched",
+]
 
 FINAL_SEED = 1 << 40  # random streams that neither training nor the evaluations during it have seen
 WARM_UP, TIMED = 20, 100  # calls before and while a decision is timed
@@ -30,13 +39,14 @@ Progress = Callable[[int, int], None]
 
 
 class Watch(Protocol):
-    """Told what an evaluation does; see `commands/evaluate.py` for one that draws bars."""
+    """Told what an evaluation does; see `commands/progress_bars.py` for one that draws bars."""
 
     def __call__(self, policy: str, label: str, episodes: int) -> AbstractContextManager[Progress]:
         """Return a context for one condition; its value is called with (ended, all episodes)."""
 
 
-def _unwatched(policy: str, label: str, episodes: int) -> AbstractContextManager[Progress]:
+def unwatched(policy: str, label: str, episodes: int) -> AbstractContextManager[Progress]:
+    """Return a context that reports nothing."""
     return nullcontext(lambda ended, of: None)
 
 
@@ -60,7 +70,7 @@ def fly_scenarios(
     names: Collection[str],
     config: Config,
     typed: Collection[str] = (),
-    watch: Watch = _unwatched,
+    watch: Watch = unwatched,
 ) -> Flown:
     """Fly a policy through scenarios and return its flights.
 

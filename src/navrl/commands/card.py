@@ -1,0 +1,119 @@
+"""`navrl eval REF --card`: the robustness card of a policy; table, JSON, picture."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from navrl.config import Config
+    from navrl.evaluation.card.rows import CardRow
+
+__all__ = ["make_card"]
+
+
+def make_card(
+    arguments: argparse.Namespace, references: Sequence[str], config: Config, typed: set[str]
+) -> int:
+    """Fly the card of a policy, print it, and write `card.json` and `card.png`."""
+    from rich.console import Console
+
+    from navrl.commands.progress_bars import watching
+    from navrl.evaluation import load_policy
+    from navrl.evaluation.card.conditions import CONDITIONS
+    from navrl.evaluation.card.rows import CARD_DEFINITIONS, card_results, card_table, fly_card
+    from navrl.training.run_folder import as_json, make_folder
+
+    scenario = _scenario(arguments, references, config)
+    policy = load_policy(references[0], config.task, network=config.network.target or None)
+    _check_navigation(config, policy.environment is not None)
+    make_folder(arguments.out, "--out")
+    console = Console(stderr=arguments.json)
+    start = time.perf_counter()
+    with watching(console) as watch:
+        rows = fly_card(policy, scenario, config, typed, watch, CONDITIONS)
+    report = {
+        **_about(config, time.perf_counter() - start),
+        "model": references[0],
+        "policy": policy.name,
+        "scenario": scenario,
+        "episodes": len(rows[0].flights.world),
+        "worlds": len(rows[0].flights.world.unique()),
+        "rows": card_results(rows),
+    }
+    title = f"{policy.name}, {scenario}"
+    if arguments.json:
+        print(as_json(report), end="")
+    else:
+        console.print(card_table(rows, title))
+        console.print(CARD_DEFINITIONS, style="dim", highlight=False)
+    _write(arguments.out, report, rows, title, console)
+    return 0
+
+
+def _scenario(arguments: argparse.Namespace, references: Sequence[str], config: Config) -> str:
+    """Return the scenario of the card; refuse several policies or scenarios, and a shield."""
+    from navrl.errors import ConfigError
+    from navrl.evaluation.names import SCENARIOS
+    from navrl.evaluation.scenarios import parse_scenarios
+
+    if len(references) > 1 or arguments.shield:
+        raise ConfigError(
+            f"--card is of one policy without --shield; found {', '.join(references)}"
+            f"{' with --shield' if arguments.shield else ''}"
+        )
+    if arguments.scenario is None:
+        return "own" if config.env.world_files else "standard"
+    names = parse_scenarios(arguments.scenario)
+    if len(names) > 1 or SCENARIOS[names[0]].cells:
+        raise ConfigError(
+            f"--scenario is {arguments.scenario}; a card is of one scenario without cells, such as "
+            "standard or crossing"
+        )
+    return names[0]
+
+
+def _check_navigation(config: Config, foreign: bool) -> None:
+    from navrl.config import NAVIGATION
+    from navrl.errors import ConfigError
+
+    if foreign or config.env.name != NAVIGATION:
+        raise ConfigError("--card is of the navigation task; leave it out")
+
+
+def _about(config: Config, seconds: float) -> dict[str, Any]:
+    from navrl import __version__
+
+    return {
+        "navrl": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 2),
+        "seed": config.flight.seed,
+    }
+
+
+def _write(
+    folder: Path, report: dict[str, Any], rows: Sequence[CardRow], title: str, console: Console
+) -> None:
+    """Write the numbers and the picture, and say where they are."""
+    from navrl.errors import ConfigError, MissingExtraError
+    from navrl.training.run_folder import as_json, write_text
+    from navrl.view.card_picture import save_card
+
+    paths = [folder / "card.json"]
+    try:
+        write_text(paths[0], as_json(report))
+        save_card(rows, title, folder / "card.png")
+        paths.append(folder / "card.png")
+    except MissingExtraError as error:
+        console.print(f"no picture: {error}", markup=False)
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be written: {error.strerror}") from error
+    told = ", ".join(map(str, paths))
+    console.print(f"written: {told}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,86 @@
+"""The robustness card of a policy as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from navrl.evaluation.card.rows import CardRow
+from navrl.evaluation.statistics import Estimate
+from navrl.render.palette import LIGHT
+from navrl.view.topdown import make_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["save_card"]
+
+ROW = 0.24  # inches
+LOST = 2.0  # percentage points below the nominal success, from which a row is drawn as a loss
+
+
+def save_card(rows: Sequence[CardRow], title: str, path: Path) -> None:
+    """Write a picture: success with its interval in every row, the nominal success as a line.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OSError: the file cannot be written; no part of it is left.
+    """
+    groups = [(name, list(members)) for name, members in groupby(rows, lambda r: r.condition.group)]
+    height = len(rows) + 0.6 * len(groups)
+    figure = make_figure(9.0, ROW * height + 1.2)
+    axes = figure.subplots()
+    nominal = 100 * rows[0].success.mean
+    axes.axvline(nominal, color=LIGHT.faint, linestyle="--", linewidth=1.0)
+    ticks: list[float] = []
+    labels: list[str] = []
+    place = 0.0
+    for name, members in groups:
+        for row in members:
+            _draw_row(axes, row, place)
+            ticks.append(place)
+            labels.append(f"{name}: {row.condition.name}")
+            place += 1.0
+        place += 0.6
+    axes.set_yticks(ticks, labels, fontsize=8)
+    lowest = min(100 * _bounds(row.success)[0] for row in rows)
+    axes.set(
+        ylim=(place - 0.6, -1.0),
+        xlim=(max(0.0, lowest - 5.0), 104.0),
+        xlabel="success (%), 95 % interval; dashed: nominal",
+    )
+    flights = rows[0].flights
+    counted = f"{len(flights.world)} episodes in {len(flights.world.unique())} worlds a row"
+    axes.set_title(f"{title}: {counted}", fontsize=10, loc="left")
+    axes.grid(axis="x", alpha=0.3)
+    try:
+        figure.savefig(path)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _bounds(value: Estimate) -> tuple[float, float]:
+    """Return the interval of an estimate, or its mean twice if it has none."""
+    known = not math.isnan(value.low)
+    return (value.low, value.high) if known else (value.mean, value.mean)
+
+
+def _draw_row(axes: Axes, row: CardRow, place: float) -> None:
+    lost = 100 * row.change.mean <= -LOST
+    colour = LIGHT.static_collision if lost else LIGHT.flying
+    mean, (low, high) = 100 * row.success.mean, (100 * bound for bound in _bounds(row.success))
+    axes.plot([low, high], [place, place], color=colour, linewidth=2)
+    axes.plot([mean], [place], marker="s" if lost else "o", color=colour, markersize=5)
+    axes.annotate(
+        f"{mean:.1f}",
+        (max(high, mean), place),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7.5,
+        color=LIGHT.text,
+    )
