@@ -226,10 +226,32 @@ def test_the_card_cannot_be_broken_by_what_is_in_it(own, tmp_path):
 def test_the_card_leads_with_the_evaluation_that_did_not_choose_the_model(own, tmp_path):
     (tmp_path / "file").write_text("x")
     own.register("policy", tmp_path / "file", metrics={"success_100": 0.9})
-    own.tag("policy", {"judged": "standard: 81.2 %, crossing: 74.0 %"})
+    own.tag("policy", {"judged": f"standard: {STANDARD}; crossing: 74.0 %, 64 episodes"})
     card = own.card("policy")
-    held_out = card.index("Success in unseen worlds: standard: 81.2 %, crossing: 74.0 %.")
+    held_out = card.index(f"| standard | {STANDARD} |\n| crossing | 74.0 %, 64 episodes |")
+    assert held_out < card.index("## About")
     assert held_out < card.index("## Evaluation that chose the model") < card.index("success_100")
+
+
+def test_show_leads_with_the_evaluation_that_did_not_choose_the_model(capsys, own, tmp_path):
+    (tmp_path / "file").write_text("x")
+    own.register("policy", tmp_path / "file", metrics={"success_100": 0.9})
+    own.tag("policy", {"judged": f"standard: {STANDARD}"})
+    lines = told(capsys, "show", "policy").splitlines()
+    assert lines[2].split("  ") == ["held out, standard", STANDARD]
+
+
+def test_a_model_is_registered_with_the_evaluation_of_its_run(capsys, own, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "model.pt").write_text("x")
+    rows = {"CartPole-v1": {"mean_return": 210.5, "episodes": 64}}
+    (run / "evaluation.json").write_text(json.dumps({"conditions": rows}))
+    told(capsys, "register", "policy", str(run))
+    assert own.resolve("policy").tags["judged"] == "CartPole-v1: return 210.5, 64 episodes"
+
+
+STANDARD = "81.2 % (79.0 - 83.1), 2048 episodes in 32 worlds"
 
 
 def test_damage_is_named_and_exits_1(capsys, policy):

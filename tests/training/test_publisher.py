@@ -423,6 +423,14 @@ def test_what_the_last_evaluation_found_stands_beside_the_version(publisher, reg
     training.publish(model(tmp_path), 1, {"success_100": 0.5}, condition=CONDITION)
     periodic = publisher(upload_frequency=1)
     assert periodic.tag_final_evaluation(model(tmp_path), {}) == ""
-    label = training.tag_final_evaluation(model(tmp_path), {CONDITION: ("success", 0.8125)})
+    row = {
+        "success_rate": 0.8125,
+        "outcomes": {"success_100": {"low": 0.79, "high": 0.83}},
+        "episodes": 2048,
+        "worlds": 32,
+    }
+    label = training.tag_final_evaluation(model(tmp_path), {CONDITION: row})
     assert label == registry.resolve("flyer:best").label
-    assert registry.resolve("flyer:best").tags["judged"] == f"{CONDITION}: 81.2 %"
+    assert registry.resolve("flyer:best").tags["judged"] == (
+        f"{CONDITION}: 81.2 % (79.0 - 83.0), 2048 episodes in 32 worlds"
+    )

@@ -134,13 +134,17 @@ def tag(registry: Registry, arguments: argparse.Namespace) -> int:
 
 
 def register_version(registry: Registry, arguments: argparse.Namespace) -> int:
-    """Register a file as the next version."""
+    """Register a file as the next version, with the evaluation that its run left."""
+    from navrl.registry.held_out import HELD_OUT, held_out_of_run
+
     file = arguments.file / "model.pt" if arguments.file.is_dir() else arguments.file
+    judged = held_out_of_run(file.parent) if file.name == "model.pt" else ""
+    tags = ({HELD_OUT: judged} if judged else {}) | _pairs(arguments.tag)
     version = registry.register(
         arguments.name,
         file,
         aliases=arguments.alias,
-        tags=_pairs(arguments.tag),
+        tags=tags,
         notes=arguments.notes,
         stage=arguments.stage,
         metrics=_numbers(arguments.metric) if arguments.metric else None,

@@ -77,14 +77,23 @@ def print_versions(versions: Sequence[ModelVersion]) -> None:
 
 def print_version(version: ModelVersion, moves: Sequence[AliasMove]) -> None:
     """Print everything known about a version, and the history of its aliases."""
+    from navrl.registry.held_out import HELD_OUT, held_out_results
+
     lineage = {key: value for key, value in version.lineage.items() if key != "config"}
+    judged = version.tags.get(HELD_OUT, "")
+    held_out = held_out_results(judged).items() if judged else ()
     facts = {
         "version": version.label,
+        **{f"held out, {scenario}": result for scenario, result in held_out},
         "path": str(version.path),
         "kind": version.kind,
         "aliases": ", ".join(version.aliases),
         "stage": version.stage,
-        "tags": ", ".join(f"{key}={text}" if text else key for key, text in version.tags.items()),
+        "tags": ", ".join(
+            f"{key}={text}" if text else key
+            for key, text in version.tags.items()
+            if key != HELD_OUT
+        ),
         "size": size(version.size),
         "SHA-256": version.digest,
         "created": date(version.created),

@@ -207,7 +207,7 @@ def _finish(config: Config, folder: RunFolder, publisher: Publisher, console: Co
             [policy], [str(path)], config, set(), path, console, problems=problems
         )
     headlines = {label: task.headline(row) for label, row in rows.items()}
-    label = publisher.tag_final_evaluation(folder.model_path, headlines)
+    label = publisher.tag_final_evaluation(folder.model_path, rows)
     publisher.tracking.summary(
         {f"judged/{label}": value for label, (_, value) in headlines.items()}
     )

@@ -24,10 +24,11 @@ SHARES = (
     "out_of_bounds",
     "time_out",
 )
-OF_SUCCESSES = ("mean_speed", "time_to_goal", "min_clearance")
+OF_SUCCESSES = ("mean_speed", "time_to_goal", "time_ratio", "min_clearance", "effort")
 KNOWN_METRICS = (
     *(names[0] for names in NAMES.values()),
     *SHARES,
+    "spl",
     "mean_return",
     "mean_length",
     *OF_SUCCESSES,
@@ -45,6 +46,7 @@ def evaluation_metrics(row: Any) -> dict[str, float]:
         name: _mapping(value).get("share")
         for name, value in _mapping(values.get("outcomes")).items()
     }
+    found["spl"] = _mapping(values.get("spl")).get("mean")
     found |= _mapping(values.get("of_successes"))
     return other_names(found) | {
         str(name): value for name, value in found.items() if _is_number(value)

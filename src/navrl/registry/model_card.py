@@ -8,6 +8,7 @@ from typing import Any
 
 from navrl.registry.blob_contents import CHECKPOINT, MODEL
 from navrl.registry.compare import flat
+from navrl.registry.held_out import HELD_OUT, held_out_results
 from navrl.registry.schema import ModelVersion
 
 __all__ = ["model_card"]
@@ -35,13 +36,15 @@ _ORIGIN = {
 
 def model_card(version: ModelVersion) -> str:
     """Return the card of a version."""
-    parts = [f"# {version.name}, version {version.version}", _what(version)]
-    if version.notes:
-        parts.append(version.notes.strip())
-    if version.tags.get("judged"):
-        parts += ["## Held-out evaluation", f"Success in unseen worlds: {_cell(_judged(version))}."]
+    judged = version.tags.get(HELD_OUT)
+    parts = [f"# {version.name}, version {version.version}", _WHAT.get(version.kind, "A file.")]
+    if judged:
+        parts += ["## Held-out evaluation", _held_out(judged)]
+    parts += [version.notes.strip()] if version.notes else []
     parts += [
-        "## Evaluation that chose the model" if version.tags.get("judged") else "## Results",
+        "## About",
+        _about(version),
+        "## Evaluation that chose the model" if judged else "## Results",
         _results(version),
         "## How to load it",
         _loading(version),
@@ -59,22 +62,28 @@ def model_card(version: ModelVersion) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _what(version: ModelVersion) -> str:
-    what = _WHAT.get(version.kind, "A file.")
+def _held_out(text: str) -> str:
+    """Return the results in worlds that neither training nor the choice of the model has seen."""
+    results = held_out_results(text).items()
+    rows = [(_cell(scenario), _cell(result)) for scenario, result in results]
+    return _table(("scenario", "success in unseen worlds (95 % interval)"), rows)
+
+
+def _about(version: ModelVersion) -> str:
     rows = {
         "aliases": ", ".join(version.aliases) or "none",
         "stage": version.stage,
-        "tags": ", ".join(f"{key}={value}" if value else key for key, value in version.tags.items())
+        "tags": ", ".join(
+            f"{key}={value}" if value else key
+            for key, value in version.tags.items()
+            if key != HELD_OUT
+        )
         or "none",
         "size": f"{version.size:,} bytes",
         "SHA-256": version.digest,
         "registered": version.created.strftime("%Y-%m-%d %H:%M:%S UTC"),
     }
-    return f"{what}\n\n{_table(('', ''), ((key, _shown(value)) for key, value in rows.items()))}"
-
-
-def _judged(version: ModelVersion) -> str:
-    return str(version.tags["judged"])
+    return _table(("", ""), ((key, _shown(value)) for key, value in rows.items()))
 
 
 def _results(version: ModelVersion) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from navrl.errors import RegistryError
 from navrl.registry.database import is_locked
+from navrl.registry.held_out import HELD_OUT, held_out_text
 from navrl.registry.model_card import model_card
 from navrl.registry.registry import Registry
 from navrl.registry.upload_policy import UploadPolicy, decide, is_better
@@ -102,23 +103,17 @@ class Publisher:
         interval = self.policy.upload_frequency if self.policy.name else 0
         return bool(interval) and save > 0 and save % interval == 0
 
-    def tag_final_evaluation(self, file: Path, headlines: Mapping[str, tuple[str, float]]) -> str:
+    def tag_final_evaluation(self, file: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
         """Tag the version of a file with the results of the final evaluation; return it.
 
-        `headlines` are name and value by condition: ("success", 0.93) or ("return", 210.0).
+        `rows` are summaries by scenario, as `evaluation.json` has them.
         """
         label = self._labels.get(file, "")
         if not label:
             return ""
-        told = [
-            f"{condition}: {100 * value:.1f} %"
-            if name == "success"
-            else f"{condition}: {value:.5g}"
-            for condition, (name, value) in headlines.items()
-        ]
         try:
             with Registry(deadline=LAST_DEADLINE) as registry:
-                registry.tag(label, {"judged": ", ".join(told)})
+                registry.tag(label, {HELD_OUT: held_out_text(rows)})
         except FAILURES as error:
             warnings.warn(
                 f"the results of {label} were not added to the registry: {error}",
