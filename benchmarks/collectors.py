@@ -40,7 +40,7 @@ from _training_peers.torchrl_collector import SEEN, ScaledBeta, make_policy
 from navrl.adapters.collectors import NavigationCollector
 from navrl.adapters.compressed import CompressedDataCollector, CompressedTensorDict
 from navrl.adapters.observation_compression import ObservationCompression
-from navrl.adapters.pipelined import PipelinedDataCollector
+from navrl.adapters.pipelined_collector import PipelinedDataCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv
 from navrl.benchmark import Case, Column, Gate, Results, Suite
 from navrl.evaluation import load_policy

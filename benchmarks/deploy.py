@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from navrl.benchmark import Case, Column, Gate, Suite
-from navrl.deploy.export import export_policy, robot_policy
+from navrl.deploy.policy_export import export_policy, robot_policy
 from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS
 from navrl.deploy.shielded_pilot import ShieldedPilot
 from navrl.deploy.verify import crossing, load_command
 from navrl.evaluation.flights import evaluate
-from navrl.evaluation.policy import load_policy
+from navrl.evaluation.policy_lookup import load_policy
 from navrl.sim.env import NavigationEnv
 
 SEED = 7
@@ -63,8 +63,9 @@ class Bench:
     def __init__(self, smoke: bool) -> None:
         self.policy = load_policy("pretrained")
         self.robot = robot_policy(self.policy)
-        self.episodes = 32 if smoke else 2048
+        self.episodes = 8 if smoke else 2048
         self.decisions = 50 if smoke else 2000
+        self.steps = 32 if smoke else None  # of a flight; None: as long as the task allows
         self.folder = tempfile.TemporaryDirectory(prefix="navrl-bench-")
         self._exported: Path | None = None
         self._flown: dict[str, Mapping[str, float]] = {}
@@ -147,7 +148,7 @@ class Bench:
 
     def wired(self, change: Callable[[Inputs], Inputs]) -> Mapping[str, float]:
         """Fly with inputs that were changed on their way."""
-        env = crossing(self.policy, self.episodes, SEED)
+        env = self._env("crossing")
 
         def act(observation: Inputs) -> Tensor:
             inputs = change(inputs_of(env, observation))
@@ -171,9 +172,12 @@ class Bench:
 
     def _env(self, layout: str) -> NavigationEnv:
         env = crossing(self.policy, self.episodes, SEED)
-        if layout == "crossing":
+        if layout == "crossing" and self.steps is None:
             return env
-        env.settings.env.layout = "random"
+        if layout != "crossing":
+            env.settings.env.layout = "random"
+        if self.steps is not None:
+            env.settings.env.max_episode_length = self.steps
         return NavigationEnv(env.settings, seed=SEED, auto_reset=False)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from navrl import FrameStore, NavigationEnv, NavigationSettings
 from navrl.rl.accelerate import PlainNetwork
 from navrl.rl.distributions import gaussian
-from navrl.rl.networks.grid import GridActor, GridCritic
+from navrl.rl.networks.grid_networks import GridActor, GridCritic
 from navrl.rl.policy import to_velocity
 from navrl.rl.sac import SAC, SACSettings
 from navrl.sim.episode_statistics import STATISTICS

@@ -19,8 +19,8 @@ from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError, RolloutError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.io.checkpoint.listing import list_entries
+from navrl.io.rollouts.dataset_export import export_minari, export_parquet
 from navrl.io.rollouts.experience import read_experience
-from navrl.io.rollouts.export import export_minari, export_parquet
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
@@ -454,12 +454,12 @@ def test_torchrl_names_are_understood(tmp_path):
 
 def test_a_folder_that_was_half_exported_does_not_appear(tmp_path, storage, monkeypatch):
     pytest.importorskip("minari")
-    from navrl.io.rollouts import export as rollout_export
+    from navrl.io.rollouts import dataset_export
 
     def fail(experience):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rollout_export, "_minari_episodes", fail)
+    monkeypatch.setattr(dataset_export, "_minari_episodes", fail)
     with pytest.raises(KeyboardInterrupt):
         export_minari(storage, tmp_path)
     assert [*(tmp_path / "navrl").iterdir()] == []

@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",
-    "DictReplayBuffer": "navrl.io.replay.episodes",
+    "DictReplayBuffer": "navrl.io.replay.dict_replay_buffer",
     "FrameStore": "navrl.io.replay.frame_store",
     "PrefixSum": "navrl.io.replay.prefix_sum",
     "Rounded": "navrl.io.replay.rounded",
@@ -28,7 +28,7 @@ _PUBLIC = {
     "CompressedLidarTransform": "navrl.adapters.observation_compression",
     "CompressedStorage": "navrl.adapters.torchrl_replay",
     "CompressedTensorDict": "navrl.adapters.compressed",
-    "PipelinedDataCollector": "navrl.adapters.pipelined",
+    "PipelinedDataCollector": "navrl.adapters.pipelined_collector",
     "PrioritizedSampler": "navrl.adapters.prioritized",
     "PrioritizedSliceSampler": "navrl.adapters.prioritized",
     "compress_rollout": "navrl.io.rollouts.in_memory",
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from navrl.adapters.observation_compression import (
         CompressedLidarTransform as CompressedLidarTransform,
     )
-    from navrl.adapters.pipelined import PipelinedDataCollector as PipelinedDataCollector
+    from navrl.adapters.pipelined_collector import PipelinedDataCollector as PipelinedDataCollector
     from navrl.adapters.prioritized import PrioritizedSampler as PrioritizedSampler
     from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
     from navrl.adapters.torchrl_replay import CompressedStorage as CompressedStorage
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from navrl.io.checkpoint.model_size import print_model_info as print_model_info
     from navrl.io.checkpoint.saver import AsyncCheckpointSaver as AsyncCheckpointSaver
     from navrl.io.container.step_names import format_checkpoint_name as format_checkpoint_name
-    from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
+    from navrl.io.replay.dict_replay_buffer import DictReplayBuffer as DictReplayBuffer
     from navrl.io.replay.frame_store import FrameStore as FrameStore
     from navrl.io.replay.images import compress_image as compress_image
     from navrl.io.replay.images import compress_image_seq as compress_image_seq

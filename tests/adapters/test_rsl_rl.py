@@ -13,7 +13,7 @@ pytest.importorskip("rsl_rl")
 from rsl_rl.runners import OnPolicyRunner
 
 from navrl.adapters.rsl_rl import RslRlVecEnv, navigation_vec_env
-from navrl.environments.gymnasium import make_gymnasium
+from navrl.environments.from_gymnasium import make_gymnasium
 from navrl.errors import ConfigError
 
 

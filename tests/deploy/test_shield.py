@@ -20,7 +20,7 @@ from navrl.deploy.shield import (
 from navrl.deploy.shielded_pilot import shielded
 from navrl.errors import ActionError, ConfigError
 from navrl.evaluation.flights import evaluate
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from navrl.environments.gymnasium import GymnasiumEnvironment, make_gymnasium
+from navrl.environments.from_gymnasium import GymnasiumEnvironment, make_gymnasium
 from navrl.errors import ConfigError
 from navrl.rl.action_space import Box, Discrete
 from navrl.testing import EnvironmentContract

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from navrl import NavigationEnv, NavigationSettings
-from navrl.adapters.navigation import NavigationEnvironment
+from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.testing import EnvironmentContract
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from navrl.environments.from_rsl_rl import RslRlEnvironment
 from navrl.environments.recognise import as_environment
-from navrl.environments.rsl_rl import RslRlEnvironment
 from navrl.errors import ConfigError
 from navrl.testing import EnvironmentContract
 

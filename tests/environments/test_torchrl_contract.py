@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torchrl.envs import GymEnv, PendulumEnv, SerialEnv, StepCounter, TransformedEnv
 
+from navrl.environments.from_torchrl import TorchRLEnvironment
 from navrl.environments.recognise import call_factory
-from navrl.environments.torchrl import TorchRLEnvironment
 from navrl.errors import ConfigError
 from navrl.rl.action_space import Box, Discrete
 from navrl.testing import EnvironmentContract

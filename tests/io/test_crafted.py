@@ -25,7 +25,7 @@ from navrl.cli import main
 from navrl.errors import ContainerError, NavrlError, RolloutError
 from navrl.io import CheckpointDirectory, load_checkpoint, read_index, verify_checkpoint
 from navrl.io.checkpoint.listing import list_entries, list_unreadable
-from navrl.io.rollouts.export import export_parquet
+from navrl.io.rollouts.dataset_export import export_parquet
 from navrl.io.rollouts.storage import RolloutStorage
 
 try:

@@ -15,7 +15,7 @@ from rich.console import Console
 import navrl.commands.evaluate
 from navrl.cli import main
 from navrl.config import load_config
-from navrl.environments import navigation
+from navrl.environments import navigation_task
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
@@ -89,8 +89,8 @@ def fail_in(part: str, monkeypatch) -> type[PlainDisplay]:
     if part == "display":
         return Broken
     module, name = {
-        "flight": (navigation, "evaluate"),
-        "summary": (navigation.NavigationTask, "summary"),
+        "flight": (navigation_task, "evaluate"),
+        "summary": (navigation_task.NavigationTask, "summary"),
     }[part]
     monkeypatch.setattr(module, name, fail)
     return PlainDisplay

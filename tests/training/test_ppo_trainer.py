@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from navrl.config import PERIODIC_EVALUATION_OFFSET, as_dict, load_config
-from navrl.environments.navigation import split_task
+from navrl.environments.navigation_task import split_task
 from navrl.errors import ConfigError, ContainerError, StateError
 from navrl.evaluation import Flights, conditions, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.adapters.navigation import NavigationEnvironment
+from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.errors import ConfigError, missing_extra
 from navrl.rl.action_space import Box
 from navrl.rl.environment import Environment

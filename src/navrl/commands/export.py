@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             "expected a policy and a folder: navrl export pretrained -o out; or navrl export "
             "--verify out"
         )
-    from navrl.deploy.export import export_policy
+    from navrl.deploy.policy_export import export_policy
 
     formats = [name for name in arguments.format.split(",") if name]
     folder = export_policy(
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from navrl.deploy.verify import TOLERANCE, verify_export
     from navrl.errors import ConfigError
-    from navrl.evaluation.policy import load_policy
+    from navrl.evaluation.policy_lookup import load_policy
 
     folder, source = arguments.verify, arguments.verify / "source.txt"
     reference = arguments.against or (source.read_text().strip() if source.exists() else "")

@@ -201,7 +201,7 @@ def _draw(console: Any, storage: Any, iteration: int, env: int, png: Path) -> No
 
 def _export(arguments: argparse.Namespace) -> int:
     """Write the rollouts for another tool."""
-    from navrl.io.rollouts.export import export_minari, export_parquet
+    from navrl.io.rollouts.dataset_export import export_minari, export_parquet
 
     storage = _storage(arguments.folder)
     if arguments.parquet:

@@ -15,12 +15,12 @@ _PUBLIC = {
     "ShieldResult": "navrl.deploy.shield",
     "ShieldSettings": "navrl.deploy.shield",
     "ShieldedPilot": "navrl.deploy.shielded_pilot",
-    "export_policy": "navrl.deploy.export",
+    "export_policy": "navrl.deploy.policy_export",
     "verify_export": "navrl.deploy.verify",
 }
 
 if TYPE_CHECKING:
-    from navrl.deploy.export import export_policy as export_policy
+    from navrl.deploy.policy_export import export_policy as export_policy
     from navrl.deploy.robot_policy import RobotPolicy as RobotPolicy
     from navrl.deploy.shield import Shield as Shield
     from navrl.deploy.shield import ShieldResult as ShieldResult

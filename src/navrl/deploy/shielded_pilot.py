@@ -12,7 +12,7 @@ from torch import Tensor
 
 from navrl.deploy.robot_inputs import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.deploy.shield import Shield, ShieldCounts, ShieldSettings
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.sim.env import NavigationEnv
 
 Act = Callable[[dict[str, Tensor]], Tensor]

@@ -20,7 +20,7 @@ from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT
 from navrl.errors import ConfigError, missing_extra
 from navrl.evaluation.flights import Flights, evaluate
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.scenarios import scenario_tasks
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings

@@ -97,7 +97,7 @@ class GymnasiumTask(ForeignTask):
         super().__init__(config, config.env.id, self._make)
 
     def _make(self, num_envs: int, seed: int) -> Environment:
-        from navrl.environments.gymnasium import make_gymnasium
+        from navrl.environments.from_gymnasium import make_gymnasium
 
         return make_gymnasium(self.config.env.id, num_envs, self.config.env.options)
 

@@ -27,18 +27,18 @@ def as_environment(value: Any) -> Environment:
     if isinstance(value, Environment):
         return value
     if _is_of("gymnasium.vector", "VectorEnv", value):
-        from navrl.environments.gymnasium import GymnasiumEnvironment
+        from navrl.environments.from_gymnasium import GymnasiumEnvironment
 
         return GymnasiumEnvironment(value)
     if _is_of("gymnasium", "Env", value):
-        from navrl.environments.gymnasium import make_gymnasium
+        from navrl.environments.from_gymnasium import make_gymnasium
 
         return make_gymnasium(lambda: value, 1)
     if _is_of("torchrl.envs", "EnvBase", value):
-        from navrl.environments.torchrl import TorchRLEnvironment
+        from navrl.environments.from_torchrl import TorchRLEnvironment
 
         return TorchRLEnvironment(value)
-    from navrl.environments.rsl_rl import RslRlEnvironment, is_vec_env
+    from navrl.environments.from_rsl_rl import RslRlEnvironment, is_vec_env
 
     if is_vec_env(value):
         return RslRlEnvironment(value)
@@ -58,7 +58,7 @@ def call_factory(
     arguments = {name: value for name, value in offered.items() if name in known} | dict(options)
     first = factory(**arguments)
     if _is_of("gymnasium", "Env", first):
-        from navrl.environments.gymnasium import make_gymnasium
+        from navrl.environments.from_gymnasium import make_gymnasium
 
         ready = [first]  # the first one has been made
 

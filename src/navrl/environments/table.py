@@ -13,7 +13,7 @@ __all__ = ["ENVIRONMENTS", "find_task"]
 # A class that takes the configuration, imported when it is asked for. Add your own here, or leave
 # the table alone and use `env=python env.target=my_module:make_env`.
 ENVIRONMENTS = {
-    "navigation": "navrl.environments.navigation:NavigationTask",
+    "navigation": "navrl.environments.navigation_task:NavigationTask",
     "gymnasium": "navrl.environments.foreign:GymnasiumTask",
     "torchrl": "navrl.environments.foreign:PythonTask",
     "rsl_rl": "navrl.environments.foreign:PythonTask",

@@ -12,15 +12,15 @@ from navrl.lazy import lazy_names
 _PUBLIC = {
     "Act": "navrl.evaluation.flights",
     "Flights": "navrl.evaluation.flights",
-    "INTERFACE": "navrl.evaluation.policy",
+    "INTERFACE": "navrl.evaluation.policy_lookup",
     "OUTCOMES": "navrl.evaluation.flights",
-    "PRETRAINED": "navrl.evaluation.policy",
-    "Policy": "navrl.evaluation.policy",
+    "PRETRAINED": "navrl.evaluation.policy_lookup",
+    "Policy": "navrl.evaluation.policy_lookup",
     "Recording": "navrl.evaluation.recording",
     "conditions": "navrl.evaluation.tasks",
     "evaluate": "navrl.evaluation.flights",
     "label_of": "navrl.evaluation.tasks",
-    "load_policy": "navrl.evaluation.policy",
+    "load_policy": "navrl.evaluation.policy_lookup",
     "scenario_tasks": "navrl.evaluation.scenarios",
 }
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from navrl.evaluation.flights import Act as Act
     from navrl.evaluation.flights import Flights as Flights
     from navrl.evaluation.flights import evaluate as evaluate
-    from navrl.evaluation.policy import INTERFACE as INTERFACE
-    from navrl.evaluation.policy import PRETRAINED as PRETRAINED
-    from navrl.evaluation.policy import Policy as Policy
-    from navrl.evaluation.policy import load_policy as load_policy
+    from navrl.evaluation.policy_lookup import INTERFACE as INTERFACE
+    from navrl.evaluation.policy_lookup import PRETRAINED as PRETRAINED
+    from navrl.evaluation.policy_lookup import Policy as Policy
+    from navrl.evaluation.policy_lookup import load_policy as load_policy
     from navrl.evaluation.recording import Recording as Recording
     from navrl.evaluation.scenarios import scenario_tasks as scenario_tasks
     from navrl.evaluation.tasks import conditions as conditions

@@ -14,7 +14,7 @@ from torch import Tensor
 from navrl.config import Config
 from navrl.evaluation.comparison import compare
 from navrl.evaluation.flights import Act, Flights, evaluate
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.report import cells_of, pooled, summary
 from navrl.evaluation.scenarios import scenario_tasks
 from navrl.evaluation.tasks import label_of

@@ -8,7 +8,7 @@ from itertools import product
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError, nearest_name
 from navrl.evaluation.names import SCENARIOS
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.tasks import flight_task
 from navrl.sim.settings import NavigationSettings
 

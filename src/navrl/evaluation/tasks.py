@@ -8,7 +8,7 @@ from collections.abc import Collection
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
 from navrl.evaluation.names import CROSSING
-from navrl.evaluation.policy import INTERFACE, Policy
+from navrl.evaluation.policy_lookup import INTERFACE, Policy
 from navrl.sim.settings import NavigationSettings
 
 __all__ = ["conditions", "flight_task", "label_of"]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navrl.evaluation.baselines.kernels.dynamic_window import choose
+from navrl.evaluation.baselines.kernels.command_search import choose
 from navrl.evaluation.baselines.response import response_of
 from navrl.evaluation.baselines.senses import sense
 from navrl.sim.settings import NavigationSettings

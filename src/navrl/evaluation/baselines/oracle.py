@@ -22,7 +22,7 @@ from navrl.evaluation.baselines.kernels.clearance import (
     paint_boxes,
     paint_cylinders,
 )
-from navrl.evaluation.baselines.kernels.oracle import KNOTS, STEP, plan
+from navrl.evaluation.baselines.kernels.sequence_search import KNOTS, STEP, plan
 from navrl.evaluation.baselines.response import Response, response_of
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from navrl.evaluation.baselines.kernels.orca import avoid
+from navrl.evaluation.baselines.kernels.half_spaces import avoid
 from navrl.evaluation.baselines.kernels.projection import nearest_velocity
 from navrl.evaluation.baselines.senses import sense
 from navrl.evaluation.baselines.simple import towards

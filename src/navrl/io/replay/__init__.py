@@ -11,7 +11,7 @@ from navrl.lazy import lazy_names
 
 _PUBLIC = {
     "CompressedRows": "navrl.io.replay.compressed_rows",
-    "DictReplayBuffer": "navrl.io.replay.episodes",
+    "DictReplayBuffer": "navrl.io.replay.dict_replay_buffer",
     "FrameStore": "navrl.io.replay.frame_store",
     "PrefixSum": "navrl.io.replay.prefix_sum",
     "Rounded": "navrl.io.replay.rounded",
@@ -23,7 +23,7 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from navrl.io.replay.compressed_rows import CompressedRows as CompressedRows
-    from navrl.io.replay.episodes import DictReplayBuffer as DictReplayBuffer
+    from navrl.io.replay.dict_replay_buffer import DictReplayBuffer as DictReplayBuffer
     from navrl.io.replay.frame_store import FrameStore as FrameStore
     from navrl.io.replay.images import compress_image as compress_image
     from navrl.io.replay.images import compress_image_seq as compress_image_seq

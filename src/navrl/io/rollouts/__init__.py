@@ -14,10 +14,14 @@ _PUBLIC = {
     "compress_rollout": "navrl.io.rollouts.in_memory",
     "decompress_minibatch": "navrl.io.rollouts.in_memory",
     "decompress_rollout": "navrl.io.rollouts.in_memory",
+    "export_minari": "navrl.io.rollouts.dataset_export",
+    "export_parquet": "navrl.io.rollouts.dataset_export",
     "save_rollout_compressed": "navrl.io.rollouts.in_memory",
 }
 
 if TYPE_CHECKING:
+    from navrl.io.rollouts.dataset_export import export_minari as export_minari
+    from navrl.io.rollouts.dataset_export import export_parquet as export_parquet
     from navrl.io.rollouts.in_memory import compress_rollout as compress_rollout
     from navrl.io.rollouts.in_memory import decompress_minibatch as decompress_minibatch
     from navrl.io.rollouts.in_memory import decompress_rollout as decompress_rollout

@@ -12,7 +12,7 @@ from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile
 from navrl.render.palette import DARK, LIGHT, Palette
 from navrl.view.report import sections
-from navrl.view.report.curves import success_charts, training_charts
+from navrl.view.report.learning_curves import success_charts, training_charts
 from navrl.view.report.run_data import RunData, group_by_settings, read_run
 
 __all__ = ["report_page", "write_report"]

@@ -22,7 +22,7 @@ from navrl.deploy.contract import contract_of, picture_of
 from navrl.deploy.robot_inputs import edge_cases, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT, RobotPolicy
 from navrl.errors import ConfigError, missing_extra
-from navrl.evaluation.policy import Policy, load_policy
+from navrl.evaluation.policy_lookup import Policy, load_policy
 from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.rl.policy import NetworkPilot
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from navrl.adapters.navigation import NavigationEnvironment
+from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
