@@ -61,7 +61,7 @@ SOURCES = (
     "kernel_cache.py",
     "navigation_observation.py",
     "observation.py",
-    "simd.py",
+    "simd/*.py",
     "sim/*.py",
     "sim/*/*.py",
     "rl/fused/*.py",

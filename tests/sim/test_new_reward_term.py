@@ -18,6 +18,7 @@ PACKAGE = Path(navrl.__file__).parent
 PAGE = PACKAGE.parents[1] / "docs" / "simulator.md"
 FLY = """
 import json, torch
+from dataclasses import replace
 from navrl import NavigationEnv, NavigationSettings
 from navrl.sim import reference
 from navrl.sim.episode_statistics import STATISTICS
@@ -31,7 +32,7 @@ velocity = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0]])
 env.place([0.0, 0.0, 2.0], [10.0, 0.0, 2.0], velocity=velocity)
 step = env.step(torch.zeros(3, 3))
 drone = reference.hover(env.position, env.yaw)
-drone = reference.replace(drone, velocity=env.velocity)
+drone = replace(drone, velocity=env.velocity)
 terms = reference.reward_terms(
     drone, velocity, env.target, 4 - step.observation["lidar"][:, 0], torch.full((3, 2), 2.0),
     torch.full((3, 5), 4.0), has_moving_obstacles=False, log_reference=4.0,
@@ -72,7 +73,7 @@ def test_the_page_edits_the_table_the_kernel_and_the_reference():
     assert [name for name, _, _ in edits()] == [
         "sim/settings.py",
         "sim/kernels/reward.py",
-        "sim/reference.py",
+        "sim/reference/task.py",
     ]
 
 

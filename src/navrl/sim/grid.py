@@ -1,8 +1,8 @@
-"""Local maps: what stands and moves around each drone as a small picture, turned towards its goal.
+"""Local maps: the obstacles around each drone as a small image, turned towards its goal.
 
-For policies that look at pictures instead of a LiDAR, and for memories that have to hold pictures.
-The drone is in the middle, its goal straight up; the first channel shows what stands as high as the
-drone flies, the second what moves there.
+For policies with image observations, and for replay buffers that hold them. The drone is in the
+centre, its goal straight up; the first channel shows static obstacles at the height of the drone,
+the second moving ones.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from navrl.sim.env import NavigationEnv
 
 SIDE = round(2 * GROUND / PIXEL)  # cells of a world
-MARGIN = 0.3  # m above and below the drone that it must not touch
-SEEN = 255
-NOTHING = 1e6  # m, the bottom of an empty cell; not infinite, which fast-math assumes away
+MARGIN = 0.3  # m above and below the drone: obstacles within count as at its height
+OCCUPIED = 255
+NOTHING = 1e6  # m, the bottom of an empty cell; not infinity, which fast-math may not see
 
 
 class LocalGrids:
     """Draws the surroundings of all drones of an environment.
 
     Args:
-        env: whose drones are in the middle of the pictures.
-        cells: of a picture's side.
-        resolution: m of a cell's side.
+        env: the environment of the drones.
+        cells: per side of an image.
+        resolution: m per cell.
     """
 
     def __init__(self, env: NavigationEnv, *, cells: int = 84, resolution: float = 0.1) -> None:
@@ -49,12 +49,10 @@ class LocalGrids:
         self.env, self.cells, self.resolution = env, cells, resolution
         # (W, 2, SIDE, SIDE)
         self._heights = np.stack([_heights(world) for world in env.pool.worlds])
-        start_threads()  # which draw
+        start_threads()  # of the kernel that draws
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """Return what is around all drones now, (N, 2, cells, cells) uint8: 255 where something is,
-        else 0.
-        """
+        """Return the current images, (N, 2, cells, cells) uint8: 255 where occupied, else 0."""
         env = self.env
         shape = (env.num_envs, 2, self.cells, self.cells)
         if out is None:
@@ -84,7 +82,7 @@ class LocalGrids:
         return out
 
     def _moving(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return positions (W, D, 3) and sizes (W, D, 2: radius, half the height) of all moving
+        """Return positions (W, D, 3) and sizes (W, D, 2: radius, half height) of all moving
         obstacles.
         """
         pool = self.env.pool
@@ -102,10 +100,9 @@ class LocalGrids:
 
 
 def _heights(world: World) -> NDArray[np.float32]:
-    """Return from where to where something stands in each cell of a world, in m; a cell counts if
-    the thing touches its middle.
+    """Return the lowest bottom and highest top of the obstacles in each cell of a world, in m.
 
-    What is thinner than a cell touches at least one.
+    An obstacle is in a cell if it covers the centre; thinner ones are widened to one cell.
     """
     bottoms, tops = np.full((SIDE, SIDE), NOTHING, np.float32), np.zeros((SIDE, SIDE), np.float32)
     centres, half = (np.arange(SIDE) + 0.5) * PIXEL - GROUND, PIXEL / 2
@@ -144,13 +141,13 @@ def _draw(grids, position, forward, world, heights, moving, sizes, counts, resol
                 left = (middle - column) * resolution
                 i = int(np.floor((x + ahead * ahead_x - left * ahead_y + GROUND) / PIXEL))
                 j = int(np.floor((y + ahead * ahead_y + left * ahead_x + GROUND) / PIXEL))
-                seen = (
+                occupied = (
                     0 <= i < SIDE
                     and 0 <= j < SIDE
                     and ground[0, i, j] < z + MARGIN
                     and ground[1, i, j] > z - MARGIN
                 )
-                grids[drone, 0, row, column] = SEEN if seen else 0
+                grids[drone, 0, row, column] = OCCUPIED if occupied else 0
                 grids[drone, 1, row, column] = 0
         for number in range(counts[world[drone]]):
             _draw_moving(
@@ -174,10 +171,10 @@ def _draw_moving(
     east, north = at[0] - position[0], at[1] - position[1]
     row = middle - (east * forward[0] + north * forward[1]) / resolution
     column = middle - (north * forward[0] - east * forward[1]) / resolution
-    reach = max(size[0] / resolution, 0.71)  # what is thinner than a cell is seen in one at least
+    reach = max(size[0] / resolution, 0.71)  # at least one cell
     for i in range(max(0, int(np.ceil(row - reach))), min(cells, int(np.floor(row + reach)) + 1)):
         for j in range(
             max(0, int(np.ceil(column - reach))), min(cells, int(np.floor(column + reach)) + 1)
         ):
             if (i - row) ** 2 + (j - column) ** 2 <= reach * reach:
-                grid[i, j] = SEEN
+                grid[i, j] = OCCUPIED

@@ -117,8 +117,8 @@ def _term(weight: float, formula: str, unit: str = "", *, once: bool = False) ->
 class RewardSettings:
     """Keys `reward.*`: the table of reward terms, each with its weight, formula and unit.
 
-    A term is listed here, computed in `kernels/reward.py` and, readably, in `reference.py`. Its
-    sum over an episode is the statistic `reward_<name>`.
+    A term is listed here, computed in `kernels/reward.py` and, readably, in `reference/task.py`.
+    Its sum over an episode is the statistic `reward_<name>`.
     """
 
     progress: float = _term(1.0, "velocity component towards the target", "m/s")

@@ -1,3 +1,1 @@
-"""Compiled code: one step of a batch of drones, from the velocity command to the observation and
-reward.
-"""
+"""Compiled code: one step of a batch of drones, from velocity commands to rewards."""

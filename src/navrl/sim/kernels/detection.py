@@ -1,6 +1,4 @@
-"""Which moving obstacles are near a drone: the true ones for the reward, the detected ones for the
-observation.
-"""
+"""The moving obstacles near a drone: true positions for the reward, detections to observe."""
 
 from __future__ import annotations
 
@@ -16,24 +14,23 @@ from navrl.sim.worlds.obstacles import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.sim.worlds.terrain import ARENA
 from navrl.simd import WIDTH, bits_of, inner, load, lowest_bit
 
-FEATURES = len(OBSTACLE)  # numbers of an observed moving obstacle
-NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then numbers
-NUMBERS = NEAREST // 2  # where the numbers begin
+FEATURES = len(OBSTACLE)  # of an observed moving obstacle
+NEAREST = 64  # floats of scratch for the nearest obstacles: squared distances, then indices
+NUMBERS = NEAREST // 2  # where the indices begin
 
 
 class Clearances(NamedTuple):
-    """The true distances to the nearest moving obstacles."""
+    """The true distances to the surfaces of the nearest moving obstacles."""
 
     mean_log: Any  # mean of ln(m)
     least: Any  # m
-    hit: Any  # whether one is hit
+    hit: Any  # bool, a collision with one of them
 
 
 @inner
 def find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach):
-    """Write the nearest moving obstacles within reach, nearest first; return how many there are."""
-    # In a crowd, search first no farther than twice as many as needed are expected; that is usually
-    # enough.
+    """Write the nearest moving obstacles within reach, nearest first; return their number."""
+    # First search only the radius in which twice as many as needed are expected: usually enough.
     crowd = float32(2 * observed * (2 * ARENA) ** 2 / math.pi) / float32(count)
     limit = min(crowd, reach * reach)
     while True:
@@ -46,7 +43,7 @@ def find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach):
 @inner
 def _find_within(scratch, nearest, moving, track, x, y, observed, limit):
     """Write the nearest moving obstacles whose squared distance is at most `limit`, nearest first;
-    return how many there are.
+    return their number.
     """
     found, padded = 0, moving.padded
     for lane in range(0, padded, WIDTH):
@@ -66,8 +63,8 @@ def _find_within(scratch, nearest, moving, track, x, y, observed, limit):
 
 @inner
 def _insert(scratch, nearest, found, observed, distance, k):
-    """Insert obstacle `k` into the list of the nearest, unless it is too far; return how many there
-    are then.
+    """Insert obstacle `k` into the list of the nearest, unless it is too far; return the new
+    length.
     """
     place = found
     while place > 0 and scratch[nearest + place - 1] > distance:
@@ -83,12 +80,12 @@ def _insert(scratch, nearest, found, observed, distance, k):
 
 
 @inner
-def meet_obstacles(
-    scratch, nearest, found, moving, world, track, x, y, z, fx, fy, parameters, row, index
-):
-    """Return the clearances of the nearest obstacles; write their rows from `index` on, unless it
-    is negative.
+def measure_obstacles(scene, nearest, found, world, track, position, forward, row, index):
+    """Return the clearances of the nearest obstacles; write their rows from `index` on, unless
+    negative.
     """
+    scratch, moving, parameters = scene.scratch, scene.moving, scene.parameters
+    x, y, z = position
     padded, reach, margin = moving.padded, parameters.reach, parameters.collision_radius
     product, least, hit = 1.0, float32(MISS), False
     for place in range(found):
@@ -107,7 +104,7 @@ def meet_obstacles(
         product *= min(max(clearance, float32(1e-6)), reach)
         if index >= 0:
             at = index + place * FEATURES
-            _write_row(moving, world, track, k, dx, dy, dz, horizontal, fx, fy, row, at)
+            _write_row(moving, world, track, k, dx, dy, dz, horizontal, forward, row, at)
     if index >= 0:
         _clear_rows(found, parameters.observed, row, index)
     logarithms = float32(parameters.observed - found) * parameters.log_reach
@@ -118,11 +115,9 @@ def meet_obstacles(
 
 
 @inner
-def _write_row(moving, world, track, k, dx, dy, dz, horizontal, fx, fy, row, at):
-    """Write the numbers of `navigation_observation.OBSTACLE` for one obstacle, `fx`, `fy` being x
-    of the goal frame.
-    """
-    padded = moving.padded
+def _write_row(moving, world, track, k, dx, dy, dz, horizontal, forward, row, at):
+    """Write `navigation_observation.OBSTACLE` of an obstacle; `forward` is x of the goal frame."""
+    padded, (fx, fy) = moving.padded, forward
     inverse = float32(1) / max(math.sqrt(dx * dx + dy * dy + dz * dz), float32(1e-6))
     vx, vy = moving.tracks[track + 3 * padded + k], moving.tracks[track + 4 * padded + k]
     row[at], row[at + 1] = (dx * fx + dy * fy) * inverse, (dy * fx - dx * fy) * inverse
@@ -136,18 +131,18 @@ def _write_row(moving, world, track, k, dx, dy, dz, horizontal, fx, fy, row, at)
 
 @inner
 def _clear_rows(found, observed, row, index):
-    """Write zeros where there are fewer obstacles than rows."""
+    """Write zeros into the rows without an obstacle."""
     for feature in range(found * FEATURES, observed * FEATURES):
         row[index + feature] = float32(0)
 
 
 @inner
-def write_detections(
-    scratch, nearest, moving, world, track, drone, moment, x, y, z, fx, fy, parameters, row, index
-):
-    """Write the rows of the nearest obstacles that a detector reports, which misses some and
-    misplaces others.
+def write_detections(scene, nearest, world, track, drone, moment, position, forward, row, index):
+    """Write the rows of the nearest obstacles as a noisy detector, which misses some, reports
+    them.
     """
+    scratch, moving, parameters = scene.scratch, scene.moving, scene.parameters
+    x, y, z = position
     padded, reach, found = moving.padded, parameters.reach, 0
     for k in range(moving.counts[world]):
         if _is_missed(drone, moment, k, parameters):
@@ -165,13 +160,13 @@ def write_detections(
         if moving.sizes[(world * 2 + 1) * padded + k] > float32(0):
             dz = float32(0)
         horizontal, at = math.sqrt(scratch[nearest + place]), index + place * FEATURES
-        _write_row(moving, world, track, k, dx, dy, dz, horizontal, fx, fy, row, at)
+        _write_row(moving, world, track, k, dx, dy, dz, horizontal, forward, row, at)
     _clear_rows(found, parameters.observed, row, index)
 
 
 @inner
 def _is_missed(drone, moment, k, parameters):
-    """Return whether the detector misses an obstacle at this moment."""
+    """Return whether the detector misses an obstacle at this step."""
     if parameters.detection_dropout == float32(0):
         return False
     draw = uniform(parameters.seed, DETECTION_DROPOUT, drone, moment, k)

@@ -1,7 +1,6 @@
-"""The vehicle: a rigid body with four rotors under a Lee velocity controller, or a first-order
-velocity response.
+"""The vehicle: four rotors under a Lee velocity controller, or a first-order velocity response.
 
-Both move a whole block of drones at once; `reference.py` has the same physics in words.
+Both move a whole block of drones at once; `navrl.sim.reference` has the same physics in torch.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _ALLOCATION = np.stack(
         np.ones(4),
     ]
 )
-# Rotor thrusts, as a fraction of the greatest, of angular accelerations and total thrust.
+# From angular accelerations and total thrust to rotor thrusts, as fractions of MAX_THRUST.
 _MIXER = np.linalg.pinv(_ALLOCATION) @ np.diag([*INERTIA, 1.0]) / MAX_THRUST
 MIXER = tuple(tuple(float(value) for value in row) for row in _MIXER)
 
@@ -58,29 +57,27 @@ def _field(state, base, field):
 
 @inner
 def _put(state, base, field, value, active):
-    """Write a field of the drones that are flying; the others keep theirs."""
+    """Write a field of the active drones; the others keep theirs."""
     index = base + field * WIDTH
     store(state, index, where(active, value, load(state, index)))
 
 
 @inner
 def _rotor(state, base, rotor, ax, ay, az, thrust, active):
-    """Move a rotor towards its share of the command; return its thrust as a fraction of the
-    greatest.
+    """Move a rotor towards its share of the command; return its thrust as a fraction of
+    MAX_THRUST.
     """
     mix = MIXER[rotor]
-    wanted = ax * mix[0] + ay * mix[1] + az * mix[2] + thrust * mix[3]
+    desired = ax * mix[0] + ay * mix[1] + az * mix[2] + thrust * mix[3]
     throttle = _field(state, base, THROTTLE + rotor)
-    throttle = throttle + (sqrt(minimum(maximum(wanted, 0.0), 1.0)) - throttle) * ROTOR_LAG
+    throttle = throttle + (sqrt(minimum(maximum(desired, 0.0), 1.0)) - throttle) * ROTOR_LAG
     _put(state, base, THROTTLE + rotor, throttle, active)
     return minimum(throttle * throttle, 1.0)
 
 
 @inner
 def step_hummingbird(state, base, dt, gravity, keep):
-    """Advance a block of drones by one step; `keep` is the fraction of its speed that damping
-    leaves.
-    """
+    """Advance a block of drones by one step; `keep` is the fraction of speed left by damping."""
     active = _field(state, base, ACTIVE) > 0.5
     w, x = _field(state, base, ATTITUDE), _field(state, base, ATTITUDE + 1)
     y, z = _field(state, base, ATTITUDE + 2), _field(state, base, ATTITUDE + 3)
@@ -97,8 +94,7 @@ def step_hummingbird(state, base, dt, gravity, keep):
     vy = _field(state, base, VELOCITY + 1)
     vz = _field(state, base, VELOCITY + 2)
 
-    # Lee controller: the wanted acceleration gives the wanted attitude, with the yaw that the drone
-    # has.
+    # Lee controller: the desired acceleration defines the desired attitude; yaw is kept as it is.
     ax = (vx - _field(state, base, COMMAND)) * VELOCITY_GAIN
     ay = (vy - _field(state, base, COMMAND + 1)) * VELOCITY_GAIN
     az = (vz - _field(state, base, COMMAND + 2)) * VELOCITY_GAIN - gravity
@@ -170,7 +166,7 @@ def step_hummingbird(state, base, dt, gravity, keep):
 
 @inner
 def _move(state, base, vx, vy, vz, dt, keep, active):
-    """Slow velocities down to those of the air, remember the old ones, and move."""
+    """Damp velocities towards the wind, store the previous ones, and integrate the position."""
     wind_x, wind_y = _field(state, base, WIND), _field(state, base, WIND + 1)
     new = (wind_x + (vx - wind_x) * keep, wind_y + (vy - wind_y) * keep, vz * keep)
     for axis in range(3):
@@ -187,8 +183,8 @@ def _move(state, base, vx, vy, vz, dt, keep, active):
 
 @inner
 def step_first_order(state, base, dt, response):
-    """Advance a block of drones whose velocity follows the command; `response` is the fraction
-    reached in a step.
+    """Advance a block of drones whose velocity follows the command, by the fraction `response` of
+    the difference per step.
     """
     active = _field(state, base, ACTIVE) > 0.5
     for axis in range(3):

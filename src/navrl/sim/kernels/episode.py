@@ -1,6 +1,4 @@
-"""How an episode begins: where a drone starts, where it must go, in which world, and what is random
-about the drone.
-"""
+"""The start of an episode: world, start, target, and the randomised properties of the drone."""
 
 from __future__ import annotations
 
@@ -43,14 +41,13 @@ from navrl.simd import WIDTH, inner
 
 EDGE = 24.0  # m: starts and targets lie on the square with this half side
 LOWEST, HIGHEST = 0.5, 2.5  # m
-# the first number of further draws of a target, and how many there are at most
-REDRAW, REDRAWS = (64, 32)
+REDRAW, REDRAWS = 64, 32  # index of the first redraw of a target, and how many at most
 EVAL_WIDTH, EVAL_HEIGHT = 32.0, 2.0  # m, of the original's evaluation layout
-# Trips across the field (`env.crossing_share`), and starts on the way (`env.midway_share`).
-ACROSS = 20.0  # m: the edges' coordinate along themselves stays within the field
+# Trips across the field (`env.crossing_share`), and starts midway (`env.midway_share`).
+ACROSS = 20.0  # m, half the range of starts and targets along an edge
 FARTHEST_ALONG = 0.8  # of the trip
-CROSSING, CROSSING_DRAWS = 192, 12  # the first number of their draws; how many starts are tried
-CLEARANCE = 0.6  # m from a start on the way to the nearest static obstacle
+CROSSING, CROSSING_DRAWS = 192, 12  # index of their first draw; how many midway starts are tried
+CLEARANCE = 0.6  # m from a midway start to the nearest static obstacle
 
 
 @inner
@@ -69,7 +66,7 @@ def _edge_point(seed, drone, episode, first):
 
 @inner
 def _far_edge_point(seed, drone, episode, sx, sy, sz, shortest):
-    """Return a target on a random edge that is not too near the start."""
+    """Return a target on a random edge that is not too close to the start."""
     tx, ty, tz = _edge_point(seed, drone, episode, 3)
     for attempt in range(REDRAWS):
         dx, dy, dz = tx - sx, ty - sy, tz - sz
@@ -97,8 +94,8 @@ def _crossing(seed, drone, episode):
 
 
 @inner
-def _start_on_the_way(worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz):
-    """Return a start between the edge and the target that no static obstacle is near."""
+def _midway_start(worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz):
+    """Return a start between the edge and the target that is clear of static obstacles."""
     for attempt in range(CROSSING_DRAWS):
         draw = uniform(seed, RESET, drone, episode, CROSSING + 8 + attempt)
         along = float32(FARTHEST_ALONG) * draw
@@ -125,14 +122,15 @@ def _is_free(worlds, world, x, y, z):
 
 
 @inner
-def _given_point(points, first, number, draw):
+def _listed_point(points, first, number, draw):
+    """Return one of the points that the world file lists."""
     row = first + min(int64(draw * float32(number)), number - 1)
     return points[3 * row], points[3 * row + 1], points[3 * row + 2]
 
 
 @inner
 def _draw_world(chances, number, draw):
-    """Return the world whose share of the cumulated chances holds the draw."""
+    """Return the world whose interval of the cumulative probabilities holds the draw."""
     low, high = 0, number - 1
     while low < high:
         middle = (low + high) // 2
@@ -145,7 +143,7 @@ def _draw_world(chances, number, draw):
 
 @inner
 def new_episode(drones, worlds, drone, parameters):
-    """Begin the next episode of a drone with everything drawn from its own random stream."""
+    """Begin the next episode of a drone, everything drawn from its own random stream."""
     episode, seed = drones.counters[drone * COUNTERS + EPISODE], parameters.seed
     world = drones.counters[drone * COUNTERS + WORLD]
     if parameters.change_world and episode > 0:
@@ -161,7 +159,7 @@ def new_episode(drones, worlds, drone, parameters):
         sy = float32(EDGE)
         sz = float32(EVAL_HEIGHT)
     if starts > 0:
-        sx, sy, sz = _given_point(
+        sx, sy, sz = _listed_point(
             worlds.points, first_start, starts, uniform(seed, RESET, drone, episode, 0)
         )
     tx, ty, tz = _far_edge_point(seed, drone, episode, sx, sy, sz, parameters.shortest_trip)
@@ -172,11 +170,9 @@ def new_episode(drones, worlds, drone, parameters):
     if crosses and not parameters.eval_layout and starts == 0:
         sx, sy, sz, tx, ty, tz = _crossing(seed, drone, episode)
         if uniform(seed, RESET, drone, episode, CROSSING + 6) < parameters.midway_share:
-            sx, sy, sz = _start_on_the_way(
-                worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz
-            )
+            sx, sy, sz = _midway_start(worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz)
     if goals > 0:
-        tx, ty, tz = _given_point(
+        tx, ty, tz = _listed_point(
             worlds.points, first_goal, goals, uniform(seed, RESET, drone, episode, 3)
         )
     begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters)
@@ -184,13 +180,13 @@ def new_episode(drones, worlds, drone, parameters):
 
 @inner
 def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):
-    """Put a drone at rest at its start, level, facing its target, and clear its episode."""
+    """Place a drone at its start, at rest, level and facing its target, and reset its episode."""
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     for field in range(FIELDS):
         state[base + field * WIDTH] = float32(0)
     dx, dy, dz = tx - sx, ty - sy, tz - sz
     horizontal = math.sqrt(dx * dx + dy * dy)
-    cosine, sine = float32(1), float32(0)  # a target straight above: the goal frame is the world's
+    cosine, sine = float32(1), float32(0)  # for a target straight above the start
     if horizontal > float32(1e-6):
         cosine, sine = dx / horizontal, dy / horizontal
     half_cosine = math.sqrt(max((float32(1) + cosine) * float32(0.5), float32(0)))
@@ -224,7 +220,7 @@ def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):
 
 @inner
 def _vary(drones, drone, base, parameters):
-    """Draw what differs from episode to episode: mass, thrust, wind, delay."""
+    """Draw the randomised properties of the episode: mass, thrust, wind, delay."""
     state = drones.state
     seed = parameters.seed
     episode = drones.counters[drone * COUNTERS + EPISODE]
@@ -245,7 +241,7 @@ def _vary(drones, drone, base, parameters):
 
 @inner
 def set_command(drones, drone, vx, vy, vz, parameters):
-    """Give a drone its velocity command in the world frame, after its delay."""
+    """Set the velocity command of a drone in the world frame, after its delay."""
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     if parameters.delay > 0:
         length = parameters.delay + 1

@@ -1,7 +1,6 @@
-"""Fields of a drone by name: how kernels read and write the state, counters and statistics of one
-drone.
+"""Named access to the state, counters and statistics of one drone.
 
-`layout.py` names the fields. These functions are inlined: a call costs what the index costs.
+`layout.py` names the fields. The functions are inlined, so a call costs no more than an index.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from navrl.simd import WIDTH, inner
 
 
 class Vector(NamedTuple):
-    """Three numbers of a drone."""
+    """A vector in three dimensions."""
 
     x: Any
     y: Any
@@ -30,7 +29,7 @@ def length_of(vector):
 
 @inner
 def fields_of(drone):
-    """Return where the fields of a drone begin in `state`: the `base` of the functions below."""
+    """Return the index in `state` of the first field of a drone: `base` of the functions below."""
     return drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
 
 
@@ -66,17 +65,17 @@ def set_vector(state, base, field, x, y, z):
 
 @inner
 def counter(drones, drone, name):
-    """Return one of the integers of a drone."""
+    """Return one of the counters of a drone."""
     return drones.counters[drone * COUNTERS + name]
 
 
 @inner
 def set_counter(drones, drone, name, value):
-    """Write one of the integers of a drone."""
+    """Write one of the counters of a drone."""
     drones.counters[drone * COUNTERS + name] = value
 
 
 @inner
 def statistics_of(drone):
-    """Return where the statistics of a drone begin in `running` and `finished`."""
+    """Return the index of the statistics of a drone in `running` and `finished`."""
     return drone * len(STATISTICS)

@@ -1,7 +1,6 @@
-"""Where things are in the arrays that the kernel reads and writes, and the groups in which they are
-handed to it.
+"""Layout of the arrays that the kernels read and write, and the groups in which they are passed.
 
-Drones are kept in blocks of WIDTH, field by field, so that one instruction moves a whole block:
+Drones are stored in blocks of WIDTH, field by field, so that one instruction moves a whole block:
 element `lane` of field `f` of block `b` is `state[(b * FIELDS + f) * WIDTH + lane]`.
 """
 
@@ -27,8 +26,8 @@ COUNTERS = 5
 # How an episode ends.
 FLYING, GOAL, STATIC_COLLISION, DYNAMIC_COLLISION, OUT_OF_BOUNDS, TIME_OUT = range(6)
 
-# Columns of the statistics. While an episode runs they hold sums; `termination.finish` makes them
-# final.
+# Columns of the statistics. While an episode runs they hold sums; `termination.finish` turns these
+# into the reported values.
 RETURN, LENGTH, SUCCESS_050, SUCCESS_100, FIRST_FAILURE, AT_GOAL = (
     STATISTICS.index(name)
     for name in ("return", "length", "success_050", "success_100", "static_collision", "at_goal")
@@ -40,7 +39,7 @@ PATH_LENGTH, MEAN_SPEED, MIN_CLEARANCE, TIME_TO_GOAL, DISTANCE, WORLD_NUMBER = (
 FIRST_REWARD = STATISTICS.index(f"reward_{REWARD_TERMS[0].name}")
 REWARD_GOAL, REWARD_COLLISION = map(STATISTICS.index, ("reward_goal", "reward_collision"))
 
-# The numbers of the settings, as one record that compiled code reads by name.
+# The settings as one record, which compiled code reads by name.
 PARAMETERS = np.dtype(
     [
         (name, np.float32)
@@ -107,8 +106,8 @@ PARAMETERS = np.dtype(
 )
 
 
-# Arrays reach the kernel as addresses, in the order ARRAYS; it makes pointers of them, in these
-# groups, with their sizes.
+# Arrays are passed as addresses, in the order ARRAYS; `arguments.py` turns them into these groups
+# of pointers, with their sizes.
 
 
 class Drones(NamedTuple):
@@ -118,7 +117,7 @@ class Drones(NamedTuple):
     counters: Any  # (N, COUNTERS) int32
     running: Any  # (N, len(STATISTICS)) float32
     history: Any  # (N, delay + 1, 3) float32, past commands
-    observed: Any  # (N, delay + 1, row) float32, past observations if they are delayed, else (1,)
+    observed: Any  # (N, delay + 1, row) float32, past observations if delayed, else (1,)
 
 
 class Worlds(NamedTuple):
@@ -129,12 +128,12 @@ class Worlds(NamedTuple):
     near_start: Any  # (W, CELLS + 1) int32
     points: Any  # (P, 3) float32
     point_ranges: Any  # (W, 4) int32
-    chances: Any  # (W,) float32, cumulated probabilities of being drawn at a reset
+    chances: Any  # (W,) float32, cumulative probabilities of being drawn at a reset
     number: Any  # int, W
 
 
 class Moving(NamedTuple):
-    """The moving obstacles, and where they were at the steps that the drones are living through."""
+    """The moving obstacles, and their positions at the substeps of this step and the next."""
 
     counts: Any  # (W,) int32
     sizes: Any  # (W, 2, D) float32: widths, then 1 for the tall ones
@@ -142,7 +141,7 @@ class Moving(NamedTuple):
     positions: Any
     velocities: Any
     goals: Any
-    # (2, K, W, 2, 3, D) float32: positions, velocities; one half is read while the other is written
+    # (2, K, W, 2, 3, D) float32: positions, velocities; one half is read, the other is written
     tracks: Any
     padded: Any  # int, D
 
@@ -153,12 +152,24 @@ class Lidar(NamedTuple):
     azimuths: Any  # (2, P) float32: cosines, then sines
     beams: Any  # (V, BEAM) float32
     count: Any  # int, azimuths
-    padded: Any  # int, P: the azimuths filled up to whole groups
+    padded: Any  # int, P: azimuths, padded to whole groups
     number: Any  # int, V: beams
 
 
+class Scene(NamedTuple):
+    """Everything that a step of a block of drones reads, and its scratch memory."""
+
+    drones: Any
+    worlds: Any
+    moving: Any
+    lidar: Any
+    parameters: Any  # a record of PARAMETERS
+    half: Any  # int, of `tracks`: the one that is read
+    scratch: Any  # floats of the chunk's own
+
+
 class Outputs(NamedTuple):
-    """Where a step writes."""
+    """The arrays that a step writes."""
 
     observation: Any  # (N, row) float32
     final_observation: Any  # (N, row) float32

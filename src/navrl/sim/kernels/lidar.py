@@ -1,8 +1,8 @@
 """Exact ray casting against boxes and upright cylinders, vectorised over azimuths.
 
-The rays of one azimuth share a test in the plane; its beams differ only in their slope. An obstacle
-is met by the few azimuths that it subtends, so its angle is estimated first, and only the groups of
-neighbouring azimuths that it can reach are tested, a whole group at once.
+All beams of one azimuth share one test in the horizontal plane; they differ only in slope. An
+obstacle is hit by the few azimuths that it subtends, so its angle is estimated first, and only the
+groups of azimuths that can hit it are tested, a whole group at once.
 """
 
 from __future__ import annotations
@@ -40,32 +40,30 @@ from navrl.simd import (
     where,
 )
 
-MISS = 1e9  # m, no hit yet
+MISS = 1e9  # m, the length of a ray that hits nothing
 STEEP = 1e7  # stands for 1 / 0
-BEAM = 3  # numbers of a beam
+BEAM = 3  # constants per beam
 
-# A batch of shapes in the scratch, WIDTH floats a row: the shapes, then what `subtend` finds of
-# them.
-X0, X1, Y0, Y1, Z0, Z1, CYLINDER, BEGIN, MET, SQUARED = (row * WIDTH for row in range(10))
-REACH = 10 * WIDTH  # then, for each azimuth, how far a shape may be to matter, squared
+# A batch of shapes in the scratch memory, WIDTH floats per row: the shapes, then what
+# `find_azimuths` finds: first azimuth, number of azimuths, squared distance.
+X0, X1, Y0, Y1, Z0, Z1, CYLINDER, BEGIN, COUNT, SQUARED = (row * WIDTH for row in range(10))
+REACH = 10 * WIDTH  # then, for each azimuth, the squared length of its longest ray
 BATCH = REACH + 384  # up to 360 azimuths
 
 
 @dataclass(frozen=True)
 class LidarTables:
-    """The LiDAR's constants as the kernel reads them."""
+    """The constants of the LiDAR as the kernel reads them."""
 
     # (2, P): cosines, then sines, of the azimuths, repeated to fill the last group
     azimuths: NDArray[np.float32]
-    # (V, BEAM): 1 / slope, 1 / cosine, ground distance per metre of height (0: never)
+    # (V, BEAM): 1 / slope, 1 / cosine, ground distance per metre of height (0: hits no ground)
     beams: NDArray[np.float32]
     count: int  # azimuths; P is this, rounded up to whole groups
 
     @property
     def scratch_size(self) -> int:
-        """Floats of scratch that a scan needs: directions (2 rows of P), the rays (V rows of P), a
-        batch of shapes.
-        """
+        """Floats of scratch for a scan: directions (2, P), rays (V, P), a batch of shapes."""
         return (2 + len(self.beams)) * self.azimuths.shape[1] + BATCH
 
 
@@ -88,10 +86,11 @@ def make_tables(settings: SensorSettings) -> LidarTables:
 
 
 @inner
-def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number, reach):
-    """Write the inverse directions of all azimuths for a yaw, and the horizontal distance to the
-    ground of each beam.
+def _start_scan(scratch, x, y, z, cosine, sine, lidar, reach):
+    """Write the inverse directions of all azimuths at a yaw, and the horizontal distance at which
+    each beam hits the ground.
     """
+    azimuths, beams, padded, number = lidar.azimuths, lidar.beams, lidar.padded, lidar.number
     buried = z <= float32(0.0) and abs(x) <= float32(GROUND) and abs(y) <= float32(GROUND)
     near_border = abs(x) + reach > float32(GROUND) or abs(y) + reach > float32(GROUND)
     for base in range(0, padded, WIDTH):
@@ -116,9 +115,7 @@ def _start_scan(scratch, x, y, z, cosine, sine, azimuths, beams, padded, number,
 
 @inner
 def _angle(y, x):
-    """Return atan2(y, x) of lanes to within 2e-3, which is enough to choose azimuths with a
-    margin.
-    """
+    """Return atan2(y, x) of lanes to within 2e-3: enough to choose azimuths with a margin."""
     ax, ay = maximum(x, -x), maximum(y, -y)
     ratio = minimum(ax, ay) / maximum(maximum(ax, ay), 1e-12)
     square = ratio * ratio
@@ -129,11 +126,11 @@ def _angle(y, x):
 
 
 @inner
-def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):
-    """Write `number` shapes (the columns x0 to z1, cylinder) into the batch, relative to the LiDAR;
-    find who meets them.
+def find_azimuths(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):
+    """Write `number` shapes (columns x0 to z1, cylinder) into the batch, relative to the LiDAR, and
+    the azimuths that can hit each of them.
 
-    Returns the bits of the shapes that can be met at all, and the squared distance of the nearest.
+    Returns a bit for each shape that can be hit at all, and the squared distance of the nearest.
     """
     x0, x1, y0, y1 = shapes[0] - x, shapes[1] - x, shapes[2] - y, shapes[3] - y
     z0, z1, cylinder = shapes[4] - z, shapes[5] - z, shapes[6]
@@ -151,30 +148,31 @@ def subtend(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit)
     radius = ((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) * 0.25
     distance = centre_x * centre_x + centre_y * centre_y
     sine_half = sqrt(radius / maximum(distance, 1e-12))
-    # s + 0.5709 s^3 is never less than asin(s); the rest is a margin for the estimate of the angle.
+    # s + 0.5709 s^3 is never less than asin(s); the constant covers the error of the angle.
     half = sine_half + sine_half * sine_half * sine_half * 0.5709 + 0.005
     angle = _angle(centre_y * cosine - centre_x * sine, centre_x * cosine + centre_y * sine)
     per_radian = float32(count) * float32(0.5 / math.pi)
     begin = floor((angle - half) * per_radian) + 1.0
-    met = minimum(floor((angle + half) * per_radian) - begin + 1.0, float32(count))
+    hits = minimum(floor((angle + half) * per_radian) - begin + 1.0, float32(count))
     begin = where(begin < 0.0, begin + float32(count), begin)
-    inside = distance <= radius  # within the circle around the shape: every azimuth may meet it
-    begin, met = where(inside, 0.0, begin), where(inside, float32(count), met)
-    met = where(squared > limit, 0.0, met)
+    inside = distance <= radius  # within the circle around the shape: every azimuth may hit it
+    begin, hits = where(inside, 0.0, begin), where(inside, float32(count), hits)
+    hits = where(squared > limit, 0.0, hits)
     store(scratch, batch + BEGIN, begin)
-    store(scratch, batch + MET, met)
+    store(scratch, batch + COUNT, hits)
     store(scratch, batch + SQUARED, squared)
     surface = squared
     if bits_of(cylinder > 0.0):
         gap_round = maximum(sqrt(distance) - (x1 - x0) * 0.5, 0.0)
         surface = where(cylinder > 0.0, gap_round * gap_round, squared)
     surface = where(squared >= MISS, MISS, surface + gap_z * gap_z)
-    return bits_of(met > 0.0), smallest(surface)
+    return bits_of(hits > 0.0), smallest(surface)
 
 
 @inner
-def _hit_group(scratch, base, batch, lane, beams, padded, number):
-    """Shorten the rays of one group of azimuths that meet a shape of the batch."""
+def _hit_group(scratch, base, batch, lane, lidar):
+    """Shorten the rays of one group of azimuths that hit a shape of the batch."""
+    beams, padded, number = lidar.beams, lidar.padded, lidar.number
     x0, x1 = scratch[batch + X0 + lane], scratch[batch + X1 + lane]
     y0, y1 = scratch[batch + Y0 + lane], scratch[batch + Y1 + lane]
     z0, z1 = scratch[batch + Z0 + lane], scratch[batch + Z1 + lane]
@@ -201,47 +199,48 @@ def _hit_group(scratch, base, batch, lane, beams, padded, number):
 
 
 @inner
-def cast_at_batch(scratch, batch, met, crowded, lidar):
-    """Shorten the rays that meet the shapes of the batch whose bits are set, one group of azimuths
+def cast_at_batch(scratch, batch, visible, crowded, lidar):
+    """Shorten the rays that hit the shapes of the batch whose bits are set, one group of azimuths
     at a time.
 
-    If `crowded`, a shape is left out where all rays that could meet it are known to end before it.
+    If `crowded`, a shape is skipped where all rays that could hit it are known to end before it.
     """
-    while met:
-        lane = lowest_bit(met)
-        met &= met - 1
+    while visible:
+        lane = lowest_bit(visible)
+        visible &= visible - 1
         squared, first = scratch[batch + SQUARED + lane], int64(scratch[batch + BEGIN + lane])
-        left = int64(scratch[batch + MET + lane])
+        left = int64(scratch[batch + COUNT + lane])
         while left > 0:
             base = first // WIDTH * WIDTH
             end = min(base + WIDTH, lidar.count)
             number = min(left, end - first)
             own = ((int64(1) << number) - 1) << (first - base)
             if not crowded or bits_of(load(scratch, batch + REACH + base) > squared) & own:
-                _hit_group(scratch, base, batch, lane, lidar.beams, lidar.padded, lidar.number)
+                _hit_group(scratch, base, batch, lane, lidar)
             left -= number
             first = end if end < lidar.count else int64(0)
 
 
 @inner
-def _in_sight(scratch, batch, met):
-    """Return the bits of the shapes that are not behind what was hit, of those that two azimuths or
-    fewer can meet.
+def _drop_hidden(scratch, batch, visible):
+    """Clear the bits of the shapes behind what was hit; only of those that at most two azimuths can
+    hit.
     """
     begin = load(scratch, batch + BEGIN)
     reach = maximum(
         gather(scratch, batch + REACH, begin), gather(scratch, batch + REACH, begin + 1.0)
     )
-    return met & bits_of(
-        where(load(scratch, batch + MET) > 2.0, MISS, reach) > load(scratch, batch + SQUARED)
+    return visible & bits_of(
+        where(load(scratch, batch + COUNT) > 2.0, MISS, reach) > load(scratch, batch + SQUARED)
     )
 
 
 @inner
-def _look_around(scratch, batch, beams, count, padded, number, reach):
-    """Note for each azimuth how far its longest ray still goes along the ground, squared; return
-    the farthest of all.
+def _longest_rays(scratch, batch, lidar, reach):
+    """Write the squared horizontal length of the longest ray of each azimuth; return the longest of
+    all, not squared.
     """
+    beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
     farthest = splat(0.0)
     for base in range(0, padded, WIDTH):
         longest = splat(0.0)
@@ -259,25 +258,13 @@ def _look_around(scratch, batch, beams, count, padded, number, reach):
 
 @inner
 def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):
-    """Cast all rays from a pose at the static shapes of a world; the scratch then holds each ray's
-    horizontal length.
+    """Cast all rays from a pose at the static shapes of a world, and write their horizontal lengths
+    to the scratch memory.
 
     Returns the squared distance of the nearest shape.
     """
     batch = (2 + lidar.number) * lidar.padded
-    _start_scan(
-        scratch,
-        x,
-        y,
-        z,
-        cosine,
-        sine,
-        lidar.azimuths,
-        lidar.beams,
-        lidar.padded,
-        lidar.number,
-        reach,
-    )
+    _start_scan(scratch, x, y, z, cosine, sine, lidar, reach)
     cell_x = min(max(int64((x - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
     cell_y = min(max(int64((y - float32(GRID_ORIGIN)) / float32(CELL)), 0), GRID - 1)
     cell = world * (GRID * GRID + 1) + cell_x * GRID + cell_y
@@ -286,29 +273,25 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):
     for q in range(first, last, WIDTH):
         number = min(last - q, WIDTH)
         shapes = load_columns(worlds.shapes, worlds.near, q)
-        met, closest = subtend(
+        visible, closest = find_azimuths(
             scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach
         )
         nearest = min(nearest, closest)
         if q > first:
-            # Crowded: leave out what is behind what was hit. The list is sorted by distance from
-            # the cell, so a shape that is farther than the longest ray by more than the cell's
-            # diagonal ends it.
-            farthest = _look_around(
-                scratch, batch, lidar.beams, lidar.count, lidar.padded, lidar.number, reach
-            )
+            # Crowded: skip what is hidden behind earlier hits. The list is sorted by distance from
+            # the cell, so the first shape farther away than the longest ray plus the diagonal of
+            # the cell ends the search.
+            farthest = _longest_rays(scratch, batch, lidar, reach)
             if scratch[batch + SQUARED] > (farthest + float32(1.42 * CELL)) ** 2:
                 break
-            met = _in_sight(scratch, batch, met)
-        cast_at_batch(scratch, batch, met, q > first, lidar)
+            visible = _drop_hidden(scratch, batch, visible)
+        cast_at_batch(scratch, batch, visible, q > first, lidar)
     return nearest
 
 
 @inner
 def measure(scratch, lidar, reach):
-    """Return the shortest ray and the mean logarithm of all rays, each limited to [1e-6 m,
-    reach].
-    """
+    """Return the shortest ray and the mean logarithm, rays clipped to [1e-6 m, reach]."""
     beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
     shortest, logarithms = splat(reach), splat(0.0)
     for base in range(0, padded, WIDTH):
@@ -318,9 +301,8 @@ def measure(scratch, lidar, reach):
             distance = minimum(load(scratch, (2 + v) * padded + base) * beams[v * BEAM + 1], reach)
             shortest = minimum(shortest, distance)
             product = product * where(real, maximum(distance, 1e-6), 1.0)
-            if (
-                v % 4 == 3 or v == number - 1
-            ):  # four factors of at least 1e-6 stay far above the smallest float
+            # four factors of at least 1e-6 are far above the smallest float
+            if v % 4 == 3 or v == number - 1:
                 logarithms = logarithms + log(product)
                 product = splat(1.0)
     return smallest(shortest), total(logarithms) / float32(count * number)
@@ -328,8 +310,8 @@ def measure(scratch, lidar, reach):
 
 @inner
 def write_scan(scratch, lidar, reach, image, index):
-    """Write `reach - distance` of every ray, azimuth by azimuth; what is padding spills over the
-    end of the image.
+    """Write `reach - distance` of every ray, azimuth by azimuth; padding goes past the end of the
+    image.
     """
     beams, count, padded, number = lidar.beams, lidar.count, lidar.padded, lidar.number
     if number == 4:

@@ -1,4 +1,4 @@
-"""The numbers of the settings as the one record that compiled code reads."""
+"""The settings as the one record that compiled code reads."""
 
 from __future__ import annotations
 

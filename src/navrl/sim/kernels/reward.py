@@ -1,6 +1,6 @@
-"""The reward of a simulated step, its sums over the episode, and whether the episode ends.
+"""The reward of a simulated step, its sums over the episode, and the end of the episode.
 
-The table of terms is `navrl.sim.settings.RewardSettings`; `step_terms` computes them.
+`navrl.sim.settings.RewardSettings` is the table of terms; `step_terms` computes them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from navrl.sim.kernels.termination import outcome_of
 from navrl.sim.settings import REWARD_TERMS
 from navrl.simd import inner
 
-HEIGHT_MARGIN = 0.2  # m beyond the heights of start and target that cost nothing
+HEIGHT_MARGIN = 0.2  # m beyond the heights of start and target without penalty
 
-# The terms of a step, in the order of the settings. A term that is missing in `step_terms`, or that
-# the settings do not list, does not compile.
-_namedtuple: Any = collections.namedtuple  # whose fields mypy wants as literals
+# The terms of a step, in the order of the settings. A term that only one of `step_terms` and the
+# settings has does not compile.
+_namedtuple: Any = collections.namedtuple  # mypy requires the fields of a namedtuple as literals
 StepTerms = _namedtuple("StepTerms", [term.name for term in REWARD_TERMS if not term.once])
 
 
 class Motion(NamedTuple):
-    """How a drone moves at a step, in the world frame."""
+    """The motion of a drone at a step, in the world frame."""
 
     position: Any  # Vector, m
     velocity: Any  # Vector, m/s
@@ -68,7 +68,7 @@ class Motion(NamedTuple):
 
 @inner
 def motion_of(drones, drone):
-    """Return how a drone moves now."""
+    """Return the current motion of a drone."""
     state, base = drones.state, fields_of(drone)
     position, target = vector(state, base, POSITION), vector(state, base, TARGET)
     to_target = Vector(target.x - position.x, target.y - position.y, target.z - position.z)
@@ -85,8 +85,9 @@ def motion_of(drones, drone):
 
 @inner
 def step_terms(motion, sensed, has_moving, parameters):
-    """Return the weighted terms of one simulated step. `weight_x` is the setting `reward.x`, times
-    the time step where `reward.per_second`.
+    """Return the weighted terms of one simulated step.
+
+    `weight_x` is the setting `reward.x`, times the time step if `reward.per_second`.
     """
     velocity, before, ahead = motion.velocity, motion.previous_velocity, motion.to_target
     jump = Vector(velocity.x - before.x, velocity.y - before.y, velocity.z - before.z)
@@ -116,8 +117,8 @@ def add(total, term):
 
 @inner
 def reward_of_step(drones, drone, parameters, has_moving, sensed):
-    """Return the reward of a drone's simulated step; add it to the statistics, and end the episode
-    if it must end.
+    """Return the reward of a simulated step; add it to the statistics, and end the episode if it is
+    over.
     """
     running, column = drones.running, statistics_of(drone)
     motion = motion_of(drones, drone)

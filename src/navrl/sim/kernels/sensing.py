@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from numba import float32, int64
 
 from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, POSITION_NOISE, normal, uniform
-from navrl.sim.kernels.detection import FEATURES, find_nearest, meet_obstacles, write_detections
+from navrl.sim.kernels.detection import FEATURES, find_nearest, measure_obstacles, write_detections
 from navrl.sim.kernels.fields import Vector, counter, fields_of, length_of, number, vector
 from navrl.sim.kernels.layout import (
     ATTITUDE,
@@ -32,8 +32,8 @@ from navrl.sim.kernels.lidar import (
     Z1,
     cast_at_batch,
     cast_rays,
+    find_azimuths,
     measure,
-    subtend,
     write_scan,
 )
 from navrl.sim.worlds.obstacles import FLOATING_HEIGHT, TALL_HEIGHT
@@ -41,7 +41,7 @@ from navrl.simd import WIDTH, inner, load
 
 
 class Sensed(NamedTuple):
-    """What reward and termination are computed from, free of noise."""
+    """The noise-free distances that reward and termination are computed from."""
 
     shortest_ray: Any  # m
     mean_log_ray: Any  # mean of ln(m)
@@ -52,17 +52,16 @@ class Sensed(NamedTuple):
 
 
 @inner
-def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, index):
-    """Return what reward and termination need; write the observation of a drone from `index` on,
-    unless it is negative.
-    """
-    state, base = drones.state, fields_of(drone)
+def sense(scene, drone, track, observation, index):
+    """Return the distances of a drone; write its observation from `index` on, unless negative."""
+    drones, moving, lidar, parameters = scene.drones, scene.moving, scene.lidar, scene.parameters
+    state, base, scratch = drones.state, fields_of(drone), scene.scratch
     world = int64(counter(drones, drone, WORLD))
     position = vector(state, base, POSITION)
     x, y, z = position.x, position.y, position.z
     cosine, sine = _heading(state, base)
     reach, rays = parameters.reach, lidar.count * lidar.number
-    surface = cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach)
+    surface = cast_rays(scratch, x, y, z, cosine, sine, scene.worlds, world, lidar, reach)
     shortest, mean_log_ray = measure(scratch, lidar, reach)
     moment = (int64(counter(drones, drone, EPISODE)) << 24) + counter(drones, drone, STEP)
     if index >= 0:
@@ -71,52 +70,26 @@ def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, obse
         write_scan(scratch, lidar, reach, observation, index)
         if parameters.noise > float32(0) or parameters.dropout > float32(0):
             _disturb_scan(observation, index, rays, drone, moment, parameters)
-    fx, fy = number(state, base, FORWARD), number(state, base, FORWARD + 1)
+    forward = number(state, base, FORWARD), number(state, base, FORWARD + 1)
     nearest, found = (2 + lidar.number) * lidar.padded + BATCH, 0
     if moving.counts[world] > 0:
         count, observed = moving.counts[world], parameters.observed
         found = find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach)
     imperfect = parameters.detection_dropout > float32(0) or parameters.detection_noise > float32(0)
     rows = index + rays
-    clearances = meet_obstacles(
-        scratch,
-        nearest,
-        found,
-        moving,
-        world,
-        track,
-        x,
-        y,
-        z,
-        fx,
-        fy,
-        parameters,
-        observation,
-        -1 if index < 0 or imperfect else rows,
+    at = -1 if index < 0 or imperfect else rows
+    clearances = measure_obstacles(
+        scene, nearest, found, world, track, position, forward, observation, at
     )
     if index >= 0:
         if imperfect:
             write_detections(
-                scratch,
-                nearest,
-                moving,
-                world,
-                track,
-                drone,
-                moment,
-                x,
-                y,
-                z,
-                fx,
-                fy,
-                parameters,
-                observation,
-                rows,
+                scene, nearest, world, track, drone, moment, position, forward, observation, rows
             )
         if parameters.position_noise > float32(0):
             position = _disturb_position(position, drone, moment, parameters)
         at = rows + parameters.observed * FEATURES
-        _write_state(state, base, position, fx, fy, observation, at)
+        _write_state(state, base, position, forward, observation, at)
         if parameters.observation_delay > 0:
             _delay_row(drones, drone, parameters, observation, index)
     return Sensed(
@@ -126,7 +99,7 @@ def sense(drones, worlds, moving, lidar, parameters, drone, track, scratch, obse
 
 @inner
 def _heading(state, base):
-    """Return cosine and sine of the yaw."""
+    """Return the cosine and sine of the yaw."""
     qw, qx = number(state, base, ATTITUDE), number(state, base, ATTITUDE + 1)
     qy, qz = number(state, base, ATTITUDE + 2), number(state, base, ATTITUDE + 3)
     cosine, sine = float32(1) - float32(2) * (qy * qy + qz * qz), float32(2) * (qx * qy + qw * qz)
@@ -136,7 +109,7 @@ def _heading(state, base):
 
 @inner
 def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach):
-    """Shorten the rays that meet moving obstacles, a batch of shapes at a time."""
+    """Shorten the rays that hit moving obstacles, a batch of shapes at a time."""
     padded, batch = moving.padded, (2 + lidar.number) * lidar.padded
     widest = reach + float32(1)
     used = 0
@@ -169,10 +142,10 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
                 load(scratch, batch + CYLINDER),
                 load(scratch, batch),
             )
-            met, _ = subtend(
+            visible, _ = find_azimuths(
                 scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach
             )
-            cast_at_batch(scratch, batch, met, False, lidar)
+            cast_at_batch(scratch, batch, visible, False, lidar)
             used = 0
 
 
@@ -193,7 +166,7 @@ def _disturb_scan(observation, index, rays, drone, moment, parameters):
 
 @inner
 def _disturb_position(position, drone, moment, parameters):
-    """Return where the drone believes to be."""
+    """Return the position that the drone estimates for itself."""
     seed, noise = parameters.seed, parameters.position_noise
     return Vector(
         position.x + noise * normal(seed, POSITION_NOISE, drone, moment, 0),
@@ -203,10 +176,9 @@ def _disturb_position(position, drone, moment, parameters):
 
 
 @inner
-def _write_state(state, base, position, fx, fy, row, at):
-    """Write the numbers of `navigation_observation.STATE`, then the direction from start to
-    target.
-    """
+def _write_state(state, base, position, forward, row, at):
+    """Write `navigation_observation.STATE`, then the direction from start to target."""
+    fx, fy = forward
     target, velocity = vector(state, base, TARGET), vector(state, base, VELOCITY)
     ahead = Vector(target.x - position.x, target.y - position.y, target.z - position.z)
     inverse = float32(1) / max(length_of(ahead), float32(1e-6))
@@ -225,8 +197,8 @@ def _write_state(state, base, position, fx, fy, row, at):
 
 @inner
 def _delay_row(drones, drone, parameters, observation, index):
-    """Keep the written row of this decision, and put an earlier decision's in its place: the first
-    of the episode, until there are enough.
+    """Store the row of this decision, and replace it by that of an earlier one: the first of the
+    episode, until there are enough.
     """
     length, width = parameters.observation_delay + 1, parameters.row
     steps = int64(counter(drones, drone, STEP))

@@ -1,9 +1,8 @@
-"""One step of all environments: a fused pass over blocks of drones, in parallel, with nothing
-allocated.
+"""One step of all environments: a fused, parallel pass over blocks of drones without allocations.
 
 The moving obstacles do not depend on the drones, so their next positions are computed in the same
-pass, into the half of `tracks` that nobody reads: one parallel region a step, and no thread waits
-for another within it.
+pass, into the half of `tracks` that no thread reads: one parallel region per step, and no thread
+waits for another within it.
 """
 
 from __future__ import annotations
@@ -13,45 +12,40 @@ import functools
 from numba import carray, float32, from_dtype, prange, types
 
 from navrl.kernel_cache import c_kernel, kernel
+from navrl.sim.kernels.arguments import drones_at, lidar_at, moving_at, outputs_at, worlds_at
 from navrl.sim.kernels.drone import step_first_order, step_hummingbird
 from navrl.sim.kernels.episode import begin_at, new_episode, set_command
 from navrl.sim.kernels.layout import (
     ACTIVE,
     ARRAYS,
     COUNTERS,
-    DRONES_AT,
     EPISODE,
     FIELDS,
     FORWARD,
     GOAL,
-    LIDAR_AT,
-    MOVING_AT,
     OUTCOME,
     PARAMETERS,
     SCRATCH_AT,
     STEP,
     TIME_OUT,
     WORLD,
-    WORLDS_AT,
-    Drones,
-    Lidar,
-    Moving,
     Outputs,
-    Worlds,
+    Scene,
 )
 from navrl.sim.kernels.reward import reward_of_step
 from navrl.sim.kernels.sensing import sense
 from navrl.sim.kernels.termination import finish
 from navrl.sim.worlds.obstacles import advance_world
-from navrl.simd import FAST, WIDTH, call_at, entry, flags_at, floats_at, inner, integers_at
+from navrl.simd import FAST, WIDTH, call_at, entry, floats_at, inner
 
-GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # addresses of arrays, and of outputs
+GIVEN, WRITTEN = len(ARRAYS), len(Outputs._fields) - 1  # numbers of input and output addresses
 
 
 @kernel(nogil=True)
 def first_bad_action(actions, limit):
-    """Return the first drone with an action that is not finite or beyond the limit, or -1; not
-    fast-math: NaN counts.
+    """Return the first drone with an action that is not finite or beyond the limit, or -1.
+
+    Compiled without fast-math, so that NaN is found.
     """
     for drone in range(actions.shape[0]):
         for axis in range(3):
@@ -77,25 +71,26 @@ def _command(drones, actions, drone, parameters):
 
 @inner
 def _track_of(worlds, moving, world, half, substep, parameters):
-    """Return where the obstacles of a world at a substep are in `tracks`."""
+    """Return the index in `tracks` of the obstacles of a world at a substep."""
     return ((half * parameters.action_repeat + substep) * worlds.number + world) * 6 * moving.padded
 
 
 @inner
-def _observe(drone, drones, worlds, moving, lidar, parameters, half, scratch, observation, row):
-    """Write what a drone sees now, after the last substep."""
-    world = drones.counters[drone * COUNTERS + WORLD]
-    track = _track_of(worlds, moving, world, half, parameters.action_repeat - 1, parameters)
-    sense(
-        drones, worlds, moving, lidar, parameters, drone, track, scratch, observation, drone * row
-    )
+def _observe(scene, drone, outputs):
+    """Write the observation of a drone after the last substep."""
+    world = scene.drones.counters[drone * COUNTERS + WORLD]
+    last = scene.parameters.action_repeat - 1
+    track = _track_of(scene.worlds, scene.moving, world, scene.half, last, scene.parameters)
+    sense(scene, drone, track, outputs.observation, drone * outputs.row)
 
 
 @inner
-def _end_of_step(drone, drones, worlds, parameters, outputs):
-    """Report whether the episode has ended, and begin the next one; return whether there is
-    something new to see.
+def _end_of_step(scene, drone, outputs):
+    """Report whether the episode has ended and, with auto-reset, begin the next one.
+
+    Returns whether a new episode began, so that the drone has to be observed again.
     """
+    drones, parameters = scene.drones, scene.parameters
     outcome = drones.counters[drone * COUNTERS + OUTCOME]
     outputs.terminated[drone] = GOAL <= outcome < TIME_OUT
     outputs.truncated[drone] = outcome == TIME_OUT
@@ -107,16 +102,33 @@ def _end_of_step(drone, drones, worlds, parameters, outputs):
     for column in range(drone * outputs.row, (drone + 1) * outputs.row):
         outputs.final_observation[column] = outputs.observation[column]
     drones.counters[drone * COUNTERS + EPISODE] += 1
-    new_episode(drones, worlds, drone, parameters)
+    new_episode(drones, scene.worlds, drone, parameters)
     return True
 
 
 @inner
-def _fly_block(
-    first, last, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch
-):
-    """Take a block of drones through the substeps of a step."""
-    base = first * FIELDS
+def _fly_drone(scene, drone, substep, outputs):
+    """Sense and reward one substep of a drone; write its observation at the last one, or at the end
+    of its episode.
+    """
+    drones, parameters = scene.drones, scene.parameters
+    drones.counters[drone * COUNTERS + STEP] += 1
+    world = drones.counters[drone * COUNTERS + WORLD]
+    track = _track_of(scene.worlds, scene.moving, world, scene.half, substep, parameters)
+    at = drone * outputs.row
+    if substep < parameters.action_repeat - 1:
+        at = -1
+    sensed = sense(scene, drone, track, outputs.observation, at)
+    has_moving = scene.moving.counts[world] > 0
+    outputs.reward[drone] += reward_of_step(drones, drone, parameters, has_moving, sensed)
+    if at < 0 and drones.counters[drone * COUNTERS + OUTCOME] != 0:
+        sense(scene, drone, track, outputs.observation, drone * outputs.row)
+
+
+@inner
+def _fly_block(scene, first, last, actions, outputs):
+    """Advance a block of drones through the substeps of a step."""
+    drones, parameters, base = scene.drones, scene.parameters, first * FIELDS
     for substep in range(parameters.action_repeat):
         for drone in range(first, last):
             _command(drones, actions, drone, parameters)
@@ -125,189 +137,47 @@ def _fly_block(
         else:
             step_hummingbird(drones.state, base, parameters.dt, parameters.gravity, parameters.keep)
         for drone in range(first, last):
-            if drones.state[base + ACTIVE * WIDTH + drone - first] < float32(0.5):
-                continue
-            drones.counters[drone * COUNTERS + STEP] += 1
-            world = drones.counters[drone * COUNTERS + WORLD]
-            track = _track_of(worlds, moving, world, half, substep, parameters)
-            at = drone * outputs.row
-            if substep < parameters.action_repeat - 1:
-                at = -1
-            seen = sense(
-                drones,
-                worlds,
-                moving,
-                lidar,
-                parameters,
-                drone,
-                track,
-                scratch,
-                outputs.observation,
-                at,
-            )
-            outputs.reward[drone] += reward_of_step(
-                drones, drone, parameters, moving.counts[world] > 0, seen
-            )
-            if (
-                at < 0 and drones.counters[drone * COUNTERS + OUTCOME] != 0
-            ):  # this is what it saw last
-                at = drone * outputs.row
-                sense(
-                    drones,
-                    worlds,
-                    moving,
-                    lidar,
-                    parameters,
-                    drone,
-                    track,
-                    scratch,
-                    outputs.observation,
-                    at,
-                )
+            if drones.state[base + ACTIVE * WIDTH + drone - first] >= float32(0.5):
+                _fly_drone(scene, drone, substep, outputs)
 
 
 @inner
-def _step_block(
-    block, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch, flying
-):
-    """Step a block of drones, or, unless `flying`, only look around; report, reset and observe."""
+def _step_block(scene, block, actions, outputs, flying):
+    """Step a block of drones: fly, report, reset and observe; unless `flying`, only observe."""
     first = block * WIDTH
-    last = min(first + WIDTH, parameters.num_envs)
+    last = min(first + WIDTH, scene.parameters.num_envs)
+    active = block * FIELDS * WIDTH + ACTIVE * WIDTH
     for drone in range(first, last):
         outputs.reward[drone] = float32(0)
-        if not flying or drones.state[
-            block * FIELDS * WIDTH + ACTIVE * WIDTH + drone - first
-        ] < float32(0.5):
-            _observe(
-                drone,
-                drones,
-                worlds,
-                moving,
-                lidar,
-                parameters,
-                half,
-                scratch,
-                outputs.observation,
-                outputs.row,
-            )
+        if not flying or scene.drones.state[active + drone - first] < float32(0.5):
+            _observe(scene, drone, outputs)
     if not flying:
         return
-    _fly_block(
-        first, last, drones, worlds, moving, lidar, parameters, actions, outputs, half, scratch
-    )
+    _fly_block(scene, first, last, actions, outputs)
     for drone in range(first, last):
-        if _end_of_step(drone, drones, worlds, parameters, outputs):
-            _observe(
-                drone,
-                drones,
-                worlds,
-                moving,
-                lidar,
-                parameters,
-                half,
-                scratch,
-                outputs.observation,
-                outputs.row,
-            )
-
-
-@inner
-def _drones_at(at):
-    return Drones(
-        floats_at(at[DRONES_AT]),
-        integers_at(at[DRONES_AT + 1]),
-        floats_at(at[DRONES_AT + 2]),
-        floats_at(at[DRONES_AT + 3]),
-        floats_at(at[DRONES_AT + 4]),
-    )
-
-
-@inner
-def _worlds_at(at, parameters):
-    return Worlds(
-        floats_at(at[WORLDS_AT]),
-        integers_at(at[WORLDS_AT + 1]),
-        integers_at(at[WORLDS_AT + 2]),
-        floats_at(at[WORLDS_AT + 3]),
-        integers_at(at[WORLDS_AT + 4]),
-        floats_at(at[WORLDS_AT + 5]),
-        parameters.worlds,
-    )
-
-
-@inner
-def _moving_at(at, parameters):
-    return Moving(
-        integers_at(at[MOVING_AT]),
-        floats_at(at[MOVING_AT + 1]),
-        floats_at(at[MOVING_AT + 2]),
-        floats_at(at[MOVING_AT + 3]),
-        floats_at(at[MOVING_AT + 4]),
-        floats_at(at[MOVING_AT + 5]),
-        floats_at(at[MOVING_AT + 6]),
-        parameters.moving,
-    )
-
-
-@inner
-def _lidar_at(at, parameters):
-    return Lidar(
-        floats_at(at[LIDAR_AT]),
-        floats_at(at[LIDAR_AT + 1]),
-        parameters.azimuths,
-        parameters.padded_azimuths,
-        parameters.beams,
-    )
-
-
-@inner
-def _outputs_at(at, parameters):
-    return Outputs(
-        floats_at(at[0]),
-        floats_at(at[1]),
-        floats_at(at[2]),
-        flags_at(at[3]),
-        flags_at(at[4]),
-        floats_at(at[5]),
-        parameters.row,
-    )
+        if _end_of_step(scene, drone, outputs):
+            _observe(scene, drone, outputs)
 
 
 @inner
 def advance_ahead(world, worlds, moving, parameters, half, time):
-    """Move the obstacles of a world through one step of the environment, noting every substep in a
-    half of `tracks`.
-    """
+    """Move the obstacles of a world through one step; write every substep to a half of `tracks`."""
     for substep in range(parameters.action_repeat):
         track = _track_of(worlds, moving, world, half, substep, parameters)
         advance_world(moving, world, time + substep, parameters, track)
 
 
 def _step_chunk(chunk, chunks, record, arrays, outputs, actions, half, time, flying):
-    """Step one of `chunks` parts of the blocks, and move the obstacles of one part of the worlds
-    one step ahead.
-    """
+    """Step one of `chunks` parts of the blocks; advance the obstacles of one part of the worlds."""
     parameters, at, out = carray(record, 1)[0], carray(arrays, GIVEN), carray(outputs, WRITTEN)
-    drones, worlds, moving = _drones_at(at), _worlds_at(at, parameters), _moving_at(at, parameters)
-    lidar = _lidar_at(at, parameters)
-    written = _outputs_at(out, parameters)
-    commands = floats_at(actions)
+    drones, worlds, moving = drones_at(at), worlds_at(at, parameters), moving_at(at, parameters)
+    lidar = lidar_at(at, parameters)
     scratch = floats_at(at[SCRATCH_AT] + 4 * chunk * parameters.scratch)
+    scene = Scene(drones, worlds, moving, lidar, parameters, half, scratch)
+    written, commands = outputs_at(out, parameters), floats_at(actions)
     blocks = (parameters.num_envs + WIDTH - 1) // WIDTH
     for block in range(chunk * blocks // chunks, (chunk + 1) * blocks // chunks):
-        _step_block(
-            block,
-            drones,
-            worlds,
-            moving,
-            lidar,
-            parameters,
-            commands,
-            written,
-            half,
-            scratch,
-            flying,
-        )
+        _step_block(scene, block, commands, written, flying)
     if flying:
         for world in range(chunk * worlds.number // chunks, (chunk + 1) * worlds.number // chunks):
             advance_ahead(world, worlds, moving, parameters, 1 - half, time)
@@ -320,67 +190,53 @@ def step_address() -> int:
     Serial and parallel steps call the same machine code: two compilations of one source may round
     differently.
     """
-    pointer = types.CPointer
-    signature = types.void(
-        types.int64,
-        types.int64,
-        pointer(from_dtype(PARAMETERS)),
-        pointer(types.int64),
-        pointer(types.int64),
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-    )
+    pointer, word = types.CPointer, types.int64
+    record, addresses = pointer(from_dtype(PARAMETERS)), pointer(word)
+    signature = types.void(word, word, record, addresses, addresses, word, word, word, word)
     return int(c_kernel(signature, fastmath=FAST, error_model="numpy")(_step_chunk).address)
 
 
-# Every entry takes the settings (a record) and the addresses of ARRAYS; a step also those of
-# Outputs, and the actions.
+# Every entry point takes the settings (a record) and the addresses of ARRAYS; a step also takes the
+# addresses of Outputs, and the actions.
+
+
+@inner
+def _call_step(step, chunk, chunks, record, arrays, outputs, actions, half, time, flying):
+    call_at(
+        step,
+        chunk,
+        chunks,
+        record.ctypes.data,
+        arrays.ctypes.data,
+        outputs.ctypes.data,
+        actions.ctypes.data,
+        half,
+        time,
+        flying,
+    )
 
 
 @kernel(nogil=True)
 def step_serial(step, record, arrays, outputs, actions, half, time, flying, chunks):
-    """Step all drones in the calling thread, or, unless `flying`, only look around; `step` is
-    `step_address()`.
+    """Step all drones in the calling thread, or, unless `flying`, only observe.
+
+    `step` is `step_address()`.
     """
     for chunk in range(chunks):
-        call_at(
-            step,
-            chunk,
-            chunks,
-            record.ctypes.data,
-            arrays.ctypes.data,
-            outputs.ctypes.data,
-            actions.ctypes.data,
-            half,
-            time,
-            flying,
-        )
+        _call_step(step, chunk, chunks, record, arrays, outputs, actions, half, time, flying)
 
 
 @kernel(nogil=True, parallel=True)
 def step_parallel(step, record, arrays, outputs, actions, half, time, flying, chunks):
-    """The same, each chunk in a thread of its own."""
+    """Do the same, each chunk in its own thread."""
     for chunk in prange(chunks):
-        call_at(
-            step,
-            chunk,
-            chunks,
-            record.ctypes.data,
-            arrays.ctypes.data,
-            outputs.ctypes.data,
-            actions.ctypes.data,
-            half,
-            time,
-            flying,
-        )
+        _call_step(step, chunk, chunks, record, arrays, outputs, actions, half, time, flying)
 
 
 @entry
 def begin_worlds(record, arrays):
     """Compute the first step of the moving obstacles of every world."""
-    worlds, moving = _worlds_at(arrays, record[0]), _moving_at(arrays, record[0])
+    worlds, moving = worlds_at(arrays, record[0]), moving_at(arrays, record[0])
     for world in range(worlds.number):
         advance_ahead(world, worlds, moving, record[0], 1, 0)
 
@@ -388,7 +244,7 @@ def begin_worlds(record, arrays):
 @entry
 def reset_where(record, arrays, mask):
     """Begin a new episode for every drone of the mask."""
-    drones, worlds = _drones_at(arrays), _worlds_at(arrays, record[0])
+    drones, worlds = drones_at(arrays), worlds_at(arrays, record[0])
     for drone in range(len(mask)):
         if mask[drone]:
             new_episode(drones, worlds, drone, record[0])
@@ -396,19 +252,10 @@ def reset_where(record, arrays, mask):
 
 @entry
 def place_where(record, arrays, mask, starts, targets):
-    """Begin an episode at a given start and target for every drone of the mask."""
-    drones = _drones_at(arrays)
+    """Begin an episode at the given start and target for every drone of the mask."""
+    drones = drones_at(arrays)
     for drone in range(len(mask)):
         if mask[drone]:
-            start, target = starts[drone], targets[drone]
-            begin_at(
-                drones,
-                drone,
-                start[0],
-                start[1],
-                start[2],
-                target[0],
-                target[1],
-                target[2],
-                record[0],
-            )
+            sx, sy, sz = starts[drone, 0], starts[drone, 1], starts[drone, 2]
+            tx, ty, tz = targets[drone, 0], targets[drone, 1], targets[drone, 2]
+            begin_at(drones, drone, sx, sy, sz, tx, ty, tz, record[0])

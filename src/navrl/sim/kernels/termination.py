@@ -1,4 +1,4 @@
-"""How an episode ends, and what is reported about it."""
+"""The end of an episode, and its reported statistics."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ LOWEST, HIGHEST = 0.2, 4.0  # m: outside, the episode ends
 
 @inner
 def outcome_of(running, column, step, parameters, z, distance, shortest, surface, hit):
-    """Return how the episode ends at this step, or FLYING; a collision counts before all else.
+    """Return the outcome of the episode at this step, or FLYING; collisions take precedence.
 
     Args:
-        running: sums of the episode; notes there when the drone is near its target for the first
-            time.
-        column: where the statistics of the drone begin.
+        running: sums of the episode; the first arrival at the target is written here.
+        column: index of the statistics of the drone.
         step: simulated steps of the episode so far.
         parameters: of the task.
         z: m, height of the drone.
         distance: m to the target.
         shortest: m, the shortest LiDAR ray.
         surface: m², the squared distance to the nearest static surface.
-        hit: whether a moving obstacle is hit.
+        hit: whether the drone has hit a moving obstacle.
     """
     radius = parameters.collision_radius
     struck = surface < radius * radius if parameters.sphere else shortest < radius

@@ -1,3 +1,1 @@
-"""Worlds: random and user-made maps, their moving obstacles, and the pool of arrays that kernels
-read.
-"""
+"""Worlds: random and user-made maps, moving obstacles, and the pool of arrays for the kernels."""

@@ -1,4 +1,4 @@
-"""Read world files within limits: the unpacked size is known before anything is unpacked."""
+"""Read world files within limits: the unpacked size is checked before anything is unpacked."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def check_size(path: Path) -> None:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file holds; aliases, which can stand for billions of values, are
+    """Return the contents of a YAML file; aliases, which can expand to billions of values, are
     refused.
     """
     import yaml  # comes with Hydra; only this kind of file needs it
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where it is there
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where available
 
     def read(file: IO[bytes]) -> Any:
         text = file.read().decode()
@@ -53,7 +53,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def _check_events(path: Path, events: Any) -> None:
-    """Refuse a document by its events, which take no memory, before it is built."""
+    """Refuse a document by its events, before any of it is kept in memory."""
     import yaml
 
     nodes = depth = 0
@@ -109,7 +109,7 @@ def _check_pixels(path: Path, width: int, height: int) -> None:
 
 
 def read_npz(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    """Return the arrays of an NPZ archive with the `wanted` names, and the names of all."""
+    """Return the `wanted` arrays of an NPZ archive, and the names of all."""
 
     def read(file: IO[bytes]) -> tuple[dict[str, NDArray[Any]], list[str]]:
         if file.read(6) == b"\x93NUMPY":
@@ -130,9 +130,7 @@ def read_npz(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any
 
 
 def _check_directory(path: Path, file: IO[bytes]) -> None:
-    """Refuse an archive that says it has very many files: Python's zipfile reads all their
-    names.
-    """
+    """Refuse an archive that claims very many files: Python's zipfile reads all their names."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - (66 << 10)))
     tail = file.read()
@@ -146,7 +144,7 @@ def _check_directory(path: Path, file: IO[bytes]) -> None:
 def _read_array(
     path: Path, name: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
 ) -> NDArray[Any]:
-    """Return an array whose size was looked at first; no more bytes are unpacked than it has."""
+    """Return an array after checking its size; no more bytes than that are unpacked."""
     if entry.flag_bits & 1:
         raise WorldError(
             f"{path}: {name} is encrypted; expected an archive as numpy.savez writes it"
@@ -180,7 +178,7 @@ def _read_array(
 
 
 def _guarded(path: Path, problem: str, read: Callable[[IO[bytes]], _Read]) -> _Read:
-    """Call `read` with the open file; whatever a library raises on hostile bytes names the file."""
+    """Call `read` with the open file; turn any error of a decoder into one that names the file."""
     try:
         with open(path, "rb") as file:
             return read(file)

@@ -1,6 +1,4 @@
-"""Moving obstacles: each wanders between goals around its origin, at a speed that changes every two
-seconds.
-"""
+"""Moving obstacles: each moves between goals around its origin, at a changing speed."""
 
 from __future__ import annotations
 
@@ -21,38 +19,39 @@ ARRIVED = 0.5  # m from the goal
 MOVING_CEILING = 4.5  # m, of the goals of floating boxes
 TALL_HEIGHT, FLOATING_HEIGHT = 5.0, 1.0  # m, of cylinders and of boxes
 TALL_CENTRE = TALL_HEIGHT / 2  # m
-FAR = 1e6  # m, where unused moving obstacles are kept
-ORIGIN_ATTEMPTS = 2000  # before moving obstacles may start closer to each other
+FAR = 1e6  # m, the position of unused moving obstacles
+ORIGIN_ATTEMPTS = 2000  # before the required spacing of the origins is reduced
 
 
 def per_world(counts: Sequence[int], default: int, world: int) -> int:
-    """Return the count of a world: from the cycled list, or the default where the list is empty."""
+    """Return the count of a world: from the list, repeated, or the default if the list is empty."""
     return counts[world % len(counts)] if counts else default
 
 
 def moving_obstacles(
     settings: MovingSettings, num_worlds: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D): eight equal classes, four boxes
-    then four cylinders.
+    """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D).
+
+    There are eight classes of equal size: four widths of boxes, then four of cylinders.
     """
-    wanted = [
+    counts = [
         per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8
         for w in range(num_worlds)
     ]
-    padded = -(-max(1, *wanted) // WIDTH) * WIDTH
+    padded = -(-max(1, *counts) // WIDTH) * WIDTH
     sizes = np.zeros((num_worlds, 2, padded), np.float32)
     origins = np.full((num_worlds, 3, padded), FAR, np.float32)
-    for w, count in enumerate(wanted):
+    for w, count in enumerate(counts):
         classes = np.arange(count) * 8 // max(count, 1)
         sizes[w, 0, :count] = (classes % 4 + 1) * 0.25
         sizes[w, 1, :count] = classes >= 4
-    return np.array(wanted, np.int32), sizes, origins
+    return np.array(counts, np.int32), sizes, origins
 
 
 @kernel()
 def draw_world_origins(origins, count, seed, world):
-    """Draw where the moving obstacles of a world start, apart from each other."""
+    """Draw the origins of the moving obstacles of a world, spaced apart."""
     spacing = 2.0 * math.sqrt(ARENA * ARENA / max(count, 1))
     for k in range(count):
         distance, attempt = spacing, 0
@@ -121,8 +120,8 @@ def _new_velocity(moving, world, k, time, parameters):
 
 @inner
 def advance_world(moving, world, time, parameters, track):
-    """Move the obstacles of a world by one step, and note in `tracks` from `track` on where they
-    are.
+    """Move the obstacles of a world by one step; write positions and velocities to `tracks` from
+    `track` on.
     """
     padded, count = moving.padded, moving.counts[world]
     base = world * 3 * padded

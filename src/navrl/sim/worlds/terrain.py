@@ -1,6 +1,4 @@
-"""Static maps: the original's random boxes, drawn bit for bit, and any height field as a few exact
-boxes.
-"""
+"""Static maps: the random boxes of the original, bit for bit, and any height field as boxes."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from navrl.kernel_cache import kernel
 
 PIXEL = 0.1  # m, of the raster that the boxes are drawn on
-RASTER = 399  # pixels; one ring of flat vertices around it
+RASTER = 399  # pixels per side, surrounded by one ring of flat vertices
 ARENA = 20.0  # m, half the width of the square that holds the obstacles
 GROUND = 25.0  # m, half the width of the ground
 
@@ -22,12 +20,10 @@ HEIGHT_PROBABILITIES = (0.10, 0.15, 0.20, 0.55)
 
 @dataclass(frozen=True)
 class RandomMap:
-    """A random map: vertex heights in units of 0.1 m, the boxes drawn (x0, y0, width, length,
-    height) in pixels.
-    """
+    """A random map."""
 
-    vertices: NDArray[np.int16]  # (401, 401)
-    boxes: NDArray[np.float64]  # (n, 5)
+    vertices: NDArray[np.int16]  # (401, 401), heights in units of 0.1 m
+    boxes: NDArray[np.float64]  # (n, 5): x0, y0, width, length, height in pixels
     retries: NDArray[np.int64]  # (n,)
 
     def cell_heights(self) -> NDArray[np.float32]:
@@ -44,17 +40,14 @@ class RandomMap:
 def draw_map(
     seed: int, num_obstacles: int, *, quantised_widths: bool = True, attempts: int = 100_000
 ) -> RandomMap:
-    """Return the map that the original draws for a seed, from NumPy's legacy generator, number for
-    number.
-    """
+    """Return the map that the original draws for a seed, from NumPy's legacy generator."""
     generator = np.random.RandomState(seed)
     stream = np.empty(0, np.uint32)
     probabilities = np.cumsum(HEIGHT_PROBABILITIES)
     edges = np.array(HEIGHT_EDGES) / PIXEL
     widest = 1 if quantised_widths else 6
     while True:
-        # Which words are used depends on the words: draw a generous amount, and double it if it was
-        # not enough.
+        # The number of words needed depends on the words: draw plenty, and double if too few.
         stream = np.concatenate(
             [stream, _words(generator, max(len(stream), 64 * num_obstacles + 1024))]
         )
@@ -84,8 +77,8 @@ def _uniform(stream, position):
 
 @kernel()
 def _below(stream, position, largest, mask):
-    """Return an integer in [0, largest] as NumPy's legacy generator makes it: masked words,
-    rejecting the large.
+    """Return an integer in [0, largest] as NumPy's legacy generator makes it: by masking words and
+    rejecting larger values.
     """
     while position < len(stream):
         value = np.int64(stream[position] & np.uint32(mask))
@@ -99,7 +92,7 @@ def _below(stream, position, largest, mask):
 def _place_boxes(stream, count, probabilities, edges, widest, attempts):
     boxes, retries = np.zeros((count, 5)), np.zeros(count, np.int64)
     position = 4  # the original first draws a sub-terrain and a difficulty, which change nothing
-    reserve = 64  # words that one attempt is most unlikely to exceed
+    reserve = 64  # words; one attempt needs fewer, with overwhelming probability
     for k in range(count):
         if position + reserve > len(stream):
             return boxes, retries, False
@@ -137,8 +130,8 @@ def _place_boxes(stream, count, probabilities, edges, widest, attempts):
 
 @kernel()
 def _spaced(boxes, count, x, y, width, length):
-    """Tell whether a box keeps the original's spacing rule: no gap of 2 to 10 pixels, overlap
-    allowed.
+    """Return whether a box obeys the spacing rule of the original: overlaps are allowed, gaps of 2
+    to 10 pixels are not.
     """
     for k in range(count):
         dx, dy = abs(boxes[k, 0] - x) - width, abs(boxes[k, 1] - y) - length
@@ -152,7 +145,7 @@ def _spaced(boxes, count, x, y, width, length):
 def boxes_of_heights(
     heights: NDArray[np.float32], half_width: float = ARENA
 ) -> NDArray[np.float32]:
-    """Return boxes (M, 6) of x0, x1, y0, y1, z0, z1 that fill a height field of a square exactly.
+    """Return boxes (M, 6) of x0, x1, y0, y1, z0, z1 that fill a square height field exactly.
 
     Neighbouring cells of equal height are merged into rectangles.
     """

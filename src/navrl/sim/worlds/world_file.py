@@ -36,7 +36,7 @@ class World:
 
 
 def load_world(path: str | Path) -> World:
-    """Return the world in a file; its ending tells the kind: .yaml, .yml, .png or .npz.
+    """Return the world in a .yaml, .yml, .png or .npz file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -47,7 +47,7 @@ def load_world(path: str | Path) -> World:
     readers = {".yaml": _read_yaml, ".yml": _read_yaml, ".png": _read_png, ".npz": _read_npz}
     if path.suffix.lower() not in readers:
         raise WorldError(
-            f"{path}: cannot read a world from {path.suffix or 'a file without ending'!r}; "
+            f"{path}: cannot read a world from {path.suffix or 'a file without extension'!r}; "
             "expected .yaml, .png or .npz"
         )
     if not path.is_file():
@@ -226,8 +226,8 @@ def _heights(path: Path, heights: NDArray[Any], half_width: float) -> World:
 
 
 def _read_png(path: Path) -> World:
-    """Grey levels are heights: black is the ground, white is 6 m; the image covers the 40 m arena,
-    its top is +y.
+    """Return the world of an image: black is the ground, white is 6 m; the image covers the 40 m
+    arena, +y up.
     """
     pixels, white = read_png(path)
     # 0.1 m steps, so that equal heights merge into few boxes
@@ -236,8 +236,8 @@ def _read_png(path: Path) -> World:
 
 
 def _read_npz(path: Path) -> World:
-    """An array `heights` (x, y) in metres, and optionally `half_width`, half the side of the square
-    that it covers.
+    """Return the world of an array `heights` (x, y) in metres, and optionally `half_width`, half
+    the side of the square that it covers.
     """
     arrays, names = read_npz(path, ("heights", "half_width"))
     if "heights" not in arrays:

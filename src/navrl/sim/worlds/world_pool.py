@@ -1,5 +1,5 @@
-"""The pool of worlds as flat arrays that the kernel reads: obstacles, a grid of what is near,
-moving obstacles.
+"""The pool of worlds as flat arrays for the kernels: obstacles, a grid of nearby ones, moving
+obstacles.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from navrl.sim.worlds.terrain import ARENA, GROUND, boxes_of_heights, draw_map
 from navrl.sim.worlds.world_file import World, load_world
 from navrl.simd import WIDTH
 
-CELL = 1.0  # m, of the grid that lists which obstacles are within LiDAR range
+CELL = 1.0  # m, of the grid that lists the obstacles within LiDAR range of each cell
 GRID_ORIGIN = -26.0  # m
 GRID = 52  # cells along a side
-SHAPE = 8  # numbers of a shape
+SHAPE = 8  # columns of a shape
 # m, of the walls of the layout `walled`: x of their inner faces; higher than drones may fly
 WALL, WALL_THICKNESS, WALL_HEIGHT = ARENA, 0.5, 6.0
 
 
 @dataclass(frozen=True)
 class WorldPool:
-    """All worlds of an environment; nothing in it changes while drones fly, but a new seed draws
-    new origins.
-    """
+    """All worlds of an environment; constant while drones fly. A new seed draws new origins."""
 
     worlds: list[World]
     shapes: NDArray[np.float32]  # (B, SHAPE): x0, x1, y0, y1, z0, z1, 1 if a cylinder, unused
     near: NDArray[np.int32]  # (K,) rows of `shapes`, grouped by world and cell, nearest first
     near_start: NDArray[np.int32]  # (W, GRID * GRID + 1) where each cell's group starts in `near`
-    points: NDArray[np.float32]  # (P, 3) given starts and goals
+    points: NDArray[np.float32]  # (P, 3) starts and goals that world files list
     # (W, 4): first start, number of starts, first goal, number of goals
     point_ranges: NDArray[np.int32]
     moving_counts: NDArray[np.int32]  # (W,)
@@ -44,14 +42,12 @@ class WorldPool:
 
     @property
     def padded_moving(self) -> int:
-        """Moving obstacles for which every world has room."""
+        """Moving obstacles that every world has room for."""
         return self.moving_origins.shape[2]
 
 
 def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
-    """Return the worlds that the settings describe; `seed` only moves the origins of moving
-    obstacles.
-    """
+    """Return the worlds of the settings; `seed` affects only the origins of moving obstacles."""
     worlds = _static_worlds(settings)
     if settings.env.layout == "walled":
         walled = {id(world): _walled(world) for world in worlds}
@@ -70,9 +66,8 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
     pool = WorldPool(
         worlds=worlds,
         shapes=np.concatenate([*shapes, np.zeros((1, SHAPE), np.float32)]),
-        near=np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(
-            np.int32
-        ),  # read in whole groups
+        # padded, because kernels read whole groups
+        near=np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(np.int32),
         near_start=np.stack(near_start).astype(np.int32),
         points=points,
         point_ranges=ranges,
@@ -85,7 +80,7 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
 
 
 def draw_origins(pool: WorldPool, seed: int) -> None:
-    """Draw where the moving obstacles of every world start, in place."""
+    """Draw the origins of the moving obstacles of every world, in place."""
     for world, count in enumerate(pool.moving_counts):
         draw_world_origins(pool.moving_origins[world], count, seed, world)
 
@@ -134,8 +129,8 @@ def _shapes_of(world: World) -> NDArray[np.float32]:
 def _near_lists(
     shapes: NDArray[np.float32], reach: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each cell of the grid, the shapes within `reach` of some point of it, nearest
-    first.
+    """Return, for each cell of the grid, the shapes within `reach` of any of its points, nearest
+    first: where each list begins, and all lists.
     """
     cells, rows, squared = _near_pairs(shapes, reach)
     order = np.lexsort((squared, cells))
@@ -146,9 +141,7 @@ def _near_lists(
 
 @kernel()
 def _near_pairs(shapes, reach):
-    """Return all pairs of a cell and a shape within `reach` of it, and the squared distance between
-    them.
-    """
+    """Return all pairs of a cell and a shape within `reach`, and their squared distances."""
     room = 1024
     cells, rows, squared = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
     used = 0
