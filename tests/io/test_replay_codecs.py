@@ -444,3 +444,12 @@ def test_a_bit_that_changed_in_a_state_is_found_by_its_checksum(codec):
         with pytest.raises(StateError, match="checksum"):
             FrameStore(90).load_state_dict(state)
     FrameStore(90).load_state_dict(store.state_dict())
+
+
+def test_a_palette_that_lacks_a_value_of_the_frames_is_an_error_when_they_are_read():
+    store, state = stored("rows", 90)
+    state["columns"]["x"]["blobs"][0] = 1  # of the values 0 to 3 only 0 is left
+    store.load_state_dict(state)
+    with pytest.raises(ReplayError, match="a stored frame is damaged"):
+        store.get(np.arange(8))
+    store.get(np.arange(8, 16))  # the next chunk has a palette of its own

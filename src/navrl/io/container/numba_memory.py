@@ -23,10 +23,12 @@ __all__ = [
     "leading_zeros",
     "popcount",
     "read_byte",
+    "read_u16",
     "read_u64",
     "read_word",
     "trailing_zeros",
     "write_byte",
+    "write_u16",
     "write_u64",
     "write_word",
 ]
@@ -98,8 +100,8 @@ def _writer(kind: Any) -> Any:
     return function
 
 
-read_byte, _read_two, _read_four = (_reader(kind) for kind in (_BYTE, _SHORT, _INT))
-write_byte, _write_two, _write_four = (_writer(kind) for kind in (_BYTE, _SHORT, _INT))
+read_byte, read_u16, _read_four = (_reader(kind) for kind in (_BYTE, _SHORT, _INT))
+write_byte, write_u16, _write_four = (_writer(kind) for kind in (_BYTE, _SHORT, _INT))
 
 
 @inner
@@ -110,7 +112,7 @@ def read_word(address: int, word: int) -> Any:
     if word == 1:
         return read_byte(address)
     if word == 2:
-        return _read_two(address)
+        return read_u16(address)
     return read_u64(address)
 
 
@@ -122,7 +124,7 @@ def write_word(address: int, word: int, value: Any) -> None:
     elif word == 1:
         write_byte(address, value)
     elif word == 2:
-        _write_two(address, value)
+        write_u16(address, value)
     else:
         write_u64(address, value)
 

@@ -79,8 +79,8 @@ class ByteFrameCodec(ChunkedFrameCodec):
             )
             if not whole:
                 raise ReplayError(
-                    "a frame cannot be decompressed: other code has overwritten the memory of the "
-                    "store"
+                    "a stored frame is damaged: the state that was loaded is, or other code has "
+                    "overwritten the memory of the store; load another state"
                 )
 
         split(work, len(read.indices), read.out.nbytes)

@@ -281,7 +281,9 @@ def decode_bytes(
                     arguments = (source + 4 * size, held, length, frame_bytes)
                     whole &= call_decompress(functions[DECOMPRESS], arguments) == frame_bytes
             if kind == ROWS:
-                rows_kernels.decode_frame(source, t, size, frame_bytes, stride, target, held)
+                whole &= rows_kernels.decode_frame(
+                    source, t, size, frame_bytes, stride, target, held
+                )
             else:
                 whole &= _decompress_frame(source, t, size, frame_bytes, target, held, functions)
     return whole

@@ -24,9 +24,11 @@ from navrl.io.container.numba_memory import (
     leading_zeros,
     popcount,
     read_byte,
+    read_u16,
     read_u64,
     trailing_zeros,
     write_byte,
+    write_u16,
     write_u64,
 )
 
@@ -44,6 +46,7 @@ _ONE, _NONE, _ALL = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
 _BYTE = np.uint64(255)
 _LOWEST = np.uint64(0x0101010101010101)
 _HIGHEST = np.uint64(0x8080808080808080)
+_UNUSED = np.uint64(256)  # instead of a value: no byte of the chunk has this rank
 
 
 def chunk_bound(frame_bytes: int, frames: int) -> int:
@@ -124,8 +127,21 @@ def _look_up(table: int, word: Any) -> Any:
 
 
 @inner
+def _values_of(table: int, ranks: Any) -> Any:
+    """Return the values of eight ranks, and whether the chunk uses all of them."""
+    values, entries = _NONE, _NONE
+    for i in range(0, 64, 8):
+        entry = read_u16(table + 2 * np.int64((ranks >> np.uint64(i)) & _BYTE))
+        values |= (entry & _BYTE) << np.uint64(i)
+        entries |= entry
+    return values, entries < _UNUSED
+
+
+@inner
 def load_ranks(source: int, table: int) -> None:
-    """Fill a table of 256 bytes with the value of every rank of a chunk."""
+    """Fill a table of 256 entries of 2 bytes with the value of every rank of a chunk."""
+    for place in range(256):
+        write_u16(table + 2 * place, _UNUSED)
     lower = np.int64(read_byte(source + 32))
     total = np.int64(0)
     for i in range(4):
@@ -136,7 +152,8 @@ def load_ranks(source: int, table: int) -> None:
         while used:
             value = np.uint64(64 * i + trailing_zeros(used))
             used &= used - _ONE
-            write_byte(table + (rank if rank <= lower else 256 - total + rank), value)
+            upper = 256 - total + rank
+            write_u16(table + 2 * (rank if rank <= lower else upper), value)
             rank += 1
 
 
@@ -266,8 +283,11 @@ def _encode_frame(
 @inner
 def decode_frame(
     source: int, t: int, size: int, frame_bytes: int, stride: int, out: int, scratch: int
-) -> None:
-    """Write frame `t` of a chunk to an address. `scratch` holds the table of `load_ranks`."""
+) -> bool:
+    """Write frame `t` of a chunk to an address; return False if it is damaged.
+
+    `scratch` holds the table of `load_ranks`.
+    """
     groups = (frame_bytes + 7) // 8
     table = source + PALETTE
     begin: Any = table + 4 * size
@@ -284,7 +304,7 @@ def decode_frame(
     for i in range((groups + 7) // 8):
         count += popcount(read_byte(begin + i))
     data = widths + (count + 1) // 2
-    count = np.int64(0)
+    count, whole = np.int64(0), True
     for base in range(0, groups, 64):
         differing = read_u64(begin + base // 8)
         for group in range(base, min(base + 64, groups)):
@@ -297,11 +317,15 @@ def decode_frame(
                 count += 1
                 rank = _add(rank, _unzigzag(_spread(read_u64(data), width)))
                 data += np.int64(width)
-                word = _look_up(scratch, rank)
+                if place + 8 > frame_bytes:  # bytes behind the frame stand for nothing
+                    rank &= (_ONE << np.uint64(8 * (frame_bytes - place))) - _ONE
+                word, known = _values_of(scratch, rank)
+                whole &= known
             differing >>= _ONE
             write_u64(ranks + place, rank)
             write_u64(values + place, word)
     copy_bytes(out, values, frame_bytes)
+    return whole
 
 
 @inner
