@@ -12,7 +12,7 @@ from rich.table import Table
 from navrl.config import Config
 from navrl.evaluation.card.conditions import CONDITIONS, SPEED_LIMIT, Condition
 from navrl.evaluation.flights import Flights, evaluate
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.report import percent, points
 from navrl.evaluation.run import FINAL_SEED, Watch, unwatched
 from navrl.evaluation.scenarios import scenario_tasks
