@@ -31,7 +31,8 @@ def warm_up(overrides: list[str]) -> None:
     """
     import torch
 
-    from navrl.commands import evaluate, train  # noqa: F401
+    import navrl.api.evaluate_policy
+    import navrl.api.train_policy  # noqa: F401
     from navrl.config import load_config
     from navrl.evaluation import evaluate as fly
     from navrl.training import display, loop, resume  # noqa: F401

@@ -44,7 +44,11 @@ _PUBLIC = {
     "NavigationEnv": "navrl.sim.env",
     "NavigationSettings": "navrl.sim.settings",
     "PerformanceMonitor": "navrl.monitor",
+    "Evaluation": "navrl.api.evaluation_result",
+    "Run": "navrl.api.training_run",
+    "evaluate": "navrl.api.evaluate_policy",
     "load_policy": "navrl.evaluation",
+    "train": "navrl.api.train_policy",
     "Registry": "navrl.registry.registry",
     "find_model": "navrl.registry.resolve",
     "create_navrl_model": "navrl.models",
@@ -63,6 +67,10 @@ if TYPE_CHECKING:
     from navrl.adapters.prioritized import PrioritizedSampler as PrioritizedSampler
     from navrl.adapters.prioritized import PrioritizedSliceSampler as PrioritizedSliceSampler
     from navrl.adapters.torchrl_replay import CompressedStorage as CompressedStorage
+    from navrl.api.evaluate_policy import evaluate as evaluate
+    from navrl.api.evaluation_result import Evaluation as Evaluation
+    from navrl.api.train_policy import train as train
+    from navrl.api.training_run import Run as Run
     from navrl.evaluation import load_policy as load_policy
     from navrl.io.checkpoint.checkpoint_file import load_checkpoint as load_checkpoint
     from navrl.io.checkpoint.checkpoint_file import save_checkpoint as save_checkpoint

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from navrl.conf.overrides import GROUPS, check_overrides, opened
 from navrl.credentials import redact, redacted
-from navrl.errors import ConfigError, shown
+from navrl.errors import ConfigError, RegistryError, shown
 from navrl.io.checkpoint.differences import MAX_CHAIN
 from navrl.io.container.devices import usable_device
+from navrl.registry.model_names import check_name
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.rl.networks.network_settings import NetworkSettings
 from navrl.rl.ppo import PPOSettings
@@ -35,7 +37,9 @@ NAVIGATION = "navigation"  # the environment that comes with the package
 NAVIGATION_GROUPS = ("env.", "env_dyn.", "sensor.", "drone.", "reward.", "sim.", "curriculum.")
 GENERAL = ("gymnasium", "torchrl", "rsl_rl", "python")  # env=NAME that is another task
 ANY_ENVIRONMENT = ("env.name", "env.id", "env.target", "env.options", "env.num_envs")
+LONGEST_NAME = 100  # characters of a model's name that is made from that of an environment
 LONGEST_MESSAGE = 300  # characters of a library's error message
+_composing = threading.Lock()
 PARTS = {  # config groups that a preset selects
     "preset=navrl_exact": ("env=navrl_exact", "algo=ppo_exact", "network=navrl"),
     "preset=sac": ("algo=sac",),
@@ -351,7 +355,8 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     overrides = our_overrides(overrides)
     check_overrides(overrides, schema)
     ConfigStore.instance().store(name="schema", node=schema)
-    with initialize_config_module("navrl.conf", version_base="1.3"):
+    # Hydra keeps its state in a global object
+    with _composing, initialize_config_module("navrl.conf", version_base="1.3"):
         try:
             composed = compose("config", overrides=[*map(opened, _with_parts(overrides))])
             config = OmegaConf.to_object(composed)
@@ -362,8 +367,27 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
             f"the configuration became {type(config).__name__}; expected {Config.__name__}"
         )
     _refuse_foreign(config, overrides)
+    if not any(override.startswith("registry.name=") for override in overrides):
+        config.registry.name = model_name(config.env) or config.registry.name
     config.check()
     return config
+
+
+def model_name(env: EnvironmentSettings, given: str = "") -> str:
+    """Return what models of an environment are called in the registry; empty for our own task.
+
+    Args:
+        env: the settings.
+        given: the name of an environment that no setting names.
+    """
+    if env.name == NAVIGATION or not (env.id or env.target or given):
+        return ""
+    name = env.target.replace(":", "-") or env.id.rpartition(":")[2] or given
+    legal = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:LONGEST_NAME]
+    try:
+        return check_name(legal)
+    except RegistryError:
+        return f"policy-{legal}".rstrip(".-")[:LONGEST_NAME]
 
 
 def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:

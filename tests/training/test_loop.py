@@ -12,7 +12,7 @@ import signal
 import pytest
 from rich.console import Console
 
-import navrl.commands.evaluate
+import navrl.api.train_policy
 from navrl.cli import main
 from navrl.config import load_config
 from navrl.environments import navigation_task
@@ -142,7 +142,7 @@ def signal_in(place: str, monkeypatch) -> None:
     owner, name = {
         "last iteration": (PPOTrainer, "learn"),
         "last evaluation in training": (PPOTrainer, "evaluate"),
-        "final evaluation": (navrl.commands.evaluate, "fly_and_report"),
+        "final evaluation": (navrl.api.train_policy, "fly_and_report"),
     }[place]
     original = getattr(owner, name)
 

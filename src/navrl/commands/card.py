@@ -24,7 +24,7 @@ def make_card(
     """Fly the card of a policy, print it, and write `card.json` and `card.png`."""
     from rich.console import Console
 
-    from navrl.commands.progress_bars import watching
+    from navrl.api.progress_bars import watching
     from navrl.evaluation import load_policy
     from navrl.evaluation.card.conditions import CONDITIONS
     from navrl.evaluation.card.rows import CARD_DEFINITIONS, card_results, card_table, fly_card

@@ -119,10 +119,10 @@ def _flat(values: Mapping[Any, Any], prefix: str, path: Path, count: int = 0) ->
                 raise ConfigError(
                     f"{path}: more than {MAXIMUM_SETTINGS} settings; expected those of one training"
                 )
-            yield f"{prefix}{name}={_typed(value)}"
+            yield f"{prefix}{name}={typed_value(value)}"
 
 
-def _typed(value: Any) -> str:
+def typed_value(value: Any) -> str:
     """Return a value as it would be typed on the command line."""
     if value is None:
         return "null"
@@ -130,8 +130,8 @@ def _typed(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, list):
-        return f"[{','.join(_typed(one) for one in value)}]"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(typed_value(one) for one in value)}]"
     text = str(value)
     if _NUMBER.fullmatch(text):  # 12e8 is text to YAML
         return text

@@ -9,21 +9,29 @@ from typing import Any
 from torch import nn
 
 from navrl.config import Config
-from navrl.environments.recognise import as_environment, call_factory
+from navrl.environments.recognise import as_environment, call_factory, is_environment
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
 from navrl.evaluation.episodes import play_episodes, summary_of_episodes
 from navrl.evaluation.flights import Flights
 from navrl.rl.action_space import as_mapping
 from navrl.rl.environment import Environment
-from navrl.rl.networks.build import build_policy_network
+from navrl.rl.networks.build import MakeFeatures, build_policy_network
 from navrl.targets import find_target
 
-__all__ = ["ForeignTask", "GivenTask", "GymnasiumTask", "PythonTask"]
+__all__ = ["ForeignTask", "GivenTask", "GymnasiumTask", "PythonTask", "name_of"]
 
 # of evaluations during training and after it; all seeds of training are lower
 EVALUATION_SEED, FINAL_SEED = 1 << 29, 1 << 30
+EPISODES = 64  # of an evaluation, unless the user says otherwise; as in conf/env/_general.yaml
 STREAMS = 1 << 16  # seeds of one process: at most so many environments
+
+
+def name_of(env: Any) -> str:
+    """Return what an environment, or a function that makes one, is called."""
+    identity = getattr(getattr(env, "spec", None), "id", None)  # Gymnasium's
+    name = str(identity or getattr(env, "__name__", None) or type(env).__name__)
+    return "environment" if name == "<lambda>" else name
 
 
 class ForeignTask(Task):
@@ -82,10 +90,10 @@ class ForeignTask(Task):
             "action": as_mapping(env.action),
         }
 
-    def new_network(self) -> nn.Module:
-        """Return a network with random weights, as the settings ask for."""
+    def new_network(self, make: MakeFeatures | None = None) -> nn.Module:
+        """Return a network with random weights; `make` replaces the features of the settings."""
         env = self.factory(1, 0)
-        return build_policy_network(self.config.network, env.observation, env.action)
+        return build_policy_network(self.config.network, env.observation, env.action, make)
 
 
 class GymnasiumTask(ForeignTask):
@@ -109,7 +117,8 @@ class PythonTask(ForeignTask):
         if not config.env.target:
             raise ConfigError(
                 "env.target is empty; expected what makes the environment, such as "
-                "my_module:make_env"
+                "my_module:make_env. A run that was trained with an object from Python needs it "
+                "again: navrl.train(..., env=...), navrl.evaluate(..., env=...)"
             )
         super().__init__(config, config.env.target, self._make)
 
@@ -122,18 +131,17 @@ class GivenTask(ForeignTask):
     """An environment that the caller has made, or a function that makes one."""
 
     def __init__(self, config: Config, env: Any) -> None:
-        name = getattr(env, "__name__", None) or type(env).__name__
         if isinstance(env, str):
             raise ConfigError(
                 f"env is {env!r}; expected an environment or a function that makes one. By name: "
                 f"overrides=['env=gymnasium', 'env.id={env}']"
             )
         self._given: Environment | None = None
-        if not callable(env) or isinstance(env, Environment):
+        if is_environment(env) or not callable(env):
             self._given = as_environment(env)
             config.env.num_envs = self._given.num_envs
             self.restarts = True
-        super().__init__(config, name, self._make)
+        super().__init__(config, name_of(env), self._make)
         self._env = env
 
     def _make(self, num_envs: int, seed: int) -> Environment:

@@ -10,26 +10,35 @@ from rich.console import Console
 from rich.table import Table
 
 from navrl.config import NAVIGATION, Config
-from navrl.environments.foreign import FINAL_SEED, ForeignTask
+from navrl.environments.foreign import EPISODES, FINAL_SEED, ForeignTask
 from navrl.environments.table import find_task
 from navrl.errors import ConfigError, shown
 from navrl.evaluation import Policy
 from navrl.evaluation.episodes import play_episodes
+from navrl.evaluation.flights import Flights
 
 __all__ = ["episode_table", "play", "task_for"]
 
 
-def task_for(policy: Policy, config: Config, typed: Collection[str]) -> ForeignTask:
-    """Return the task that a policy is evaluated in: the one typed, or that of its training.
+def task_for(
+    policy: Policy, config: Config, typed: Collection[str], env: Any = None
+) -> ForeignTask:
+    """Return the task that a policy is evaluated in: the one given, typed, or of its training.
 
     Code that a model file names is not run, unless the user has typed its name too.
 
     Raises:
         ConfigError: the policy's environment cannot be made.
     """
-    if config.env.name == NAVIGATION:
+    if env is not None:
+        config = copy.deepcopy(config)
+        config.env.name = "python"
+        config.env.options = dict((policy.environment or {}).get("options", config.env.options))
+    elif config.env.name == NAVIGATION:
         config = _recorded(policy, config, typed)
-    task = find_task(config)
+    if "flight.episodes" not in typed:
+        config.flight.episodes = EPISODES
+    task = find_task(config, env)
     if not isinstance(task, ForeignTask):
         raise ConfigError(
             f"{policy.name} was trained in {shown(dict(policy.environment or {}))}; expected env= "
@@ -59,16 +68,13 @@ def _recorded(policy: Policy, config: Config, typed: Collection[str]) -> Config:
     return chosen
 
 
-def play(policy: Policy, task: ForeignTask, console: Console) -> dict[str, dict[str, Any]]:
-    """Play `flight.episodes` episodes with seeds that training has not used; return the numbers."""
+def play(policy: Policy, task: ForeignTask, console: Console) -> Flights:
+    """Play `flight.episodes` episodes with seeds that training has not used; return them."""
     flight = task.config.flight
     num_envs = min(task.config.env.num_envs, flight.episodes)
     env = task.factory(num_envs, FINAL_SEED)
     with console.status(f"{task.name}: playing {flight.episodes} episodes"):
-        episodes = play_episodes(
-            env, policy, flight.episodes, seed=FINAL_SEED + flight.seed * num_envs
-        )
-    return {task.name: task.summary(episodes)}
+        return play_episodes(env, policy, flight.episodes, seed=FINAL_SEED + flight.seed * num_envs)
 
 
 def episode_table(rows: dict[str, dict[str, Any]], title: str = "") -> Table:

@@ -17,7 +17,7 @@ from navrl.evaluation.report import summary
 from navrl.rl.accelerate import accelerate
 from navrl.rl.action_space import Box
 from navrl.rl.environment import Environment
-from navrl.rl.networks.build import build_policy_network
+from navrl.rl.networks.build import MakeFeatures, build_policy_network
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
@@ -87,11 +87,11 @@ class NavigationTask(Task):
         """Return what a model file says about the task."""
         return {"task": self.config.task.as_dict()}
 
-    def new_network(self) -> nn.Module:
-        """Return a network with random weights, as the settings ask for."""
+    def new_network(self, make: MakeFeatures | None = None) -> nn.Module:
+        """Return a network with random weights; `make` replaces the features of the settings."""
         limit = self.config.env.action_limit
         layout = observation_layout(self.config.task)
-        return build_policy_network(self.config.network, layout, Box.of(3, -limit, limit))
+        return build_policy_network(self.config.network, layout, Box.of(3, -limit, limit), make)
 
     def rollout_metadata(self) -> dict[str, Any]:
         """Return what a file of experience says about the task."""

@@ -10,7 +10,7 @@ from typing import Any
 from navrl.errors import ConfigError
 from navrl.rl.environment import Environment
 
-__all__ = ["as_environment", "call_factory"]
+__all__ = ["as_environment", "call_factory", "is_environment"]
 
 EXPECTED = (
     "a navrl.rl.environment.Environment, a Gymnasium Env or VectorEnv, a TorchRL EnvBase or an "
@@ -43,6 +43,20 @@ def as_environment(value: Any) -> Environment:
     if is_vec_env(value):
         return RslRlEnvironment(value)
     raise ConfigError(f"an environment is a {type(value).__name__}; expected {EXPECTED}")
+
+
+def is_environment(value: Any) -> bool:
+    """Return whether a value is an environment of any supported library, not what makes one."""
+    from navrl.environments.from_rsl_rl import is_vec_env
+
+    known = (("gymnasium.vector", "VectorEnv"), ("gymnasium", "Env"), ("torchrl.envs", "EnvBase"))
+    if isinstance(value, type):
+        return False
+    return (
+        isinstance(value, Environment)
+        or any(_is_of(module, name, value) for module, name in known)
+        or is_vec_env(value)
+    )
 
 
 def call_factory(

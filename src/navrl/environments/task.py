@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from navrl.evaluation.flights import Flights
 from navrl.rl.environment import Environment
+from navrl.rl.networks.build import MakeFeatures
 
 __all__ = ["Act", "Task"]
 
@@ -69,8 +70,8 @@ class Task(ABC):
         """Return what a model file says about the task."""
 
     @abstractmethod
-    def new_network(self) -> nn.Module:
-        """Return a network with random weights, as the settings ask for."""
+    def new_network(self, make: MakeFeatures | None = None) -> nn.Module:
+        """Return a network with random weights; `make` replaces the features of the settings."""
 
     def rollout_metadata(self) -> dict[str, Any]:
         """Return what a file of experience says about the task."""

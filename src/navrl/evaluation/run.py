@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 
 class Watch(Protocol):
-    """Told what an evaluation does; see `commands/progress_bars.py` for one that draws bars."""
+    """Told what an evaluation does; see `api/progress_bars.py` for one that draws bars."""
 
     def __call__(self, policy: str, label: str, episodes: int) -> AbstractContextManager[Progress]:
         """Return a context for one condition; its value is called with (ended, all episodes)."""

@@ -42,7 +42,8 @@ class UploadConditions:
 class UploadPolicy:
     """Keys `registry.*`: when a model is registered and uploaded, and how many are kept."""
 
-    name: str = "navigation"  # of the model in the registry; empty: nothing is registered
+    # of the model in the registry, for other tasks that of the environment; empty: not registered
+    name: str = "navigation"
     upload_frequency: int = 0  # upload every n-th checkpoint; 0: only the best and the final one
     save_best_models: bool = True  # register a model that is better than all before
     best_model_metric: str = "success_100"  # also decides which model is RUN/model.pt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from navrl.errors import ActionError
 from navrl.observation import ObservationLayout
@@ -16,6 +16,18 @@ from navrl.rl.networks.navigation import INPUTS
 def to_velocity(unit: Tensor, limit: float) -> Tensor:
     """Return velocities in m/s from actions in the unit cube."""
     return unit * (2 * limit) - limit
+
+
+class PolicyModule(nn.Module):
+    """The deterministic actions of a network as one module, for export: packed rows in."""
+
+    def __init__(self, network: nn.Module, distribution: ActionDistribution) -> None:
+        super().__init__()
+        self.network, self.distribution = network, distribution
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return actions as the environment takes them, for rows of observations, (N, width)."""
+        return self.distribution.to_environment(self.distribution.mean(self.network(rows)))
 
 
 class NetworkPolicy:
@@ -44,6 +56,10 @@ class NetworkPolicy:
             ) from error
         heads = self.network.infer(rows.to(self._device))
         return self.distribution.to_environment(self.distribution.mean(heads)).cpu()
+
+    def as_module(self) -> PolicyModule:
+        """Return the policy as a module, from packed rows to actions, that torch can export."""
+        return PolicyModule(self.network.network, self.distribution)
 
 
 class NetworkPilot:

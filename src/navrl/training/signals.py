@@ -107,5 +107,33 @@ class StopRequest:
                     os._exit(128 + signal.SIGINT)
 
 
+class CallerStop(StopRequest):
+    """Handles Ctrl+C and SIGTERM in a program that called `navrl.train`, and leaves the rest alone.
+
+    Inside `deferring()` the first signal is only stored, so that the training saves; the second
+    one raises `Stopped`. Outside the main thread no signal is handled.
+    """
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._stop) for number in STOPS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+
+    def deliver(self) -> None:
+        """Raise the stored signal again, for the handlers of the caller: KeyboardInterrupt, ..."""
+        if self.signal is not None:
+            signal.raise_signal(self.signal)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        first = self.signal is None
+        self.signal = self.signal or number
+        if not (first and self._deferred):
+            raise Stopped
+
+
 def _handled_by_the_thread(number: int, frame: FrameType | None) -> None:
     """Do nothing: the main thread may be busy for seconds; see `StopRequest._watch`."""

@@ -32,6 +32,12 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
             f"{metrics} has no evaluation yet; expected the metrics.jsonl of a run with "
             "eval_interval > 0"
         )
+    conditions = records[0].get("conditions")
+    if isinstance(conditions, dict) and not any("outcomes" in row for row in conditions.values()):
+        raise ConfigError(
+            f"{metrics} is of {', '.join(conditions)}; these curves are of the navigation task: "
+            "`navrl report RUN` draws the returns of any environment"
+        )
     curve = []
     for record in records:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from navrl.config import NAVIGATION, Config, as_yaml
+from navrl.environments.table import NOTHING_GIVEN, Given
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.training.progress import total_iterations
@@ -24,7 +25,7 @@ from navrl.training.resume.continued_run import (
     saved_settings,
     typed_keys,
 )
-from navrl.training.resume.source import Source, find_source
+from navrl.training.resume.source import Source, find_source, run_of
 from navrl.training.resume.starting_weights import (
     Weights,
     check_weights,
@@ -44,16 +45,20 @@ class Opened:
     """A run to train: its folder, its settings, and what it starts from."""
 
     folder: RunFolder | None  # locked; None if there is nothing left to train
+    path: Path  # of the run
     config: Config
     state: dict[str, Any] | None = None  # a saved training state to resume
     weights: dict[str, Tensor] | None = None  # the weights of a policy
     note: str = ""  # a sentence for the user
 
 
-def open_run(config: Config, typed: list[str]) -> Opened:
+def open_run(config: Config, typed: list[str], given: Given = NOTHING_GIVEN) -> Opened:
     """Create the folder of a new run, or open that of the run to resume.
 
-    `config` results from the overrides `typed` on top of the default preset.
+    Args:
+        config: results from the overrides `typed` on top of the default preset.
+        typed: overrides.
+        given: environment and network that the caller made.
 
     Raises:
         ConfigError: there is no such run, checkpoint or model, or the settings do not fit it.
@@ -63,21 +68,25 @@ def open_run(config: Config, typed: list[str]) -> Opened:
         path = find_run(config)
         folder = RunFolder.open(path, lock=True) if (path / "run.json").exists() else None
         try:
-            return _resume(config, typed, path, folder, command)
+            return _resume(config, typed, path, folder, command, given)
         except BaseException:
             if folder is not None:
                 folder.close()
             raise
     if config.resume_checkpoint:
-        return _start_from(config, typed, command)
+        return _start_from(config, typed, command, given)
     _settle_processes(config)
-    return Opened(
-        RunFolder.create(config.run_folder or default_name(), as_yaml(config), command), config
-    )
+    folder = RunFolder.create(config.run_folder or default_name(), as_yaml(config), command)
+    return Opened(folder, folder.path, config)
 
 
 def _resume(
-    config: Config, typed: list[str], path: Path, folder: RunFolder | None, command: list[str]
+    config: Config,
+    typed: list[str],
+    path: Path,
+    folder: RunFolder | None,
+    command: list[str],
+    given: Given,
 ) -> Opened:
     """Resume a run in its folder; a run without any checkpoint starts over."""
     state, weights, source = load_state(config, path), None, None
@@ -90,7 +99,7 @@ def _resume(
     if iteration >= total_iterations(config) and (folder is None or folder.is_finished()):
         if folder is not None:
             folder.close()
-        return _finished(str(path), config, iteration)
+        return _finished(path, str(path), config, iteration)
     text = as_yaml(_naming(config, source))
     if folder is None:
         folder = RunFolder.create(path, text, command, source.as_record() if source else None)
@@ -98,17 +107,18 @@ def _resume(
         write_text(folder.config_path, text)
     folder.record_resume(command, iteration)
     if weights is not None:
-        check_weights(config, weights, str(source))
+        check_weights(config, weights, str(source), given)
     note = f"resumed after iteration {iteration}"
     if state is None:
         note = (
             f"{path} was stopped before its first checkpoint: it starts over with the same "
             "settings and seed" + (f", from the weights of {source}" if source else "")
         )
-    return Opened(folder, config, state, weights.parameters if weights else None, note)
+    parameters = weights.parameters if weights else None
+    return Opened(folder, path, config, state, parameters, note)
 
 
-def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
+def _start_from(config: Config, typed: list[str], command: list[str], given: Given) -> Opened:
     """Start a run in a new folder from a checkpoint or from the weights of a model."""
     path = Path(config.run_folder) if config.run_folder else default_name()
     if (path / "run.json").exists():
@@ -120,12 +130,12 @@ def _start_from(config: Config, typed: list[str], command: list[str]) -> Opened:
     state, weights = _contents(source)
     if weights is None:
         return _resume_elsewhere(path, source, state or {}, typed, command)
-    config, changes = fitted_config(config, typed_keys(typed), weights, str(source))
+    config, changes = fitted_config(config, typed_keys(typed), weights, str(source), given)
     config.resume_checkpoint = ""
     _settle_processes(config)
     folder = _create(path, config, source, command)
     note = _note_on_weights(source, changes, config)
-    return Opened(folder, config, weights=weights.parameters, note=note)
+    return Opened(folder, path, config, weights=weights.parameters, note=note)
 
 
 def _resume_elsewhere(
@@ -135,11 +145,11 @@ def _resume_elsewhere(
     refuse_code(state["config"], typed, str(source))
     config, iteration = continued_config(state["config"], typed), state["iteration"]
     if iteration >= total_iterations(config):
-        return _finished(str(source), config, iteration)
+        return _finished(run_of(str(source.file)) or path, str(source), config, iteration)
     folder = _create(path, config, source, command)
     folder.record_resume(command, iteration)
     note = f"resumed {source} after iteration {iteration}, in {path}"
-    return Opened(folder, config, state, note=note)
+    return Opened(folder, path, config, state, note=note)
 
 
 def _contents(source: Source) -> tuple[dict[str, Any] | None, Weights | None]:
@@ -171,12 +181,12 @@ def _note_on_weights(source: Source, changes: list[str], config: Config) -> str:
     return note
 
 
-def _finished(subject: str, config: Config, iteration: int) -> Opened:
+def _finished(path: Path, subject: str, config: Config, iteration: int) -> Opened:
     note = (
         f"{subject} is finished: iteration {iteration} of {total_iterations(config)}; "
         f"to train longer, resume with max_frame_num above {config.max_frame_num}"
     )
-    return Opened(None, config, note=note)
+    return Opened(None, path, config, note=note)
 
 
 def _settle_processes(config: Config) -> None:

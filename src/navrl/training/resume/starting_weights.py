@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from navrl.config import ALGORITHMS, Config, NavigationSettings
-from navrl.environments.table import find_task
+from navrl.environments.table import NOTHING_GIVEN, Given, find_task
 from navrl.errors import ConfigError
 from navrl.evaluation import INTERFACE
 from navrl.models import KIND, load_model, network_settings
@@ -65,7 +65,11 @@ def read_weights(file: Path, state: Any, subject: str) -> Weights:
 
 
 def fitted_config(
-    config: Config, typed: Collection[str], weights: Weights, subject: str
+    config: Config,
+    typed: Collection[str],
+    weights: Weights,
+    subject: str,
+    given: Given = NOTHING_GIVEN,
 ) -> tuple[Config, list[str]]:
     """Return settings that fit the weights, and the list of those that were changed.
 
@@ -102,14 +106,16 @@ def fitted_config(
             "and the groups that set them, type those that name code, or start from another model"
         )
     fitted.check()
-    check_weights(fitted, weights, subject)
+    check_weights(fitted, weights, subject, given)
     return fitted, changes
 
 
-def check_weights(config: Config, weights: Weights, subject: str) -> None:
+def check_weights(
+    config: Config, weights: Weights, subject: str, given: Given = NOTHING_GIVEN
+) -> None:
     """Raise a ConfigError that names the first weight that does not fit the settings."""
     with torch.random.fork_rng(devices=[]):
-        own = find_task(config).new_network().state_dict()
+        own = find_task(config, given.env).new_network(given.network).state_dict()
     advice = f"check network.* and {', '.join(SHAPES)}"
     for kind, names in (
         ("lacks", own.keys() - weights.parameters),

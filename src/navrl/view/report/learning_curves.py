@@ -30,12 +30,16 @@ Record = Mapping[str, Any]
 
 
 def success_charts(runs: Sequence[RunData]) -> str:
-    """Return charts of success in unseen worlds: each condition against decisions and minutes."""
-    labels = dict.fromkeys(
-        label for run in runs for record in run.evaluations for label in record["conditions"]
-    )
+    """Return charts of success or return: each condition against decisions and minutes."""
+    found = [
+        item for run in runs for record in run.evaluations for item in record["conditions"].items()
+    ]
     charts = []
-    for label in labels:
+    for label in dict.fromkeys(label for label, row in found if "outcomes" not in row):
+        for across, value in (("million decisions", _millions), ("minutes", _minutes)):
+            lines = _with_means(runs, [_return(run, i, label, value) for i, run in enumerate(runs)])
+            charts.append(line_chart(lines, title=label, across=across, up="return"))
+    for label in dict.fromkeys(label for label, row in found if "outcomes" in row):
         for across, value in (("million decisions", _millions), ("minutes", _minutes)):
             lines = _with_means(
                 runs, [_success(run, i, label, value) for i, run in enumerate(runs)]
@@ -52,6 +56,15 @@ def _millions(record: Record) -> float:
 
 def _minutes(record: Record) -> float:
     return float(record.get("seconds") or math.nan) / 60
+
+
+def _return(run: RunData, series: int, label: str, across: Callable[[Record], float]) -> Line:
+    points = [
+        (across(record), float(row["mean_return"]))
+        for record in run.evaluations
+        if (row := record["conditions"].get(label)) and math.isfinite(across(record))
+    ]
+    return Line(run.name, series, points)
 
 
 def _success(run: RunData, series: int, label: str, across: Callable[[Record], float]) -> Line:

@@ -80,7 +80,10 @@ def _run_legend(runs: Sequence[RunData]) -> str:
 
 
 def _curve_note(runs: Sequence[RunData]) -> str:
-    note = "Success of evaluations during training, in unseen worlds, with 95 % intervals."
+    rows = [row for run in runs for one in run.evaluations for row in one["conditions"].values()]
+    note = "Mean return of evaluations during training."
+    if not rows or "outcomes" in rows[0]:
+        note = "Success of evaluations during training, in unseen worlds, with 95 % intervals."
     if any(len(group) > 1 for group in group_by_settings(runs)):
         note += (
             " Runs that differ only by their seed: each thin, their mean thick with its interval."

@@ -83,7 +83,7 @@ def run_section(runs: Sequence[RunData]) -> str:
 
 
 def result_section(runs: Sequence[RunData]) -> str:
-    """Return the success of the final models in unseen worlds, with intervals."""
+    """Return the final evaluations: success in unseen worlds, or the return of other tasks."""
     labels = dict.fromkeys(label for run in runs for label in run.held_out)
     if not labels:
         return '<p class="faint">No run has its final evaluation yet.</p>'
@@ -92,10 +92,13 @@ def result_section(runs: Sequence[RunData]) -> str:
         for name, run in zip(_named(runs), runs, strict=True)
     ]
     about = next(iter(condition for run in runs for condition in run.held_out.values()))
-    words = (
-        f"{about.get('episodes', '?')} episodes in {about.get('worlds', '?')} unseen worlds each"
-    )
-    note = f"Within 1.0 m of the goal before any collision and in time; {words}; 95 % intervals."
+    words = f"{about.get('episodes', '?')} episodes"
+    note = f"Mean return and standard deviation over {words}."
+    if "outcomes" in about:
+        words += f" in {about.get('worlds', '?')} unseen worlds each"
+        note = (
+            f"Within 1.0 m of the goal before any collision and in time; {words}; 95 % intervals."
+        )
     head = ["run", *(escape(label) for label in labels)]
     return f'{table(head, rows)}<p class="faint">{escape(note)}</p>'
 
@@ -103,6 +106,8 @@ def result_section(runs: Sequence[RunData]) -> str:
 def _share(condition: Mapping[str, Any] | None) -> str:
     if not condition:
         return "–"
+    if "outcomes" not in condition:
+        return _return(condition)
     outcome = condition["outcomes"]["success_100"]
     share, low, high = outcome["share"], outcome.get("low"), outcome.get("high")
     if low is None and outcome.get("standard_error"):
@@ -112,9 +117,20 @@ def _share(condition: Mapping[str, Any] | None) -> str:
     return f"<b>{100 * share:.1f} %</b>{interval}"
 
 
+def _return(condition: Mapping[str, Any]) -> str:
+    """Return the mean return of an environment that is not ours, and its success if it has any."""
+    mean, spread = condition["mean_return"], condition["std_return"]
+    rate = condition.get("success_rate")
+    success = "" if rate is None else f", success {100 * rate:.1f} %"
+    return f"<b>{number(mean)}</b> <small>± {number(spread)}{success}</small>"
+
+
 def failure_section(runs: Sequence[RunData], folder: Path) -> str:
     """Return how flights failed, with links into the replays; `folder` is that of the report."""
-    labels = dict.fromkeys(label for run in runs for label in run.held_out)
+    found = [item for run in runs for item in run.held_out.items()]
+    labels = dict.fromkeys(label for label, condition in found if "outcomes" in condition)
+    if found and not labels:
+        return '<p class="faint">Only the navigation task tells how episodes failed.</p>'
     charts = []
     for label in labels:
         flown = [run for run in runs if label in run.held_out]

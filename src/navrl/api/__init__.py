@@ -1,0 +1,1 @@
+"""Train and evaluate from Python: the functions that a notebook and the commands call."""

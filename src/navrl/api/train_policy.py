@@ -1,0 +1,234 @@
+"""`navrl.train`: train a policy, evaluate it, and return the run. `navrl train` calls it too."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from navrl.api.call_settings import Settings, check_given, console_for, prepare
+from navrl.api.flight_report import fly_and_report
+from navrl.api.foreign_report import play_and_report
+from navrl.api.training_run import Run
+from navrl.config import Config, as_dict
+from navrl.environments.foreign import ForeignTask
+from navrl.environments.table import NOTHING_GIVEN, Given, find_task
+from navrl.environments.task import Task
+from navrl.errors import NavrlError
+from navrl.evaluation import load_policy
+from navrl.tracking.tracker import Tracking, check_trackers
+from navrl.training.compile_kernels import compile_kernels
+from navrl.training.display import open_display
+from navrl.training.distributed.team import assemble
+from navrl.training.loop import Ending, Start, follow, lead
+from navrl.training.progress import total_iterations
+from navrl.training.resume.open_run import Opened, open_run
+from navrl.training.run_folder import RunFolder
+from navrl.training.saving.checkpoints import reason_of
+from navrl.training.saving.publisher import Publisher
+from navrl.training.signals import CallerStop, Stopped, StopRequest
+
+__all__ = ["Outcome", "run_training", "train"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended."""
+
+    path: Path  # of the run
+    finished: bool  # False: stopped before its last iteration
+    problems: Sequence[str] = ()  # what was not saved, and what to do about it
+
+
+def train(
+    config: Settings = (),
+    *,
+    env: Any = None,
+    network: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    verbose: bool = False,
+) -> Run:
+    """Train a policy, evaluate it, and return the run; the same as `navrl train` does.
+
+    It runs in this process unless `processes=N` asks for more. In the main thread, Ctrl+C and
+    SIGTERM save a checkpoint and then go on to the handlers of the caller; in other threads signals
+    are left alone. `["resume=auto"]` with the same arguments continues a run.
+
+    Args:
+        config: overrides as the command takes them, `["max_frame_num=1e5"]`; settings by name,
+            `{"max_frame_num": 100_000, "algo": {"gamma": 0.98}}`; or a `navrl.config.Config`.
+        env: an environment, or a function that makes one: ours (`navrl.rl.environment`), of
+            Gymnasium, TorchRL or rsl_rl. None: the one that the settings name.
+        network: a class or function that makes a `torch.nn.Module` from the observation, a module,
+            or `"module:Class"`; see docs/environments.md. None: as the settings say.
+        folder: of the run; None: `runs/DATE_TIME`.
+        verbose: show progress: a panel on a terminal, a line every ten seconds in a notebook.
+
+    Raises:
+        ConfigError: a setting is wrong, or the folder holds another run.
+    """
+    asked = prepare(config, env, network, folder)
+    stop = CallerStop()
+    try:
+        with stop:
+            outcome = run_training(
+                asked.config, asked.typed, console_for(verbose), stop, asked.given
+            )
+    except Stopped:
+        stop.deliver()
+        raise
+    for problem in outcome.problems:
+        warnings.warn(problem, RuntimeWarning, stacklevel=2)
+    stop.deliver()
+    made = Given(env, asked.given.network)
+    return Run(outcome.path, made, outcome.problems)
+
+
+def run_training(
+    config: Config,
+    typed: list[str],
+    console: Console,
+    stop: StopRequest,
+    given: Given = NOTHING_GIVEN,
+) -> Outcome:
+    """Open the run, train, evaluate the model, write the report.
+
+    Args:
+        config: results from the overrides `typed` on top of the default preset.
+        typed: overrides.
+        console: for progress and tables.
+        stop: tells when to stop.
+        given: environment and network that the caller made.
+
+    Raises:
+        Stopped: a signal came before the first iteration, or in the final evaluation.
+    """
+    check_trackers(config.tracking)
+    opened = open_run(config, typed, given)
+    if opened.folder is None:
+        console.print(opened.note, markup=False, highlight=False, soft_wrap=True)
+        return Outcome(opened.path, finished=True)
+    folder, config = opened.folder, opened.config
+    with (
+        folder,
+        Tracking(config.tracking, as_dict(config), folder.path) as tracking,
+        Publisher(config.registry, tracking, folder.origin().get("version", "")) as publisher,
+    ):
+        check_given(config, given)
+        task = find_task(config, given.env)
+        ending = _train(opened, task, given, folder, publisher, console, stop)
+        problems = [ending.problem] if ending.problem else []
+        if ending.finished:
+            try:
+                problems += _finish(config, task, given, folder, publisher, console)
+            except Stopped:
+                told = (
+                    "the last evaluation is missing; `navrl train resume=auto "
+                    f"run_folder={folder.path}` makes it"
+                )
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                raise
+    for problem in problems:
+        console.print(
+            f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True
+        )
+    return Outcome(folder.path, ending.finished, problems)
+
+
+def _train(
+    opened: Opened,
+    task: Task,
+    given: Given,
+    folder: RunFolder,
+    publisher: Publisher,
+    console: Console,
+    stop: StopRequest,
+) -> Ending:
+    config = opened.config
+    start = Start(config, opened.state, opened.weights)
+    if given != NOTHING_GIVEN:
+        start.task, start.network = task, given.network
+    opened.state = opened.weights = None  # their memory is not needed twice
+    with open_display(console, f"navrl train: {folder.path}") as display:
+        if opened.note:
+            display.note(opened.note)
+        compiles = "; the first run compiles for about a minute" if task.compiles else ""
+        plural = "es" if config.processes > 1 else ""
+        display.note(
+            f"{config.processes} process{plural}, {config.env.num_envs} {task.units}{compiles}"
+        )
+        if task.compiles:
+            compile_kernels(config)
+        with assemble(config.processes, follow, start) as team:
+            ending = lead(team, start, folder, display, stop, publisher)
+        if not ending.finished and stop.signal is not None:
+            display.note(
+                f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on"
+            )
+        return ending
+
+
+def _finish(
+    config: Config,
+    task: Task,
+    given: Given,
+    folder: RunFolder,
+    publisher: Publisher,
+    console: Console,
+) -> list[str]:
+    """Evaluate the model, tag it in the registry and the trackers; return what failed."""
+    path, problems = folder.path, list[str]()
+    if not folder.model_path.is_file():
+        return [f"{folder.model_path} was not written; there is nothing to evaluate"]
+    policy = load_policy(path, network=given.network or config.network.target or None)
+    names, policies = [str(path)], [policy]
+    if isinstance(task, ForeignTask):
+        result = play_and_report(policies, names, [task], path, console, problems=problems)
+    else:
+        result = fly_and_report(policies, names, config, set(), path, console, problems=problems)
+    rows = result.conditions
+    headlines = {label: task.headline(row) for label, row in rows.items()}
+    label = publisher.tag_final_evaluation(folder.model_path, rows)
+    publisher.tracking.summary(
+        {f"judged/{label}": value for label, (_, value) in headlines.items()}
+    )
+    for name, take in (
+        ("flights.png", publisher.tracking.image),
+        ("flights.gif", publisher.tracking.video),
+    ):
+        if (path / name).is_file():
+            take(policy.card["iteration"], name.replace(".", "_"), path / name)
+    problems += _write_run_report(path, console)
+    console.print(
+        f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]",
+        soft_wrap=True,
+    )
+    if label:
+        known = f"registered as [bold]{label}[/bold]   all models: [bold]navrl models ls[/bold]"
+        console.print(known, soft_wrap=True)
+    try:
+        if not problems:
+            folder.record_finish(total_iterations(config))
+    except NavrlError as error:
+        problems.append(f"{folder.record_path} was not updated: {reason_of(error)}")
+    return problems
+
+
+def _write_run_report(path: Path, console: Console) -> list[str]:
+    """Write `report.html`, say where it and the replay are; return what failed."""
+    from navrl.view.report import write_report
+
+    report, replay = path / "report.html", path / "replay.html"
+    try:
+        write_report([path], report)
+    except (OSError, NavrlError) as error:
+        return [f"{report} was not written: {error}"]
+    console.print(f"open in a browser: [bold]{report}[/bold]", soft_wrap=True, highlight=False)
+    if replay.is_file():
+        console.print(f"watch the flights: [bold]{replay}[/bold]", soft_wrap=True, highlight=False)
+    return []
