@@ -88,6 +88,14 @@ class CollectorError(NavrlError, RuntimeError):
     """
 
 
+class MessageError(NavrlError, ValueError):
+    """A message of a robot cannot be read or used; it has no effect."""
+
+
+class TransportError(NavrlError, OSError):
+    """A node or a robot cannot be reached, or has ended."""
+
+
 class BenchmarkError(NavrlError, RuntimeError):
     """A benchmark cannot be found or run."""
 

@@ -33,11 +33,6 @@ pytestmark = pytest.mark.slow  # torch's exporters take some ten seconds
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    return export_policy("pretrained", tmp_path_factory.mktemp("export") / "out")
-
-
-@pytest.fixture(scope="module")
 def golden(exported):
     with np.load(exported / "golden.npz") as file:
         return {name: file[name] for name in file.files}

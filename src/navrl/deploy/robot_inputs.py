@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from navrl.deploy.observed_tracks import FLOATING_HEIGHT, TALL_HEIGHT
 from navrl.deploy.robot_policy import TRACK
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
-
-FLOATING_HEIGHT, TALL_HEIGHT = 1.0, 5.0  # m, of the simulator's moving obstacles
 
 
 def inputs_of(env: NavigationEnv, observation: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -32,7 +31,7 @@ def inputs_of(env: NavigationEnv, observation: dict[str, Tensor]) -> dict[str, T
 
 def tracks_of(env: NavigationEnv) -> Tensor:
     """Return the moving obstacles of each drone's world as tracks, (N, K, 8), K at least 1."""
-    worlds = [_tracks(env, world) for world in range(len(env.pool.worlds))]
+    worlds = [tracks_in_world(env, world) for world in range(len(env.pool.worlds))]
     most = max(1, *(len(tracks) for tracks in worlds))
     padded = torch.zeros(len(worlds), most, TRACK)
     for row, tracks in zip(padded, worlds, strict=True):
@@ -40,7 +39,8 @@ def tracks_of(env: NavigationEnv) -> Tensor:
     return padded[env.world]
 
 
-def _tracks(env: NavigationEnv, world: int) -> Tensor:
+def tracks_in_world(env: NavigationEnv, world: int) -> Tensor:
+    """Return the moving obstacles of one world as tracks, (K, 8)."""
     found = env.obstacles(world)
     tall = found["tall"]
     height = torch.where(tall, TALL_HEIGHT, FLOATING_HEIGHT)

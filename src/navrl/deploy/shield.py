@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from navrl.deploy import shield_kernel
 from navrl.deploy.shield_kernel import Limits
 from navrl.errors import ActionError, ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # By the numbers in `ShieldResult.reason`.
 REASONS = (

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from navrl.deploy.robot_inputs import FLOATING_HEIGHT, TALL_HEIGHT
+from navrl.deploy.observed_tracks import observed_tracks
 from navrl.deploy.shield import Shield, ShieldCounts, ShieldSettings
 from navrl.evaluation.policy_lookup import Policy
 from navrl.sim.env import NavigationEnv
@@ -81,24 +81,6 @@ def settings_for(env: NavigationEnv) -> ShieldSettings:
         lidar_range=sensor.lidar_range,
         elevations=tuple(float(angle) for angle in elevations),
     )
-
-
-def observed_tracks(rows: NDArray[np.float64], height: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return tracks, (N, K, 8), in the goal frame around the drones, from observed rows (N, K, 10).
-
-    Rows: direction (3), horizontal distance, vertical offset, velocity (3), width and height code.
-    """
-    tracks = np.zeros((*rows.shape[:2], 8))
-    horizontal = rows[..., 3]
-    flat = np.maximum(np.hypot(rows[..., 0], rows[..., 1]), 1e-9)
-    tracks[..., 0] = rows[..., 0] / flat * horizontal
-    tracks[..., 1] = rows[..., 1] / flat * horizontal
-    tracks[..., 2] = rows[..., 4] + height[:, None]
-    tracks[..., 3:6] = rows[..., 5:8]
-    seen = np.abs(rows).sum(-1) > 0
-    tracks[..., 6] = np.where(seen, (rows[..., 8] + 1) / 4, 0.0)
-    tracks[..., 7] = np.where(rows[..., 9] > 0.5, FLOATING_HEIGHT, TALL_HEIGHT)
-    return tracks
 
 
 def _goals(state: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:

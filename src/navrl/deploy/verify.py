@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from navrl.config import FlightSettings
-from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
+from navrl.deploy.exported_pilot import Arrays, Command, ExportedPilot
+from navrl.deploy.robot_inputs import sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, OUTPUT
 from navrl.errors import ConfigError, missing_extra
 from navrl.evaluation.flights import Flights, evaluate
@@ -27,9 +28,6 @@ from navrl.sim.settings import NavigationSettings
 
 TOLERANCE = 1e-5  # m/s
 FILES = {"onnx": "policy.onnx", "pt2": "policy.pt2", "c": "navrl_policy.h"}
-
-Arrays = Mapping[str, NDArray[np.float32]]
-Command = Callable[[Arrays], NDArray[np.float32]]  # a robot's inputs -> velocities in the world
 
 
 @dataclass(frozen=True)
@@ -190,16 +188,6 @@ def _compare(
     if reference is None:
         return 1.0, 1.0, 0
     env = crossing(policy, episodes, seed)
-
-    def act(observation: dict[str, Tensor]) -> Tensor:
-        arrays = {name: value.numpy() for name, value in inputs_of(env, observation).items()}
-        world = torch.from_numpy(command(arrays))
-        forward = env.forward
-        x, y = world[:, 0], world[:, 1]
-        cosine, sine = forward[:, 0], forward[:, 1]
-        return torch.stack([x * cosine + y * sine, y * cosine - x * sine, world[:, 2]], 1)
-
-    found, known = (
-        flights.statistics["success_100"] > 0 for flights in (evaluate(env, act), reference)
-    )
+    flown = evaluate(env, ExportedPilot(command, env))
+    found, known = flown.success, reference.success
     return found.float().mean().item(), known.float().mean().item(), int((found != known).sum())

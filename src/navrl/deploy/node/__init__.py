@@ -1,0 +1,1 @@
+"""The robot-side node: checked inputs in, velocity commands at the trained rate out."""

@@ -1,0 +1,31 @@
+"""The settings of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from navrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """When a node flies and when it stops."""
+
+    dry_run: bool = True  # decide and report, but send no command
+    armed: bool = False  # at the start; else a message must arm it
+    world_frame: str = "map"  # of odometry, goal and tracks
+    max_age: float = 0.5  # s: older inputs stop the robot
+    max_ahead: float = 0.1  # s: inputs stamped further in the future are refused
+    stop_distance: float = 1.0  # m from the goal at which the robot is stopped
+    needs_tracks: bool = True  # stop without a list of moving obstacles, an empty one included
+    max_position: float = 1e4  # m: further from the origin is refused
+    max_speed: float = 20.0  # m/s: faster odometry is refused
+
+    def check(self) -> None:
+        """Raise a ConfigError that names the first setting with an impossible value."""
+        for name in ("max_age", "max_ahead", "stop_distance", "max_position", "max_speed"):
+            value = getattr(self, name)
+            if not 0 < value < 1e9:
+                raise ConfigError(f"{name} is {value!r}; expected a number above 0")
+        if not self.world_frame:
+            raise ConfigError("world_frame is empty; expected the frame of the odometry, like map")
