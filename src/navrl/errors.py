@@ -96,6 +96,10 @@ class TransportError(NavrlError, OSError):
     """A node or a robot cannot be reached, or has ended."""
 
 
+class SweepError(NavrlError, RuntimeError):
+    """A sweep cannot go on: its trainings fail, or its study belongs to another sweep."""
+
+
 class BenchmarkError(NavrlError, RuntimeError):
     """A benchmark cannot be found or run."""
 
