@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from navrl.deploy.node.messages import (
+from navrl.deploy.node.node_core import NodeCore, State
+from navrl.deploy.node.node_loop import NodeLoop
+from navrl.deploy.node.node_messages import (
     Arm,
     Clock,
     Command,
@@ -21,8 +23,6 @@ from navrl.deploy.node.messages import (
     Scan,
     Tracks,
 )
-from navrl.deploy.node.node_core import NodeCore, State
-from navrl.deploy.node.node_loop import NodeLoop
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.errors import ConfigError
 

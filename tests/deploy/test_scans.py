@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.deploy.node.messages import LevelScan, Points, Rays, Scan, rotated, yaw_of
+from navrl.deploy.node.node_messages import LevelScan, Points, Rays, Scan, rotated, yaw_of
 from navrl.deploy.node.scans import (
     ScanLayout,
     bin_hits,

@@ -47,11 +47,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--speed", type=float, default=0.0, help="1: real time; 0 (default): lock-step"
     )
-    parser.add_argument("--transport", default="udp", help="udp")
+    parser.add_argument("--transport", default="udp", help="udp or zenoh (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7, help="of the episodes and the link (7)")
     parser.add_argument(
         "--no-sweep", action="store_true", help="leave out how much delay the policy tolerates"
     )
+    parser.add_argument("--log", type=Path, metavar="FILE", help="the node's flight as MCAP")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run)
@@ -68,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.json)
     plan = _plan(arguments)
     open_robot, options = ends_of(arguments.transport)
+    if arguments.log is not None:
+        options += ["--log", str(arguments.log)]
     sweep = () if arguments.no_sweep else DELAYS_MS
     with _watching(console) as stage:
         found = rehearse(plan, open_robot, options, sweep=sweep, stage=stage).as_dict()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from navrl.deploy.node.messages import (
+from navrl.deploy.node.node_messages import (
     Array,
     Goal,
     LevelScan,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from navrl.deploy.node.inbox import Inbox
-from navrl.deploy.node.messages import (
+from navrl.deploy.node.node_messages import (
     Arm,
     Array,
     Command,

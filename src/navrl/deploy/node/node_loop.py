@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from navrl.deploy.node.messages import Clock, Diagnostics, Message
 from navrl.deploy.node.node_core import Decision, NodeCore, State
+from navrl.deploy.node.node_messages import Clock, Diagnostics, Message
 from navrl.deploy.transports.transport import Transport
 
 REPORT_S = 1.0  # s between diagnostics; a change of state is reported at once
@@ -69,7 +69,9 @@ class NodeLoop:
                 self.follow(0.1)
             else:
                 self.turn()
-        self._send(self.core.stopped(self._now(), State.DISARMED, "the node ends"))
+        if not self.core.settings.dry_run:  # not logged: it answers no input
+            end = self.core.stopped(self._now(), State.DISARMED, "the node ends")
+            self.transport.send(end.command(self.core.settings.world_frame))
 
     def turn(self) -> None:
         """Receive until the next decision is due, then decide."""

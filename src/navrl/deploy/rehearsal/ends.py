@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 from navrl.deploy.transports.transport import Transport
@@ -16,7 +17,9 @@ def ends_of(name: str) -> tuple[Callable[[str], Transport], list[str]]:
     """
     if name == "udp":
         return _udp()
-    raise ConfigError(f"the transport is {name!r}; expected udp")
+    if name == "zenoh":
+        return _zenoh()
+    raise ConfigError(f"the transport is {name!r}; expected udp or zenoh")
 
 
 def _udp() -> tuple[Callable[[str], Transport], list[str]]:
@@ -29,3 +32,22 @@ def _udp() -> tuple[Callable[[str], Transport], list[str]]:
         return robot
 
     return open_robot, ["--bind", "127.0.0.1:0", "--peer", robot.address]
+
+
+def _zenoh() -> tuple[Callable[[str], Transport], list[str]]:
+    from navrl.deploy.ros.conversion import RosConversion
+    from navrl.deploy.transports.zenoh_ros import ZenohTransport
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"tcp/127.0.0.1:{free.getsockname()[1]}"
+
+    def open_robot(address: str) -> Transport:
+        robot = ZenohTransport(
+            RosConversion("twist_stamped"), role="robot", connect=[endpoint], listen=[]
+        )
+        robot.wait_for_peer(30.0)
+        return robot
+
+    stamped = ["--command", "twist_stamped"]  # lock-step needs to know which moment is answered
+    return open_robot, ["--transport", "zenoh", "--listen", endpoint, "--connect", "", *stamped]
