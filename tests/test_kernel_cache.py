@@ -234,7 +234,7 @@ def test_a_function_outside_of_the_keyed_sources_is_refused():
     def outside(number):
         return number
 
-    with pytest.raises(TypeError, match="outside cannot be kept on disk"):
+    with pytest.raises(TypeError, match="outside cannot be cached on disk"):
         kernel_cache.kernel()(outside)
 
 
@@ -246,7 +246,7 @@ def test_a_function_with_a_closure_is_kept_only_under_a_variant():
         inside.__module__ = "navrl.simd.lanes"
         return inside
 
-    with pytest.raises(TypeError, match=r"inside cannot be kept on disk; .* or with a variant"):
+    with pytest.raises(TypeError, match=r"inside cannot be cached on disk; .* or with a variant"):
         kernel_cache.kernel()(made(1))
     files = {
         kernel_cache.kernel(variant)(made(size))._cache._file("()")

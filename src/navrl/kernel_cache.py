@@ -1,11 +1,10 @@
-"""Compiled kernels on disk, found again only while everything that shaped their machine code is the
-same.
+"""A cache of compiled kernels on disk, keyed by everything that affects their machine code.
 
-numba's own cache looks at the file of the entry point alone. A kernel is inlined from many files,
-so here the key is the contents of all of them, with the versions of the compiler, its settings and
-the processor. Each key has a folder, which lies beside the package's bytecode, or in the user's
-cache where the package is read-only. Every kernel is one file, with a checksum, that appears whole:
-processes that compile at the same time do not disturb each other.
+numba's own cache checks only the file of the entry point. A kernel is inlined from many files, so
+the key here covers the contents of all of them, the versions and settings of the compiler, and the
+processor. Each key has its own folder, beside the package's bytecode, or in the user's cache if the
+package is read-only. Every kernel is one checksummed file, written atomically: processes may
+compile at the same time.
 
     @kernel(nogil=True)                    # as numba.njit(cache=True, nogil=True)
     def step(...): ...
@@ -56,7 +55,7 @@ __all__ = [
 ]
 
 PACKAGE = Path(__file__).parent
-# All that ends up in machine code: the kernels, and the modules whose constants they use.
+# The sources of machine code: the kernels, and the modules whose constants they use.
 SOURCES = (
     "kernel_cache.py",
     "navigation_observation.py",
@@ -72,7 +71,7 @@ SOURCES = (
     "evaluation/baselines/kernels/*.py",
     "render/kernels.py",
 )
-# numba's settings that change the code it generates; those of the processor are part of the target.
+# Settings of numba that change the generated code; those of the processor are part of the target.
 SETTINGS = (
     "OPT",
     "LOOP_VECTORIZE",
@@ -86,22 +85,21 @@ SETTINGS = (
     "LLVM_REFPRUNE_FLAGS",
     "PARFOR_MAX_TUPLE_SIZE",
 )
-KEPT = 4  # folders of other keys that are kept however old they are
-UNUSED = 14 * 24 * 3600.0  # seconds without use after which further ones are removed
-INHERITED = "_NAVRL_KERNELS"  # tells child processes of a temporary folder
+KEPT = 4  # folders of other keys that are never pruned
+UNUSED = 14 * 24 * 3600.0  # seconds without use after which the others are
+INHERITED = "_NAVRL_KERNELS"  # environment variable: a temporary folder that child processes share
 
 _only_loading = False
 
 
 class KernelMissingError(RuntimeError):
-    """A kernel is not on disk, and nothing may be compiled here; see `loading_only`."""
+    """A kernel is not in the cache, and must not be compiled here; see `loading_only`."""
 
 
 def kernel(variant: str = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function of this package on its first call and keeps the
-    result on disk.
+    """Return a decorator that compiles a function on its first call and caches the result on disk.
 
-    A function with a closure needs a `variant` that names all that is in it.
+    A function with a closure needs a `variant` that identifies the values in it.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -114,9 +112,7 @@ def kernel(variant: str = "", **options: Any) -> Callable[[Callable[..., Any]], 
 
 
 def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function to one with an `address` for C, and keeps the
-    result on disk.
-    """
+    """Return a decorator that compiles a function with an `address` for C, cached on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         callback: Any = CFunc(
@@ -135,8 +131,7 @@ def c_kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], A
 
 @contextlib.contextmanager
 def loading_only() -> Iterator[None]:
-    """Let kernels be loaded, but not compiled, in this block: the first one that is not on disk
-    raises.
+    """Forbid compilation in this block: the first kernel that is not in the cache raises.
 
     Raises:
         KernelMissingError: a kernel would have to be compiled.
@@ -151,18 +146,13 @@ def loading_only() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_alone() -> Iterator[None]:
-    """Hold the lock of this key's folder: of several processes that compile everything, the first
-    does, the others load.
-    """
+    """Hold the lock of this key's folder, so that one process compiles and the others load."""
     try:
         import fcntl
 
         lock = (storage() / "lock").open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
-    except (
-        ImportError,
-        OSError,
-    ):  # no locks here: each compiles for itself, and the results are the same
+    except (ImportError, OSError):  # without locks every process compiles, with the same results
         yield
         return
     with lock:
@@ -176,7 +166,7 @@ def _sources() -> str:
     """Return a digest of the contents of every source of a kernel."""
     paths = sorted(path for pattern in SOURCES for path in PACKAGE.glob(pattern))
     if not paths:
-        # installed without sources: nothing tells versions apart, so nothing is found again
+        # installed without sources: versions cannot be told apart, so nothing may be reused
         return uuid.uuid4().hex
     digest = hashlib.sha256()
     for path in paths:
@@ -188,7 +178,7 @@ def _sources() -> str:
 
 
 def _environment() -> dict[str, Any]:
-    """Return all but the sources that machine code depends on."""
+    """Return what machine code depends on besides the sources."""
     return {
         "numba": numba.__version__,
         "llvmlite": llvmlite.__version__,
@@ -207,7 +197,7 @@ def _sources_at_start() -> str:
 
 @functools.cache
 def key() -> str:
-    """Return what names the folder of this process's kernels: 32 hexadecimal digits."""
+    """Return the name of the folder of this process's kernels: 32 hexadecimal digits."""
     return hashlib.sha256(f"{_sources_at_start()} {_environment()!r}".encode()).hexdigest()[:32]
 
 
@@ -216,9 +206,7 @@ def key() -> str:
 
 @functools.cache
 def _user_root() -> Path | None:
-    """Return the folder in the user's cache; None if the user has none, or others may write to
-    it.
-    """
+    """Return the folder in the user's cache; None if there is none, or others may write to it."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "navrl" / "kernels"
@@ -228,11 +216,11 @@ def _user_root() -> Path | None:
     except (OSError, RuntimeError):
         return None
     own = not hasattr(os, "geteuid") or (state.st_uid == os.geteuid() and not state.st_mode & 0o022)
-    return root if own else None  # kernels are pickles: loading one runs it
+    return root if own else None  # kernels are pickles: loading one executes code
 
 
 def _roots() -> list[Path]:
-    """Return where folders of kernels may be, those first that are preferred."""
+    """Return the possible parents of kernel folders, in order of preference."""
     beside = Path(importlib.util.cache_from_source(__file__)).parent / "kernels"
     usual = (
         [Path(config.CACHE_DIR) / "navrl-kernels"] if config.CACHE_DIR else [beside, _user_root()]
@@ -243,9 +231,9 @@ def _roots() -> list[Path]:
 
 @functools.cache
 def storage() -> Path:
-    """Return the folder that this process writes kernels to, made if need be.
+    """Return the folder that this process writes kernels to; create it if necessary.
 
-    A temporary one, with a warning, where no other is writable.
+    If no other is writable it is a temporary one, with a warning.
     """
     for root in _roots():
         folder = root / key()
@@ -263,12 +251,11 @@ def storage() -> Path:
 
 
 def _temporary() -> Path:
-    """Return a folder that lives as long as this process and that its child processes share."""
+    """Return a folder that is removed when this process ends, shared with its child processes."""
     places = ", ".join(str(root) for root in _roots())
     warnings.warn(
-        f"compiled kernels cannot be kept: {places} cannot be written to. Every start compiles "
-        "for about a minute; "
-        "set NUMBA_CACHE_DIR to a folder that can",
+        f"compiled kernels cannot be cached: {places} not writable. Every start compiles for about "
+        "a minute; set NUMBA_CACHE_DIR to a writable folder",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -283,9 +270,9 @@ def _temporary() -> Path:
 
 
 def _prune(root: Path) -> None:
-    """Remove folders of other keys that nobody has used for long, but for the newest few.
+    """Remove folders of other keys that have not been used for long, except the newest few.
 
-    A process that still uses one has its kernels in memory; what it needs later it compiles.
+    A process that still uses one has its kernels in memory, and compiles those it needs later.
     """
     with contextlib.suppress(OSError):  # another process prunes as well
         others = [
@@ -310,11 +297,11 @@ def _note_use(folder: Path) -> None:
 
 
 class _KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The machine code of a kernel, which calls no other copy of its functions than its own.
+    """The machine code of a kernel, which calls only its own copies of functions.
 
-    numba lets kernels share a function that was not inlined, and each copy was optimised in another
-    module and may round differently. A process that compiles would then compute other bits than one
-    that loads what was compiled.
+    numba lets kernels share a function that was not inlined, but each copy is optimised in another
+    module and may round differently. A process that compiles would then compute different bits than
+    one that loads.
     """
 
     def _optimize_final_module(self) -> None:
@@ -330,12 +317,12 @@ class _KernelCompiler(Compiler):  # type: ignore[misc]
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         """Return the compiled function."""
         self.state.library = _KernelLibrary(self.state.targetctx.codegen(), func.__qualname__)
-        self.state.library.enable_object_caching()  # so that it can be kept
+        self.state.library.enable_object_caching()
         return super().compile_extra(func)
 
 
 class _KernelCache(_Cache):  # type: ignore[misc]
-    """What numba asks for a function's machine code, and gives it to."""
+    """numba's interface to the cached machine code of one function."""
 
     def __init__(self, function: Callable[..., Any], variant: str = "") -> None:
         module = function.__module__.removeprefix("navrl.")
@@ -343,12 +330,12 @@ class _KernelCache(_Cache):  # type: ignore[misc]
         closed = function.__closure__ and not variant
         if closed or not any(source.match(pattern) for pattern in SOURCES):
             raise TypeError(
-                f"{function.__module__}.{function.__qualname__} cannot be kept on disk; expected a "
-                "function in one of kernel_cache.SOURCES, without closure or with a variant"
+                f"{function.__module__}.{function.__qualname__} cannot be cached on disk; expected "
+                "a function in one of kernel_cache.SOURCES, without closure or with a variant"
             )
         name = f"{function.__name__}-{variant}" if variant else function.__qualname__
         self._name = f"{module}.{name}"
-        # now: a package upgraded between import and first call must not lend its key to this code
+        # computed now: if the package is upgraded before the first call, its key must not be used
         _sources_at_start()
 
     @property
@@ -369,7 +356,7 @@ class _KernelCache(_Cache):  # type: ignore[misc]
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled function, unless the sources have changed since this process began."""
+        """Store a compiled function, unless the sources have changed since this process started."""
         if data.library.has_dynamic_globals:
             return
         try:
@@ -377,7 +364,7 @@ class _KernelCache(_Cache):  # type: ignore[misc]
                 _write(storage() / self._file(sig), dumps(data._reduce()))
         except OSError as error:
             warnings.warn(
-                f"kernel {self._name} cannot be kept on disk: {error}", RuntimeWarning, stacklevel=2
+                f"kernel {self._name} cannot be cached: {error}", RuntimeWarning, stacklevel=2
             )
 
     def _file(self, sig: Any) -> str:
@@ -394,9 +381,7 @@ class _KernelCache(_Cache):  # type: ignore[misc]
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the contents of a file; None if there is none, or it is damaged, which a power cut can
-    do.
-    """
+    """Return the contents of a file; None if it is missing or damaged, as by a power loss."""
     try:
         contents = path.read_bytes()
     except OSError:
@@ -410,9 +395,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, payload: bytes) -> None:
-    """Write a file that appears whole; one that is there already stays, so that every process runs
-    the same code.
-    """
+    """Write a file atomically, unless it exists, so that every process runs the same code."""
     if path.exists():
         return
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}.tmp")

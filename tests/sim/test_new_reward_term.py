@@ -73,7 +73,7 @@ def test_the_page_edits_the_table_the_kernel_and_the_reference():
     assert [name for name, _, _ in edits()] == [
         "sim/settings.py",
         "sim/kernels/reward.py",
-        "sim/reference/task.py",
+        "sim/reference/rules.py",
     ]
 
 

@@ -117,7 +117,7 @@ def _term(weight: float, formula: str, unit: str = "", *, once: bool = False) ->
 class RewardSettings:
     """Keys `reward.*`: the table of reward terms, each with its weight, formula and unit.
 
-    A term is listed here, computed in `kernels/reward.py` and, readably, in `reference/task.py`.
+    A term is listed here, computed in `kernels/reward.py` and, readably, in `reference/rules.py`.
     Its sum over an episode is the statistic `reward_<name>`.
     """
 

@@ -1,4 +1,4 @@
-"""Where everything is in the buffers of the fused network, for one layout of the observation.
+"""Offsets and sizes of the buffers of the fused network, for one layout of the observation.
 
 The network's convolutions are products of overlapping rows with banded matrices. A product computes
 two vectors at a time: two azimuths of 4 beams and 4 channels for the first convolution, two beams
@@ -6,8 +6,8 @@ of 16 channels for the others. Beams are padded with zeros to fill the vectors. 
 reads a window of input beams; the matrix is the same for all groups but the first and the last,
 whose windows are clipped at the edge of the image, so there are up to three kinds of each matrix.
 
-All dense layers have activations with the same row stride, so that a few compiled products serve
-every layer. Sizes and places are in floats.
+The activations of all dense layers have the same row stride, so that a few compiled products serve
+every layer. Sizes and offsets are in floats.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from navrl.navigation_observation import OBSTACLE
+from navrl.navigation_observation import STATE as STATE_NAMES
 from navrl.simd import WIDTH
 
 GROUP = 12  # samples are computed in groups: the rows of a tile of the dense layers
-PANEL = 2 * WIDTH  # columns of a tile; weights are stored in panels of so many columns
+PANEL = 2 * WIDTH  # columns of a tile; weights are stored in panels of this many columns
 DEEP = 13  # rows of a tile of the gradients of weights
 POSITIONS = 9  # most positions of a tile of a convolution
 UNROLLED = 18  # most positions that one round of a gradient tile sums over
-STATE, HEADS, FEATURES = 8, 7, 10
+STATE, FEATURES = len(STATE_NAMES), len(OBSTACLE)
+HEADS = 7
 JOINED = 200  # inputs of the trunk: both encoders and the state
-STATISTICS = 8  # mean and scale of a normalised row are so far behind it
+STATISTICS = 8  # distance of the mean and scale of a normalised row from its end
 
 # Matrices of activations: the first dense layers of both encoders; what follows in the dynamic one;
 # the trunk's input; the trunk. A layer's output is followed by its normalised output.

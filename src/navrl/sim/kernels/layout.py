@@ -106,7 +106,7 @@ PARAMETERS = np.dtype(
 )
 
 
-# Arrays are passed as addresses, in the order ARRAYS; `arguments.py` turns them into these groups
+# Arrays are passed as addresses, in the order ARRAYS; `pointers.py` turns them into these groups
 # of pointers, with their sizes.
 
 

@@ -12,7 +12,6 @@ import functools
 from numba import carray, float32, from_dtype, prange, types
 
 from navrl.kernel_cache import c_kernel, kernel
-from navrl.sim.kernels.arguments import drones_at, lidar_at, moving_at, outputs_at, worlds_at
 from navrl.sim.kernels.drone import step_first_order, step_hummingbird
 from navrl.sim.kernels.episode import begin_at, new_episode, set_command
 from navrl.sim.kernels.layout import (
@@ -32,6 +31,7 @@ from navrl.sim.kernels.layout import (
     Outputs,
     Scene,
 )
+from navrl.sim.kernels.pointers import drones_at, lidar_at, moving_at, outputs_at, worlds_at
 from navrl.sim.kernels.reward import reward_of_step
 from navrl.sim.kernels.sensing import sense
 from navrl.sim.kernels.termination import finish

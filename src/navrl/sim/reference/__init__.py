@@ -8,7 +8,7 @@ with z up unless a name says otherwise. "Choice:" marks what the task descriptio
 from __future__ import annotations
 
 from navrl.sim.reference.rays import LIDAR_RANGE, Scene, cast_rays
-from navrl.sim.reference.task import (
+from navrl.sim.reference.rules import (
     FLOATING_HEIGHT,
     ORIGINAL_WEIGHTS,
     TALL_HEIGHT,
