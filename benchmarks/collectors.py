@@ -38,7 +38,8 @@ from _training_peers.plain_loop import PlainUpdate
 from _training_peers.task import Task
 from _training_peers.torchrl_collector import SEEN, ScaledBeta, make_policy
 from navrl.adapters.collectors import NavigationCollector
-from navrl.adapters.compressed import CompressedDataCollector, CompressedTensorDict
+from navrl.adapters.compressed_collector import CompressedDataCollector
+from navrl.adapters.compressed_tensordict import CompressedTensorDict
 from navrl.adapters.observation_compression import ObservationCompression
 from navrl.adapters.pipelined_collector import PipelinedDataCollector
 from navrl.adapters.torchrl import TorchRLNavigationEnv

@@ -24,10 +24,10 @@ _PUBLIC = {
     "decompress_image": "navrl.io.replay.images",
     "decompress_image_seq": "navrl.io.replay.images",
     "CheckpointDirectory": "navrl.io.checkpoint.directory",
-    "CompressedDataCollector": "navrl.adapters.compressed",
+    "CompressedDataCollector": "navrl.adapters.compressed_collector",
     "CompressedLidarTransform": "navrl.adapters.observation_compression",
     "CompressedStorage": "navrl.adapters.torchrl_replay",
-    "CompressedTensorDict": "navrl.adapters.compressed",
+    "CompressedTensorDict": "navrl.adapters.compressed_tensordict",
     "PipelinedDataCollector": "navrl.adapters.pipelined_collector",
     "PrioritizedSampler": "navrl.adapters.prioritized",
     "PrioritizedSliceSampler": "navrl.adapters.prioritized",
@@ -58,8 +58,10 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from navrl.adapters.compressed import CompressedDataCollector as CompressedDataCollector
-    from navrl.adapters.compressed import CompressedTensorDict as CompressedTensorDict
+    from navrl.adapters.compressed_collector import (
+        CompressedDataCollector as CompressedDataCollector,
+    )
+    from navrl.adapters.compressed_tensordict import CompressedTensorDict as CompressedTensorDict
     from navrl.adapters.observation_compression import (
         CompressedLidarTransform as CompressedLidarTransform,
     )
