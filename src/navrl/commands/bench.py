@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   navrl bench simulator            the whole run, table on the screen, JSON in benchmarks/results/
-  navrl bench simulator --check    the same, and exit 1 naming every gate that was missed
+  navrl bench simulator --check    the same, and exit 1 with the gates that failed
   navrl bench simulator --smoke    seconds, only to see that it still runs
 """
 
@@ -22,7 +22,7 @@ def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
         "bench",
-        help="measure a part beside its peers",
+        help="run a benchmark of a part and its peers",
         description="Run benchmarks/NAME.py: cases interleaved, medians over rounds, peers in "
         "the same run.",
         epilog=EPILOG,
@@ -33,7 +33,7 @@ def register(subparsers: Any) -> None:
         "--smoke", action="store_true", help="tiny sizes and one round; writes no JSON unless --out"
     )
     parser.add_argument(
-        "--check", action="store_true", help="exit 1 and name every gate that was missed"
+        "--check", action="store_true", help="exit 1 and list the gates that failed"
     )
     parser.add_argument("--repeats", type=int, help="rounds (default: the benchmark's own)")
     parser.add_argument(
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"written: {out}")
     if arguments.check and report.missed:
         for sentence in report.missed:
-            console.print(f"[red]missed[/red] {sentence}")
+            console.print(f"[red]failed[/red] {sentence}")
         return 1
     return 0
 
@@ -110,7 +110,7 @@ def _gates(report: Report) -> Table:
     for heading in ("gate", "limit", "measured", ""):
         table.add_column(heading, justify="right" if heading in ("limit", "measured") else "left")
     for gate, value in report.gates:
-        held = "[green]holds[/green]" if gate.holds(value) else "[red]missed[/red]"
+        held = "[green]holds[/green]" if gate.holds(value) else "[red]failed[/red]"
         table.add_row(
             f"{gate.name}{' (stretch)' if gate.stretch else ''}", gate.limit, f"{value:.4g}", held
         )

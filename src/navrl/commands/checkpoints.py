@@ -14,7 +14,7 @@ EPILOG = """examples:
 
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
-    parser = subparsers.add_parser("checkpoints", help="tidy a folder of checkpoints")
+    parser = subparsers.add_parser("checkpoints", help="prune a folder of checkpoints")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     prune = actions.add_parser(
         "prune",
@@ -35,9 +35,12 @@ def register(subparsers: Any) -> None:
     prune.add_argument(
         "--keep-best", type=int, default=0, metavar="K", help="keep the best K by --metric"
     )
-    prune.add_argument("--metric", help="the metric that says which is best")
+    prune.add_argument("--metric", help="the metric that ranks them")
     prune.add_argument(
-        "--mode", choices=("max", "min"), default="max", help="which end of the metric is best"
+        "--mode",
+        choices=("max", "min"),
+        default="max",
+        help="whether the largest or the smallest value is best",
     )
     prune.add_argument(
         "--keep-every", type=int, default=0, metavar="K", help="keep steps that are a multiple of K"

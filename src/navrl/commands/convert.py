@@ -21,7 +21,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
         help="write a checkpoint in another format",
-        description="Write a checkpoint in another format. What SOURCE is, is found out.",
+        description="Write a checkpoint in another format. The format of SOURCE is detected.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -37,7 +37,7 @@ def register(subparsers: Any) -> None:
         "--codec", default="planes-zstd", help="how a navrl file is stored (default: planes-zstd)"
     )
     parser.add_argument(
-        "--trusted", action="store_true", help="let a pickle in SOURCE run the code that it names"
+        "--trusted", action="store_true", help="trust SOURCE: a pickle in it may run code"
     )
     parser.set_defaults(run=run)
 

@@ -17,7 +17,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "curves",
         help="draw success on unseen worlds against decisions and minutes",
-        description="Draw what the evaluations during training saw, of one run or of several in "
+        description="Draw the success in evaluations during training, of one run or several in "
         "one picture.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -65,7 +65,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--shield",
         action="store_true",
-        help="fly every policy behind the shield too, and compare: what it rescues and spoils",
+        help="fly every policy behind the shield too, and compare the outcomes",
     )
     parser.add_argument(
         "--card",
@@ -73,7 +73,7 @@ def register(subparsers: Any) -> None:
         help="robustness card of one policy: success under noise, missed detections, delay, wind, "
         "mass, speed limits and other traffic, in one scenario (default: standard)",
     )
-    parser.add_argument("--no-animation", action="store_true", help="leave flights.gif out")
+    parser.add_argument("--no-animation", action="store_true", help="do not write flights.gif")
     parser.add_argument(
         "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
     )

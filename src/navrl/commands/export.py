@@ -32,10 +32,12 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--verify", type=Path, metavar="DIR", help="check what was exported")
     parser.add_argument(
-        "--policy", dest="against", help="what DIR was exported from (default: as it says)"
+        "--policy",
+        dest="against",
+        help="the policy that DIR was exported from (default: the one it names)",
     )
     parser.add_argument(
-        "--observations", type=int, default=10_000, help="compared for each file (10000)"
+        "--observations", type=int, default=10_000, help="observations compared per file (10000)"
     )
     parser.add_argument("--episodes", type=int, default=256, help="flown with each file (256)")
     parser.set_defaults(run=run)

@@ -22,7 +22,7 @@ def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
         "inspect",
-        help="look into checkpoints and models",
+        help="show what checkpoints and models hold",
         description="Show what a checkpoint, a model, or the checkpoints of a run hold. Of "
         "navrl's own "
         "files only the index is read, unless --verify. Files of torch.save and safetensors are "

@@ -147,8 +147,8 @@ def _add_removals(actions: Any) -> None:
     )
     prune.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     delete = _action(actions, "delete", model_actions.delete, "remove a version")
-    delete.add_argument("reference", metavar="NAME:v3", help="the version, by its number")
-    delete.add_argument("--force", action="store_true", help="even if an alias points at it")
+    delete.add_argument("reference", metavar="NAME:v3", help="version number")
+    delete.add_argument("--force", action="store_true", help="even if an alias points to it")
     gc = _action(
         actions,
         "gc",

@@ -21,15 +21,13 @@ def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
         "rollouts",
-        help="look at kept batches of experience",
+        help="list, show and export stored rollouts",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     ls = actions.add_parser("ls", help="list the rollouts of a folder")
-    show = actions.add_parser(
-        "show", help="say what a rollout holds, and draw the flight of one drone"
-    )
+    show = actions.add_parser("show", help="describe a rollout, and draw the flight of one drone")
     export = actions.add_parser("export", help="write rollouts for other tools")
     for action, run in ((ls, _ls), (show, _show), (export, _export)):
         action.add_argument(

@@ -43,7 +43,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--tracker", help="deliver to this tracker only")
     parser.add_argument(
-        "--deadline", type=float, metavar="SECONDS", help="how long a call to a tracker may take"
+        "--deadline", type=float, metavar="SECONDS", help="timeout of a call to a tracker"
     )
     parser.add_argument("--dry-run", action="store_true", help="only report what is queued")
     parser.set_defaults(run=run)

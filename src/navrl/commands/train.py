@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
         description="Train a policy to fly to its goal. Everything goes into a folder below "
         "runs/: settings, metrics, "
         "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; "
-        "resume=auto goes on. "
+        "resume=auto continues. "
         "Closing the terminal saves too, and the training goes on.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -53,9 +53,7 @@ def register(subparsers: Any) -> None:
         "--cfg", nargs="?", const="job", metavar="job", help="print the configuration and stop"
     )
     parser.add_argument(
-        "--config-path",
-        metavar="DIR",
-        help="folder of a configuration file of your own (default: here)",
+        "--config-path", metavar="DIR", help="folder of your own configuration file (default: here)"
     )
     parser.add_argument(
         "--config-name",
