@@ -101,17 +101,10 @@ class Bench:
         from wandb_emulator import Emulator
 
         self.emulator, self.steps, self.cap, self.patience = Emulator(), steps, cap, patience
-        self._warm: set[tuple[str, str]] = set()
 
     def measure(self, kind: str, condition: str) -> dict[str, float]:
         from faulty_proxy import FaultyProxy
 
-        if (
-            kind,
-            condition,
-        ) not in self._warm:  # every measurement is a new process: nothing to warm up
-            self._warm.add((kind, condition))
-            return {}
         proxy = FaultyProxy(self.emulator.url)
         proxy.fault = "hang" if condition == "dead" else "ok"
         environment = os.environ | {
@@ -234,6 +227,7 @@ def suite(smoke: bool) -> Suite:
         gates,
         ("wandb",),
         repeats=3,
+        warm_up=False,
         settings=settings,
         close=bench.emulator.close,
     )

@@ -1,4 +1,6 @@
-"""Before the tests: a share of the cores, and no registry or tracker's folder of the user's."""
+"""Set up every test process: its share of the cores, and a registry and a tracker folder of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -25,21 +28,18 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    for name in (
-        "NAVRL_REGISTRY",
-        "TRACKIO_DIR",
-    ):  # also of the processes that tests start; trackio reads its own on import
+    # inherited by the processes that tests start; trackio reads its variable on import
+    for name in ("NAVRL_REGISTRY", "TRACKIO_DIR"):
         os.environ[name] = tempfile.mkdtemp(prefix="navrl-tests-")
         atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Have torch use this process's share again: tests of benchmarks leave it with every core, and
-    what follows is slower.
+    """Reset torch to this process's share of threads, which benchmarks change.
 
-    Before the fixtures are made: those of a module would else compute with other threads than its
-    tests, and round differently.
+    Before fixtures are set up: those of a module would otherwise compute with another number of
+    threads than its tests, and round differently.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > SHARE:
@@ -47,7 +47,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the folders whose files take longest, so that no process is left alone with one at
+    """Begin with the files that hold most slow tests, so that no worker is left alone with one at
     the end.
     """
-    items.sort(key=lambda item: not {"training", "tracking"} & set(item.path.parts))
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture
+def run_benchmark(pytestconfig, monkeypatch, capsys):
+    """A function that runs the smoke mode of a benchmark here, and returns what it printed."""
+    from navrl.cli import main
+
+    def run(name: str, *options: str) -> str:
+        monkeypatch.chdir(pytestconfig.rootpath)
+        code = main(["bench", name, "--smoke", *options])
+        told = capsys.readouterr()
+        assert code == 0, told.out + told.err
+        return told.out
+
+    return run

@@ -290,7 +290,5 @@ def test_a_mistake_in_the_flight_is_told_with_the_key_that_was_typed(capsys, ove
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_the_simulator_still_runs(pytestconfig, monkeypatch, capsys):
-    monkeypatch.chdir(pytestconfig.rootpath)
-    assert main(["bench", "simulator", "--smoke"]) == 0
-    assert "mujoco" in capsys.readouterr().out.lower()
+def test_the_benchmark_of_the_simulator_still_runs(run_benchmark):
+    assert "mujoco" in run_benchmark("simulator").lower()

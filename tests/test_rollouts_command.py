@@ -143,6 +143,7 @@ def test_keeping_rollouts_changes_no_bit_of_the_training(run, tmp_path):
     assert torch.equal(kept["ranks"][0]["actions"], plain["ranks"][0]["actions"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [SMALL, SAC], ids=["PPO", "SAC"])
 def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(settings, tmp_path, capsys):
     keys = ("compress_lidar=true", "rollout_save_interval=1", "save_interval=1", "keep_last_n=2")

@@ -371,6 +371,7 @@ def received(link):
             )
 
 
+@pytest.mark.slow
 def test_rollouts_go_compressed_from_process_to_process_and_come_out_exact(pytestconfig):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])

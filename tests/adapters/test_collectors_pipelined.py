@@ -539,6 +539,7 @@ def test_a_program_without_torchrl_that_forgets_to_shut_down_leaves_cleanly():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_program_that_waits_for_a_batch():
     program = PROGRAM.format(pause=1, body="print('waiting', flush=True)")
     process = subprocess.Popen(

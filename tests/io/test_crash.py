@@ -226,6 +226,7 @@ THREE_SAVES = (
 )
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_training_but_not_the_pending_saves(tmp_path):
     process = start(THREE_SAVES, tmp_path)
     process.stdout.readline()
@@ -247,6 +248,7 @@ def test_a_second_ctrl_c_leaves_whole_files_only(tmp_path):
     assert_all_whole(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_saver_that_nobody_closed_finishes_when_the_program_ends(tmp_path):
     program = (
         SLOW_DISK
@@ -298,6 +300,7 @@ def test_a_full_disk_is_told_and_the_file_of_before_is_intact(tmp_path):
     assert assert_all_whole(tmp_path) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to make a system call fail")
 def test_an_error_of_the_disk_is_told_and_nothing_appears(tmp_path):
     program = """

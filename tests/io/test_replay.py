@@ -401,6 +401,7 @@ print(sum(not np.array_equal(store.get(np.arange(300))["x"].numpy(), grids) for 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["rows", "lz4"])
 def test_threads_that_are_given_memory_from_one_heap_decode_alike(codec):
     process = subprocess.run(

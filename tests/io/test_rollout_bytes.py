@@ -169,6 +169,7 @@ def test_what_is_compressed_already_can_be_saved(form, tmp_path):
     assert equal(decompress_rollout(path), rollout())
 
 
+@pytest.mark.slow
 def test_compressing_needs_no_tensordict(tmp_path):
     program = """
 import sys, torch

@@ -41,6 +41,7 @@ ENDLESS = """
 """
 
 
+@pytest.mark.slow
 def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path, injected):
     generator, seen = random.Random(0), 0
     command = [sys.executable, "-c", textwrap.dedent(ENDLESS)]
@@ -87,8 +88,5 @@ def test_the_code_on_the_page_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_benchmark_still_runs():
-    command = [sys.executable, "-m", "navrl.cli", "bench", "rollouts", "--smoke", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "pickle + LZ4-9" in done.stdout
+def test_the_benchmark_still_runs(run_benchmark):
+    assert "pickle + LZ4-9" in run_benchmark("rollouts", "--check")

@@ -322,6 +322,7 @@ class OneStepWorld:
         out.packed[:] = self.rows
 
 
+@pytest.mark.slow
 def test_it_learns_the_best_action_of_a_one_step_world():
     torch.manual_seed(0)
     env, network = OneStepWorld(256), SmallNetwork()

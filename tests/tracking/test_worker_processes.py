@@ -65,6 +65,7 @@ def test_a_tracker_has_one_process_and_it_is_a_child_of_the_training(client, tmp
     assert {*children()} <= before
 
 
+@pytest.mark.slow
 def test_a_worker_whose_client_hangs_is_replaced_and_the_next_one_delivers(client, tmp_path):
     (client / "hang").write_text("write 1")
     before = {*children()}

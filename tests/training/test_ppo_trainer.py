@@ -388,6 +388,7 @@ def test_numbers_next_to_zero_are_zero_in_a_training_and_only_there():
     assert all(smallest())
 
 
+@pytest.mark.slow
 def test_a_short_training_learns_to_fly_at_the_goal():
     """In an empty world, where seeds 0 to 6 reach a return of 4.9 to 5.9."""
     trainer = trainer_of(

@@ -46,11 +46,11 @@ def test_a_run_from_the_shell_ends_like_one_of_the_warm_server(whole, tmp_path):
     assert_ends_alike(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("number", range(4 * ROUNDS))
+@pytest.mark.parametrize("number", range(2 * ROUNDS))
 def test_a_run_killed_again_and_again_ends_as_if_never_stopped(
     server, whole, tmp_path, number, injected
 ):
-    """Five kill -9 at random moments each: twenty in all. A kill too late for the run begins it
+    """Five kill -9 at random moments each: ten in all. A kill too late for the run begins it
     anew.
     """
     moments, kills, attempt = random.Random(number), 0, 0

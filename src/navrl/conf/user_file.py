@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def _read(folder: Path, name: str, found: list[str], parents: tuple[str, ...]) -
         raise ConfigError(
             f"{path}: defaults is {shown(defaults)}; expected a list, such as [config, _self_]"
         )
-    own = [*_flat(content, "", path)]
+    own = [*islice(_flat(content, "", path), MAXIMUM_SETTINGS + 1)]
     before = [entry for entry in defaults if entry not in _OURS]
     # A file is read at the place of _self_, or after everything it builds on.
     last = defaults.index("_self_") if "_self_" in defaults else len(defaults)
@@ -105,20 +106,15 @@ def _load(path: Path) -> dict[str, Any]:
     return content
 
 
-def _flat(values: Mapping[Any, Any], prefix: str, path: Path, count: int = 0) -> Iterator[str]:
+def _flat(values: Mapping[Any, Any], prefix: str, path: Path) -> Iterator[str]:
     for name, value in values.items():
         if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
             raise ConfigError(f"{path}: {prefix}{shown(name)} is no name of a setting")
         if prefix.count(".") > 10:
             raise ConfigError(f"{path}: {prefix}... is nested too deeply")
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.", path, count)
+            yield from _flat(value, f"{prefix}{name}.", path)
         else:
-            count += 1
-            if count > MAXIMUM_SETTINGS:
-                raise ConfigError(
-                    f"{path}: more than {MAXIMUM_SETTINGS} settings; expected those of one training"
-                )
             yield f"{prefix}{name}={typed_value(value)}"
 
 
