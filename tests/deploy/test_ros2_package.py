@@ -15,7 +15,7 @@ import pytest
 from navrl.commands import node as node_command
 from navrl.deploy.node.node_messages import Command, Goal
 from navrl.deploy.ros.cdr import decode, encode
-from navrl.deploy.ros.conversion import COMMAND_TOPICS, TOPICS, RosConversion
+from navrl.deploy.ros.ros_conversion import COMMAND_TOPICS, TOPICS, RosConversion
 from navrl.deploy.transports.rclpy_node import RclpyTransport
 from navrl.errors import TransportError
 

@@ -26,10 +26,10 @@ from navrl.deploy.node.node_messages import (
 )
 from navrl.deploy.ros import definitions
 from navrl.deploy.ros.cdr import decode, encode
-from navrl.deploy.ros.conversion import RosConversion
 from navrl.deploy.ros.definitions import MESSAGES, SERVICES
 from navrl.deploy.ros.interfaces import dds_name, fields_of, whole_definition
 from navrl.deploy.ros.point_clouds import read_cloud
+from navrl.deploy.ros.ros_conversion import RosConversion
 from navrl.deploy.ros.type_hash import type_hash
 from navrl.errors import ConfigError, MessageError
 

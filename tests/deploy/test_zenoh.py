@@ -79,7 +79,7 @@ def endpoint():
 @pytest.fixture
 def ends(zenoh, endpoint, straight):
     """A node's end that serves the policy, and a robot's end, in one process."""
-    from navrl.deploy.ros.conversion import RosConversion
+    from navrl.deploy.ros.ros_conversion import RosConversion
     from navrl.deploy.transports.zenoh_ros import ZenohTransport
 
     layout = ScanLayout(36, (-10.0, 0.0, 10.0, 20.0), 4.0)

@@ -11,8 +11,8 @@ from PIL import Image
 from navrl.cli import main
 from navrl.config import load_config
 from navrl.evaluation import Policy
+from navrl.evaluation.card.card_rows import fly_card
 from navrl.evaluation.card.conditions import CONDITIONS, NOMINAL, Condition
-from navrl.evaluation.card.rows import fly_card
 from navrl.sim.settings import NavigationSettings
 
 TINY = ["flight.episodes=8", "flight.worlds=2", "env.max_episode_length=40"]

@@ -10,7 +10,7 @@ import torch
 
 from navrl.errors import ActionError, ConfigError
 from navrl.sim.env import NavigationEnv
-from navrl.sim.grid import SEEN, LocalGrids
+from navrl.sim.grid import OCCUPIED, LocalGrids
 from navrl.sim.settings import NavigationSettings
 
 
@@ -53,7 +53,7 @@ def test_a_picture_shows_an_obstacle_where_a_level_ray_ends(flying):
     near = torch.zeros_like(hits)
     for down in (-1, 0, 1):
         for right in (-1, 0, 1):
-            near |= grids[drones, 0, rows + down, columns + right] == SEEN
+            near |= grids[drones, 0, rows + down, columns + right] == OCCUPIED
     assert (near & hits).sum() >= 0.99 * hits.sum()
 
 
@@ -70,7 +70,7 @@ def test_moving_obstacles_are_where_the_environment_says(flying):
         for obstacle in torch.nonzero(visible)[:, 0]:
             row = round(39.5 - 10 * ahead[obstacle].item())
             column = round(39.5 - 10 * left[obstacle].item())
-            assert grids[drone, 1, row, column] == SEEN
+            assert grids[drone, 1, row, column] == OCCUPIED
             shown += 1
     assert shown > 10
 
@@ -92,7 +92,7 @@ def test_what_floats_above_the_drone_is_not_shown(tmp_path):
 def test_a_thin_pole_is_shown(tmp_path):
     env = environment(tmp_path, "cylinders:\n  - {center: [1.53, 0.02], radius: 0.04, height: 4}\n")
     env.place([0.0, 0.0, 1.0], [10.0, 0.0, 1.0])
-    assert 1 <= (LocalGrids(env, cells=60).observe()[0, 0] == SEEN).sum() <= 4
+    assert 1 <= (LocalGrids(env, cells=60).observe()[0, 0] == OCCUPIED).sum() <= 4
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_an_own_buffer_is_filled(flying):
     grids = LocalGrids(flying, cells=20)
     out = torch.full((64, 2, 20, 20), 7, dtype=torch.uint8)
     assert grids.observe(out) is out
-    assert set(np.unique(out.numpy())) <= {0, SEEN}
+    assert set(np.unique(out.numpy())) <= {0, OCCUPIED}

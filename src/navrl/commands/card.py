@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
-    from navrl.evaluation.card.rows import CardRow
+    from navrl.evaluation.card.card_rows import CardRow
 
 __all__ = ["make_card"]
 
@@ -26,8 +26,8 @@ def make_card(
 
     from navrl.api.progress_bars import watching
     from navrl.evaluation import load_policy
+    from navrl.evaluation.card.card_rows import CARD_DEFINITIONS, card_results, card_table, fly_card
     from navrl.evaluation.card.conditions import CONDITIONS
-    from navrl.evaluation.card.rows import CARD_DEFINITIONS, card_results, card_table, fly_card
     from navrl.training.run_folder import as_json, make_folder
 
     scenario = _scenario(arguments, references, config)

@@ -12,8 +12,8 @@ from typing import Any
 
 from navrl.deploy.node.node_messages import Message
 from navrl.deploy.ros.cdr import decode, encode
-from navrl.deploy.ros.conversion import RosConversion
 from navrl.deploy.ros.interfaces import whole_definition
+from navrl.deploy.ros.ros_conversion import RosConversion
 from navrl.errors import ConfigError, MessageError, missing_extra
 
 NANO = 1_000_000_000

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from navrl.evaluation.card.rows import CardRow
+from navrl.evaluation.card.card_rows import CardRow
 from navrl.evaluation.statistics import Estimate
 from navrl.render.palette import LIGHT
 from navrl.view.topdown import make_figure

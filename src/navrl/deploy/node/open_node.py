@@ -64,7 +64,7 @@ def open_transport(name: str, options: TransportOptions) -> Transport:
         return UdpTransport(options.bind, options.peer, served)
     if name not in TRANSPORTS:
         raise ConfigError(f"the transport is {name!r}; expected one of {', '.join(TRANSPORTS)}")
-    from navrl.deploy.ros.conversion import RosConversion
+    from navrl.deploy.ros.ros_conversion import RosConversion
 
     conversion = RosConversion(options.command, options.command_frame, options.remap)
     if name == "ros2":

@@ -35,7 +35,7 @@ def _udp() -> tuple[Callable[[str], Transport], list[str]]:
 
 
 def _zenoh() -> tuple[Callable[[str], Transport], list[str]]:
-    from navrl.deploy.ros.conversion import RosConversion
+    from navrl.deploy.ros.ros_conversion import RosConversion
     from navrl.deploy.transports.zenoh_ros import ZenohTransport
 
     with socket.socket() as free:

@@ -9,7 +9,7 @@ from typing import Any
 
 from navrl.deploy.node.node_messages import INPUTS, OUTPUTS, Message
 from navrl.deploy.ros.cdr import decode, encode
-from navrl.deploy.ros.conversion import RosConversion
+from navrl.deploy.ros.ros_conversion import RosConversion
 from navrl.errors import MessageError, TransportError
 
 DEPTH = 10  # of the queues

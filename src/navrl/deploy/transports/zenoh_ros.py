@@ -15,7 +15,7 @@ from typing import Any
 
 from navrl.deploy.node.node_messages import INPUTS, OUTPUTS, Message
 from navrl.deploy.ros.cdr import decode, encode
-from navrl.deploy.ros.conversion import RosConversion, RosTopic
+from navrl.deploy.ros.ros_conversion import RosConversion, RosTopic
 from navrl.deploy.transports.rmw_zenoh import (
     Attachment,
     attachment_style,
