@@ -14,7 +14,7 @@ from PIL import Image
 from rich.console import Console
 
 from navrl.cli import main
-from navrl.commands.evaluate import _split as split_words
+from navrl.commands.evaluate import split_words
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
 from navrl.evaluation import (

@@ -52,9 +52,9 @@ def started_browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page opened from a file, everything that it complained about, and all its requests."""
+    """A page opened from a file or an address, everything that it complained about, and all its requests."""
 
-    def __init__(self, browser: Any, file: Path, fragment: str = "", **options: Any) -> None:
+    def __init__(self, browser: Any, file: Path | str, fragment: str = "", **options: Any) -> None:
         settings = {"viewport": {"width": 860, "height": 460}, "color_scheme": "light", **options}
         self.page = browser.new_page(**settings)
         self.complaints: list[str] = []
@@ -62,7 +62,7 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._heard)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri() + fragment)
+        self.page.goto((file if isinstance(file, str) else file.as_uri()) + fragment)
 
     def _heard(self, message: Any) -> None:
         if message.type in {"error", "warning"}:

@@ -23,6 +23,7 @@ from navrl.commands import (
     sync,
     train,
     video,
+    view,
     world,
 )
 
@@ -34,6 +35,7 @@ COMMANDS = (
     node,
     rehearse,
     replay,
+    view,
     video,
     curves,
     sweep,

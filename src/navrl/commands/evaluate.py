@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.evaluation.scenarios import parse_scenarios
     from navrl.training.run_folder import make_folder
 
-    references, overrides = _split([*arguments.words, *arguments.overrides])
+    references, overrides = split_words([*arguments.words, *arguments.overrides])
     if not references:
         raise ConfigError(
             "navrl eval needs a policy: a model file, a run's folder, a name in the registry, or "
@@ -145,7 +145,7 @@ def _with_shields(
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return references to policies, and settings; a file whose name looks like one is a file."""
     settings = [word for word in words if _OVERRIDE.match(word) and not Path(word).exists()]
     return [word for word in words if word not in settings], settings

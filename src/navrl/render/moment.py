@@ -35,10 +35,15 @@ class Moment:
     seconds: float = 0.0
 
 
-def moment_of(env: NavigationEnv, drones: torch.Tensor, trails: list[Floats]) -> Moment:
-    """Return what a simulator shows now of some drones, (R,), all in the world of the first."""
+def moment_of(
+    env: NavigationEnv, drones: torch.Tensor, trails: list[Floats], *, scanned: int | None = None
+) -> Moment:
+    """Return what a simulator shows now of some drones, (R,), all in the world of the first.
+
+    The rays are those of the drone `scanned`, or of the first.
+    """
     moving = env.obstacles(int(env.world[drones[0]]))
-    rays, hits = _rays(env, int(drones[0]))
+    rays, hits = _rays(env, int(drones[0]) if scanned is None else scanned)
     return Moment(
         position=env.position[drones].numpy(),
         yaw=env.yaw[drones].numpy(),
