@@ -34,6 +34,15 @@ def test_in_the_training_a_signal_is_noted(number):
         assert stop.signal == number
 
 
+@pytest.mark.parametrize("number", STOPS)
+def test_in_the_training_the_first_signal_is_announced_at_once(number):
+    announced = threading.Event()
+    with StopRequest() as stop, stop.deferring():
+        stop.on_stop = announced.set
+        signal.raise_signal(number)
+        assert announced.wait(PATIENCE)
+
+
 def test_handlers_and_mask_are_put_back():
     def state():
         return [

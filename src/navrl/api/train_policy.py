@@ -35,6 +35,8 @@ from navrl.training.signals import CallerStop, Stopped, StopRequest
 
 __all__ = ["Outcome", "run_training", "train"]
 
+STOPPING = "saving, then stopping (Ctrl+C again: at once)"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -157,13 +159,14 @@ def _train(
     with open_display(console, f"navrl train: {folder.path}") as display:
         if opened.note:
             display.note(opened.note)
-        compiles = "; the first run compiles for about a minute" if task.compiles else ""
         plural = "es" if config.processes > 1 else ""
-        display.note(
-            f"{config.processes} process{plural}, {config.env.num_envs} {task.units}{compiles}"
-        )
+        display.note(f"{config.processes} process{plural}, {config.env.num_envs} {task.units}")
         if task.compiles:
-            compile_kernels(config)
+            compile_kernels(
+                config, lambda done: display.preparing(f"compiling (1-2 minutes): {done} kernels")
+            )
+            display.preparing("starting")
+        stop.on_stop = lambda: display.stopping(STOPPING)
         with assemble(config.processes, follow, start) as team:
             ending = lead(team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:

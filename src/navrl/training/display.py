@@ -10,11 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.control import Control
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from navrl.training.panel import History, draw
+from navrl.training.panel import History, layouts, preparation
 from navrl.training.status import Status, plain_line
 
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "open_display"]
@@ -22,6 +23,7 @@ __all__ = ["Display", "LiveDisplay", "PlainDisplay", "open_display"]
 REFRESHES = 2  # per second
 LINE_EVERY = 10.0  # seconds between lines without a terminal
 WIDEST = 110  # columns
+BORDERS = 2  # lines of the panel around its contents
 
 # A broken pipe (`navrl train | head`; rich turns it into SystemExit), a closed terminal and one
 # that cannot encode a character must not stop the training.
@@ -42,6 +44,17 @@ class Display(ABC):
     def note(self, text: str) -> None:
         """Print a line that stays: `checkpoint saved`, `resumed from iteration 40`."""
         self._print(Text(text))
+
+    @abstractmethod
+    def preparing(self, what: str) -> None:
+        """Show a step before the first iteration, such as `compiling: 3 kernels`."""
+
+    @abstractmethod
+    def stopping(self, what: str) -> None:
+        """Show that the training is about to stop, until the display is closed.
+
+        Any thread may call this; it does not wait for the terminal.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -73,6 +86,7 @@ class PlainDisplay(Display):
         self._last: Status | None = None
         self._printed: Status | None = None
         self._next = 0.0
+        self._step = ""
         self._print(Text(title))
 
     def update(self, status: Status) -> None:
@@ -80,6 +94,16 @@ class PlainDisplay(Display):
         self._last = status
         if time.monotonic() >= self._next:
             self._line(status)
+
+    def preparing(self, what: str) -> None:
+        """Print a step when it begins, without the part after the colon, which changes."""
+        step = what.partition(":")[0]
+        if step != self._step:
+            self._step = step
+            self._print(Text(step))
+
+    def stopping(self, what: str) -> None:
+        """Do nothing: the training notes what it does before it stops."""
 
     def close(self) -> None:
         """Print the last status if it was not printed yet."""
@@ -92,6 +116,25 @@ class PlainDisplay(Display):
         self._print(Text(plain_line(status)))
 
 
+class _Resizable(Live):
+    """A live display that starts on an empty screen after the terminal was resized.
+
+    A terminal that gets narrower wraps the lines of the old panel, so they cannot be found again.
+    """
+
+    def __init__(self, renderable: RenderableType, console: Console) -> None:
+        super().__init__(renderable, console=console, refresh_per_second=REFRESHES)
+        self._size = console.size
+
+    def refresh(self) -> None:
+        """Draw."""
+        size = self.console.size
+        if size != self._size:
+            self._size = size
+            self.console.control(Control.clear(), Control.home())
+        super().refresh()
+
+
 class LiveDisplay(Display):
     """A panel that a thread of rich redraws twice a second."""
 
@@ -100,7 +143,9 @@ class LiveDisplay(Display):
         self._status: Status | None = None
         self._updated = 0.0
         self._history = History()
-        self._live = Live(self, console=console, refresh_per_second=REFRESHES)
+        self._started = time.monotonic()
+        self._preparing, self._stopping = "starting", ""
+        self._live = _Resizable(self, console)
         self._closed = True
         with suppress(*HARMLESS):
             self._live.start()
@@ -113,29 +158,44 @@ class LiveDisplay(Display):
         if math.isfinite(value):
             self._history.add(value)
 
+    def preparing(self, what: str) -> None:
+        """Show a step before the first iteration at the next redraw."""
+        self._preparing = what
+
+    def stopping(self, what: str) -> None:
+        """Show that the training is about to stop at the next redraw."""
+        self._stopping = what
+
     def close(self) -> None:
         """Draw the last status and leave it on the screen; a second call does nothing."""
         if not self._closed:
             self._closed = True
+            self._stopping = ""
             with suppress(*HARMLESS):
                 self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw; called by rich."""
         width = min(options.max_width, WIDEST)
-        inside: RenderableType = Text("starting", "dim")
-        if self._status is not None:
-            since = 0.0 if self._closed else time.monotonic() - self._updated
-            inside = draw(
-                _later(self._status, since), list(self._history.values), max(width - 4, 20)
-            )
         yield Panel(
-            inside,
+            self._inside(console, options.update(width=max(width - 4, 20))),
             title=Text(self.title, "bold"),
             title_align="left",
+            subtitle=Text(self._stopping, "bold yellow") if self._stopping else None,
             width=width,
             border_style="bright_black",
         )
+
+    def _inside(self, console: Console, options: ConsoleOptions) -> RenderableType:
+        """Return the tallest contents that fit into the terminal, or the shortest there are."""
+        now, width = time.monotonic(), options.max_width
+        if self._status is None:
+            return preparation(self._preparing, now - self._started, width)
+        status = _later(self._status, 0.0 if self._closed else now - self._updated)
+        for contents in layouts(status, list(self._history.values), width):
+            if len(console.render_lines(contents, options)) + BORDERS <= options.size.height:
+                break
+        return contents
 
 
 def _later(status: Status, seconds: float) -> Status:

@@ -153,6 +153,8 @@ class _Leader:
                     self._evaluate()
                 elif self.log.publication_due:
                     self.log.publish_current()
+                if plan.stop and self.stop.signal is not None:
+                    self.log.display.note("saving a checkpoint before the training stops")
                 if plan.save:
                     self.save(batch, evaluated=plan.evaluate)
                 self.log.checkpoints(self.files.checkpoints, after_save=plan.save)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from navrl.training.status import Status, clock, count, headline, number, percent, save_state
 
-__all__ = ["History", "draw", "sparkline"]
+__all__ = ["History", "draw", "layouts", "preparation", "sparkline"]
 
 HISTORY = 1024  # most values of the success curve; even
 BARS = " ▁▂▃▄▅▆▇█"
@@ -21,18 +21,30 @@ PHASE_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def draw(status: Status, history: Sequence[float], width: int) -> Group:
-    """Return the contents of the panel, `width` columns wide."""
-    parts: list[RenderableType] = [
-        _progress(status, width),
-        Text(),
-        _outcomes(status, history, width),
-        Text(),
-        _learning(status, width),
-        Text(),
-        *_phases(status, width),
-        *_footer(status, width),
-    ]
-    return Group(*parts)
+    """Return all contents of the panel, `width` columns wide."""
+    return next(layouts(status, history, width))
+
+
+def layouts(status: Status, history: Sequence[float], width: int) -> Iterator[Group]:
+    """Yield the contents of the panel from the tallest form to the shortest, for low terminals."""
+    progress, outcomes = _progress(status, width), _outcomes(status, history, width)
+    learning, phases = _learning(status, width), _phases(status, width)
+    footer = _footer(status, width)
+    yield Group(progress, Text(), outcomes, Text(), learning, Text(), *phases, *footer)
+    yield Group(progress, outcomes, learning, *phases, *footer)
+    yield Group(progress, outcomes, *phases, *footer)
+    yield Group(progress, outcomes, *footer)
+
+
+def preparation(what: str, seconds: float, width: int) -> Table:
+    """Return what is done before the first iteration, with a moving bar and the time it took."""
+    numbers = Text(f" {clock(seconds)}")
+    label = Text(f"{what} ", no_wrap=True, overflow="ellipsis")
+    label.truncate(max(width - 20, 8))
+    length = max(width - len(label) - len(numbers), 8)
+    line = Table.grid()
+    line.add_row(label, ProgressBar(total=None, width=length, animation_time=seconds), numbers)
+    return line
 
 
 def _flow(pieces: Sequence[Text], width: int) -> Text:
@@ -85,17 +97,18 @@ def _returns(status: Status, history: Sequence[float], width: int) -> Group:
     least, most = min(history, default=0.0), max(history, default=0.0)
     shares = [(value - least) / (most - least) if most > least else 0.5 for value in history]
     high, low = sparkline(shares, max(width - 19, 8))
-    rising = Text.assemble(" " * 19, (high, "green"), no_wrap=True, overflow="crop")
+    rising = Text.assemble(
+        ("training return    ", "dim"), (high, "green"), no_wrap=True, overflow="crop"
+    )
     returned = Text.assemble(
-        ("return    ", "dim"),
-        (f"{number(status.episode_return, 4):>7}  ", "bold green"),
+        (f"{number(status.episode_return, 4):>15}    ", "bold green"),
         (low, "green"),
         no_wrap=True,
         overflow="crop",
     )
     pieces = [_named("length", number(status.episode_length))]
     if math.isfinite(status.success):
-        pieces.insert(0, _named("success", percent(status.success), "green"))
+        pieces.insert(0, _named("training success", percent(status.success), "green"))
     return Group(rising, returned, _flow(pieces, width))
 
 
@@ -104,11 +117,10 @@ def _outcomes(status: Status, history: Sequence[float], width: int) -> Group:
         return _returns(status, history, width)
     high, low = sparkline(history, max(width - 19, 8))
     rising = Text.assemble(
-        ("training".ljust(19), "dim"), (high, "green"), no_wrap=True, overflow="crop"
+        ("training success   ", "dim"), (high, "green"), no_wrap=True, overflow="crop"
     )
     success = Text.assemble(
-        ("success   ", "dim"),
-        (f"{percent(status.success):>7}  ", "bold green"),
+        (f"{percent(status.success):>16}   ", "bold green"),
         (low, "green"),
         no_wrap=True,
         overflow="crop",

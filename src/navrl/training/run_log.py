@@ -56,7 +56,7 @@ class RunLog:
         self._evaluation: dict[str, float] | None = None  # what `_headline` is, by condition
         self._headline = ""
         # the best of all evaluations; trainer.best belongs to the model on disk
-        self._best = trainer.best
+        self._best = _comparable(trainer.best, folder.metrics, trainer.task.conditions[-1])
         self._metrics_failed = False
         self._stall: float | None = None
         self._saves, self._save_statistics = SaveStatus(), dict[str, float]()
@@ -359,6 +359,23 @@ class RunLog:
             self.display.note(
                 f"other files: {self.writes.failed} writes failed, {pending} to be written"
             )
+
+
+def _comparable(
+    best: dict[str, float] | None, metrics: Path, condition: str
+) -> dict[str, float] | None:
+    """Return the metrics of the best model, or None if it was chosen in another condition.
+
+    A run that an earlier version began may have chosen its best model in an easier condition, whose
+    scores no later model could beat.
+    """
+    if best is None:
+        return None
+    for record in MetricsLog.read(metrics, "eval"):
+        measured = [*record.get("conditions", {})]
+        if record["iteration"] == best.get("iteration") and measured:
+            return best if measured[-1] == condition else None
+    return best
 
 
 def _seconds_before(metrics: Path) -> float:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
@@ -39,6 +39,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.terminal_gone = False
+        # called by a thread at the first SIGINT or SIGTERM that is only stored; must not block
+        self.on_stop: Callable[[], None] = lambda: None
         self._save_requested = False
         self._deferred = False
         self._previous: dict[int, Any] = {}
@@ -101,6 +103,8 @@ class StopRequest:
                     self.terminal_gone = leave_terminal(self._terminals) or self.terminal_gone
                     self._save_requested = True
                 stops += received[0] in STOPS
+                if stops == 1 and received[0] in STOPS and self._deferred:
+                    self.on_stop()
                 if stops > 1 and received[0] == signal.SIGINT:
                     if sys.stdout.isatty():
                         os.write(sys.stdout.fileno(), SHOW_CURSOR.encode())
@@ -133,6 +137,7 @@ class CallerStop(StopRequest):
         self.signal = self.signal or number
         if not (first and self._deferred):
             raise Stopped
+        self.on_stop()
 
 
 def _handled_by_the_thread(number: int, frame: FrameType | None) -> None:
