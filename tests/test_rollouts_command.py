@@ -23,6 +23,8 @@ from navrl.io.rollouts.dataset_export import export_minari, export_parquet
 from navrl.io.rollouts.experience import read_experience
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.registry.upload_policy import UploadPolicy
+from navrl.sim.env import NavigationEnv
+from navrl.sim.settings import NavigationSettings
 from navrl.tracking.tracker import Tracking
 from navrl.training.display import PlainDisplay
 from navrl.training.distributed.team import Team
@@ -141,6 +143,48 @@ def test_keeping_rollouts_changes_no_bit_of_the_training(run, tmp_path):
     for name, value in plain["model_state_dict"].items():
         assert torch.equal(kept["model_state_dict"][name], value), name
     assert torch.equal(kept["ranks"][0]["actions"], plain["ranks"][0]["actions"])
+
+
+def test_obstacles_stand_where_they_are_in_the_frame_of_the_path(tmp_path):
+    settings = NavigationSettings.of(
+        env__num_envs=8, env__num_worlds=1, env__layout="navrl_eval", env__action_repeat=40
+    )
+    env = NavigationEnv(settings, seed=0)
+    env.reset()
+    start = env.position * torch.tensor([1.0, 0.3, 1.0])  # among the obstacles
+    env.place(start, env.target)
+    observation, truth = env.observe(), env.obstacles(0)["position"][:, :2].numpy()
+    kept = {
+        "observation": {name: part[None] for name, part in observation.items()},
+        "ended": torch.zeros(1, 8, dtype=torch.bool),
+    }
+    about = {"lidar_range": 4.0, "task": settings.as_dict()}
+    with RolloutStorage(tmp_path, time_first=True) as storage:
+        storage.save(kept, 0, metadata=about)
+    boxes = env.pool.worlds[0].boxes
+    seen = 0
+    for drone in range(8):
+        flight = read_flight(RolloutStorage(tmp_path), 0, drone)
+        (x, y), goal = env.forward[drone].numpy(), env.target[drone, :2].numpy()
+        turn = np.array([[x, -y], [y, x]])
+        for point in flight.rays[0][~np.isnan(flight.rays[0, :, 0])] @ turn.T + goal:
+            across = np.maximum(boxes[:, 0] - point[0], point[0] - boxes[:, 1]).clip(0)
+            along = np.maximum(boxes[:, 2] - point[1], point[1] - boxes[:, 3]).clip(0)
+            assert np.hypot(across, along).min() < 0.01
+            seen += 1
+        for point in flight.moving[0][~np.isnan(flight.moving[0, :, 0])] @ turn.T + goal:
+            assert np.linalg.norm(truth - point, axis=1).min() < 0.01
+            seen += 1
+    assert seen > 100
+
+
+def test_the_steps_without_anything_in_range_are_told(run, tmp_path, capsys):
+    picture = str(tmp_path / "flight.png")
+    assert main(["rollouts", "show", str(run), "--env", "0", "--png", picture]) == 0
+    flight = read_flight(RolloutStorage(run / "rollouts"), 4, 0)
+    told = f"nothing within the LiDAR's 4 m in {flight.saturated.sum()} of 32 steps"
+    assert (told in capsys.readouterr().out) == bool(flight.saturated.any())
+    assert ((flight.clearance < 4.0) != flight.saturated).all()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from gymnasium.utils import env_checker
 from gymnasium.wrappers import RecordVideo
 from gymnasium.wrappers.vector import RecordVideo as RecordVectorVideo
+from stable_baselines3.common.vec_env import VecVideoRecorder
 
 from navrl.adapters.gymnasium import ENVIRONMENT_ID, NavigationSingleEnv, NavigationVectorEnv
 from navrl.adapters.stable_baselines3 import NavigationVecEnv
@@ -112,10 +113,17 @@ def test_each_drone_of_a_batch_has_its_own_picture():
     assert (pictures[0] != pictures[1]).any()
 
 
-def test_stable_baselines3_tiles_the_drones():
+def test_stable_baselines3_tiles_the_drones_and_records_them(tmp_path):
+    pytest.importorskip("moviepy")
     drones = NavigationVecEnv(SETTINGS, num_envs=4, render_mode="rgb_array")
-    drones.reset()
+    recorded = VecVideoRecorder(drones, str(tmp_path), lambda step: step == 0, video_length=4)
+    recorded.reset()
     assert drones.render().shape == (360, 640, 3)
+    for _ in range(5):
+        recorded.step(np.tile(FORWARD, (4, 1)))
+    recorded.close()
+    (film,) = tmp_path.glob("*.mp4")
+    assert frames_of(film) == pytest.approx(4, abs=1)
 
 
 @pytest.mark.parametrize("make", [NavigationSingleEnv, NavigationVectorEnv, NavigationVecEnv])

@@ -193,7 +193,10 @@ def _draw(console: Any, storage: Any, iteration: int, env: int, png: Path) -> No
     told += (
         [f"least clearance {flight.clearance.min():.2f} m"] if flight.clearance is not None else []
     )
-    console.print(", ".join(told))
+    if flight.saturated.any():
+        steps = f"{flight.saturated.sum()} of {len(flight.saturated)} steps"
+        told.append(f"nothing within the LiDAR's {flight.reach:g} m in {steps}")
+    console.print(", ".join(told), soft_wrap=True)
     console.print(f"written: {png}", markup=False, soft_wrap=True)
 
 

@@ -1,6 +1,4 @@
-"""One drone of a stored rollout as a picture: where it flew, what it earned, and how much room it
-had.
-"""
+"""One drone of a stored rollout as a picture: path, obstacles it saw, rewards and clearance."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import numpy as np
 
 from navrl.errors import RolloutError
 from navrl.io.rollouts.storage import RolloutStorage
-from navrl.navigation_observation import GOAL_DISTANCE, GOAL_HEIGHT
+from navrl.navigation_observation import GOAL_DISTANCE, GOAL_HEIGHT, OBSTACLE
 from navrl.view.topdown import make_figure
 
 PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = (
@@ -22,6 +20,7 @@ PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = (
     "#7b3294",
     "#f46d43",
 )
+STATIC_COLOUR, MOVING_COLOUR = "#8997a8", "#e69f00"
 RANGE = 4.0  # m, of the LiDAR where the file does not name one
 
 
@@ -36,6 +35,16 @@ class DroneFlight:
     relative: bool
     ended: Any  # (T,) bool
     seconds: float  # of a step
+    reach: float  # m, range of the LiDAR: the clearance is this where nothing is nearer
+    # what it saw at each step, in the frame of the path, with NaN for nothing
+    rays: Any | None = None  # (T, rays, 2) m: where rays ended on an obstacle
+    moving: Any | None = None  # (T, obstacles, 2) m: moving obstacles
+
+    @property
+    def saturated(self) -> Any:
+        """Where nothing was within the range of the LiDAR, (T,) bool."""
+        none = np.zeros(len(self.ended), bool)
+        return none if self.clearance is None else self.clearance >= self.reach - 1e-6
 
     @property
     def parts(self) -> list[slice]:
@@ -67,18 +76,47 @@ def read_flight(storage: RolloutStorage, iteration: int, env: int) -> DroneFligh
     position = read("position")
     state = read("observation/state", "state", "agents/observation/state")
     ended, reward = read("ended", "done", "next/done", "terminated"), read("reward", "next/reward")
+    relative = position is None and state is not None and state.shape[1] >= 5
+    path = position if position is not None else _from_goal(state) if relative else None
+    tracks = read("observation/dynamic_obstacle", "dynamic_obstacle")
+    fixed = relative and path is not None
     return DroneFlight(
         reward=None if reward is None else reward[:, 0],
         clearance=None if scan is None else reach - scan.max(1),
-        path=position
-        if position is not None
-        else None
-        if state is None or state.shape[1] < 5
-        else _from_goal(state),
+        path=path,
         relative=position is None,
         ended=np.zeros(info.steps, bool) if ended is None else ended[:, 0] != 0,
         seconds=float(info.metadata.get("seconds_per_step", 1.0)),
+        reach=reach,
+        rays=_ray_ends(path, scan, reach, info) if fixed and scan is not None else None,
+        moving=_moving(path, tracks) if fixed and tracks is not None else None,
     )
+
+
+def _ray_ends(path: Any, scan: Any, reach: float, info: Any) -> Any | None:
+    """Return where rays ended on an obstacle, (T, rays, 2), in the frame of the path.
+
+    A drone faces along the way from its start to its goal, which is the first axis of that frame.
+    """
+    name = next(name for name in info.keys if name.endswith("lidar"))
+    azimuths, beams = info.keys[name].shape[-2:]
+    sensor = info.metadata.get("task", {}).get("sensor", {})
+    lowest, highest = sensor.get("lidar_vfov", (0.0, 0.0))
+    rise = np.radians(np.linspace(lowest, highest, beams))
+    length = (reach - scan.reshape(-1, azimuths, beams)) * np.cos(rise)
+    angle = (2 * np.pi * np.arange(azimuths) / azimuths)[:, None]
+    ends = np.stack([length * np.cos(angle), length * np.sin(angle)], axis=-1)
+    ends[scan.reshape(-1, azimuths, beams) <= 1e-6] = np.nan
+    return path[:, None, :2] + ends.reshape(len(path), -1, 2)
+
+
+def _moving(path: Any, tracks: Any) -> Any:
+    """Return the observed moving obstacles, (T, K, 2), in the frame of the path."""
+    rows = tracks.reshape(len(path), -1, len(OBSTACLE))
+    flat = np.maximum(np.linalg.norm(rows[..., :2], axis=-1, keepdims=True), 1e-9)
+    places = rows[..., :2] / flat * rows[..., 3:4]
+    places[np.abs(rows).sum(-1) == 0] = np.nan
+    return path[:, None, :2] + places
 
 
 def _from_goal(state: Any) -> Any:
@@ -117,6 +155,11 @@ def save_flight(storage: RolloutStorage, iteration: int, env: int, path: Path) -
         axes = figure.add_subplot(grid[row, 1])
         if values is not None:
             axes.plot(time, values, color=colour, linewidth=1.2, marker=".", markersize=3)
+        if values is flight.clearance and flight.saturated.any():
+            axes.axhline(flight.reach, color=ROOM_COLOUR, linestyle=":", linewidth=1.0)
+            axes.set_title(
+                f"at {flight.reach:g} m: nothing within the range of the LiDAR", fontsize="small"
+            )
         for moment in time[flight.ended]:
             axes.axvline(moment, color=END_COLOUR, linestyle="--", linewidth=0.8)
         axes.set(
@@ -134,6 +177,7 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
     if flight.path is None:
         axes.set_title("no position or state was stored")
         return
+    _draw_seen(axes, flight)
     for number, part in enumerate(flight.parts):
         x, y = flight.path[part, 0], flight.path[part, 1]
         axes.plot(
@@ -169,6 +213,20 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
+
+
+def _draw_seen(axes: Any, flight: DroneFlight) -> None:
+    """Draw the obstacles seen in the longest episode; each episode has a frame of its own."""
+    part = max(flight.parts, key=lambda one: one.stop - one.start)
+    for seen, colour, label in (
+        (flight.rays, STATIC_COLOUR, "seen by rays"),
+        (flight.moving, MOVING_COLOUR, "moving obstacles seen"),
+    ):
+        if seen is not None:
+            points = seen[part].reshape(-1, 2)
+            points = points[~np.isnan(points[:, 0])]
+            if len(points):
+                axes.plot(*points.T, ".", color=colour, markersize=2.5, label=label, zorder=0)
 
 
 def _draw_goal(axes: Any, path: Any) -> None:
