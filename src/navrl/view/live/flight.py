@@ -14,7 +14,7 @@ from navrl.config import Config
 from navrl.deploy.shielded_pilot import shielded
 from navrl.errors import ConfigError
 from navrl.evaluation.names import SCENARIOS
-from navrl.evaluation.policy import Policy
+from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.recording import ending_of
 from navrl.evaluation.run import FINAL_SEED
 from navrl.evaluation.scenarios import scenario_tasks

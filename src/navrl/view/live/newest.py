@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from navrl.errors import ConfigError, NavrlError
-from navrl.evaluation.policy import Policy, load_policy
+from navrl.evaluation.policy_lookup import Policy, load_policy
 
 __all__ = ["NewestPolicy"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from navrl.config import Config
 from navrl.errors import NavrlError, missing_extra
 from navrl.evaluation.names import POLICIES
-from navrl.evaluation.policy import Policy, load_policy
+from navrl.evaluation.policy_lookup import Policy, load_policy
 from navrl.view.live.controls import Choice, Controls
 from navrl.view.live.flight import LiveFlight, viewable_scenarios
 from navrl.view.live.newest import NewestPolicy
