@@ -40,6 +40,7 @@ with warnings.catch_warnings(record=True) as warned, event.install_recorder("num
     from navrl.sim.kernels.layout import PARAMETERS
     from navrl.sim.probe import outcome_at
     record, running = np.ones(1, PARAMETERS), np.zeros(64, np.float32)
+    record["planar"] = 0  # in two dimensions no height is out of bounds
     outcome = outcome_at(record, running.ctypes.data, np.float32(3.5))
 print(json.dumps({
     "outcome": outcome, "compiled": len(compiled.buffer), "storage": str(kernel_cache.storage()),

@@ -18,6 +18,7 @@ EPILOG = """examples:
   navrl train resume=auto                            go on where it stopped
   navrl eval pretrained                              fly the policy in the package over unseen worlds
   navrl world --png world.png                        look at a world from above
+  navrl robot new my_robot.yaml                      describe your robot: navrl train robot=my_robot.yaml
   navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
   navrl models register policy runs/mine             keep a model under a name: navrl eval policy
   navrl settings lidar                               every setting that mentions a word

@@ -318,14 +318,17 @@ def _tracking_of(config: Config) -> TrackingSettings:
 
 
 def our_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with other spellings replaced by ours; see `navrl.conf.spellings`."""
+    """Return overrides with `robot=NAME` and other spellings replaced by our settings; see
+    `navrl.conf.robot_overrides` and `navrl.conf.spellings`.
+    """
     from omegaconf import OmegaConf
 
+    from navrl.conf.robot_overrides import with_robot
     from navrl.conf.spellings import with_our_spelling
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are {shown(overrides)}; expected a list, such as ['seed=1']")
-    return with_our_spelling(overrides, OmegaConf.structured(Config))
+    return with_our_spelling(with_robot(overrides), OmegaConf.structured(Config))
 
 
 def with_default_preset(overrides: Sequence[str]) -> list[str]:

@@ -24,7 +24,9 @@ class NavigationModel:
 
     def __init__(self, path: Path) -> None:
         network, self.task, self.card = load_model(path)
-        self._pilot = NetworkPilot(network, self.task.env.action_limit)
+        limit = self.task.env.action_limit
+        climb = 0.0 if self.task.env.planar else self.task.drone.vertical_speed or limit
+        self._pilot = NetworkPilot(network, limit, vertical_limit=climb)
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """Return velocity commands in the goal frame, (N, 3), in m/s, for N observations.

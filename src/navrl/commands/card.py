@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
     from navrl.config import Config
     from navrl.evaluation.card.card_rows import CardRow
+    from navrl.sim.robots import Robot
 
 __all__ = ["make_card"]
 
 
 def make_card(
-    arguments: argparse.Namespace, references: Sequence[str], config: Config, typed: set[str]
+    arguments: argparse.Namespace,
+    references: Sequence[str],
+    config: Config,
+    typed: set[str],
+    robot: Robot | None = None,
 ) -> int:
     """Fly the card of a policy, print it, and write `card.json` and `card.png`."""
     from rich.console import Console
@@ -32,6 +37,8 @@ def make_card(
 
     scenario = _scenario(arguments, references, config)
     policy = load_policy(references[0], config.task, network=config.network.target or None)
+    if robot is not None:
+        policy = policy.on_robot(robot, force=arguments.force)
     _check_navigation(config, policy.environment is not None)
     make_folder(arguments.out, "--out")
     console = Console(stderr=arguments.json)

@@ -22,6 +22,7 @@ EPILOG = """examples:
   navrl eval pretrained --shield                     the policy, and the policy behind the shield
   navrl eval pretrained --card                       robustness: noise, missed detections, delay, wind, traffic
   navrl eval pretrained env.num_obstacles=500        more obstacles
+  navrl eval scripted robot=ground                   another robot; a trained policy flies on its own
   navrl eval scripted --episodes 64 --worlds 4 --no-animation --json
 """  # noqa: E501
 
@@ -73,6 +74,11 @@ def register(subparsers: Any) -> None:
         help="robustness card of one policy: success under noise, missed detections, delay, wind, "
         "mass, speed limits and other traffic, in one scenario (default: standard)",
     )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="fly on robot=... although a policy was trained for another robot",
+    )
     parser.add_argument("--no-animation", action="store_true", help="do not write flights.gif")
     parser.add_argument(
         "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
@@ -86,23 +92,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     from navrl.api.evaluate_policy import evaluate_policies
     from navrl.commands.card import make_card
+    from navrl.conf.robot_overrides import named_robot
     from navrl.errors import ConfigError
     from navrl.evaluation import load_policy
     from navrl.evaluation.scenarios import parse_scenarios
     from navrl.training.run_folder import make_folder
 
-    references, overrides = split_words([*arguments.words, *arguments.overrides])
+    references, words = split_words([*arguments.words, *arguments.overrides])
     if not references:
         raise ConfigError(
             "navrl eval needs a policy: a model file, a run's folder, a name in the registry, or "
             "pretrained"
         )
-    config, typed = _configuration(arguments, overrides)
+    config, typed = _configuration(arguments, words)
+    robot = named_robot(words)
     if arguments.card:
-        return make_card(arguments, references, config, typed)
+        return make_card(arguments, references, config, typed, robot)
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
     network = config.network.target or None
     policies = [load_policy(reference, config.task, network=network) for reference in references]
+    if robot is not None:
+        policies = [policy.on_robot(robot, force=arguments.force) for policy in policies]
     pilots: list[tuple[str, ShieldedPilot]] = []
     if arguments.shield:
         if any(policy.environment for policy in policies):
@@ -151,18 +161,19 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in settings], settings
 
 
-def _configuration(
-    arguments: argparse.Namespace, settings: Sequence[str]
-) -> tuple[Config, set[str]]:
-    """Return the configuration, and the keys that the user typed."""
+def _configuration(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[Config, set[str]]:
+    """Return the configuration, and the keys that the user typed; a robot's are not among them."""
+    from navrl.conf.robot_overrides import without_robot
     from navrl.config import load_config, our_overrides
 
     options = {"episodes": arguments.episodes, "worlds": arguments.worlds}
     typed = [
-        *settings,
+        *without_robot(words),
         *(f"flight.{name}={value}" for name, value in options.items() if value is not None),
     ]
     overrides = our_overrides(typed)
     if arguments.no_animation:
         overrides.append("flight.animation=false")
-    return load_config(overrides), {override.split("=", 1)[0] for override in overrides}
+    robot = [word for word in words if word not in without_robot(words)]
+    config = load_config([*robot, *overrides])
+    return config, {override.split("=", 1)[0] for override in overrides}

@@ -22,6 +22,7 @@ EPILOG = """presets:
 examples:
   navrl train
   navrl train env.num_envs=1024 env.num_obstacles=350 env_dyn.num_obstacles=80 headless=True
+  navrl train robot=my_robot.yaml                      for your robot (navrl robot new), or robot=ground
   navrl train preset=best seed=3 run_folder=runs/mine
   navrl train resume=auto                              go on with the newest unfinished run, bit for bit
   navrl train resume_checkpoint=runs/mine run_folder=runs/longer max_frame_num=48e6

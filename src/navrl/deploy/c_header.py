@@ -59,6 +59,9 @@ def _constants(policy: RobotPolicy) -> Iterator[str]:
         f"#define NAVRL_OBSERVED {policy.observed}\n",
         f"#define NAVRL_RANGE {policy.reach!r}f      /* m */\n",
         f"#define NAVRL_LIMIT {policy.limit!r}f      /* m/s on each axis of the goal frame */\n",
+        f"#define NAVRL_CLIMB {policy.climb!r}f      /* m/s up and down */\n",
+        f"#define NAVRL_DETECTION_RANGE {policy.detection_reach!r}f /* m */\n",
+        f"#define NAVRL_PLANAR {int(policy.planar)}   /* 1: heights are ignored */\n",
         f"#define NAVRL_CIRCULAR {int(policy.network.circular)}\n",
         f"#define NAVRL_ROWS2 {rows}\n#define NAVRL_ROWS3 {last}\n#define NAVRL_BEAMS3 {beams}\n",
     )
@@ -169,7 +172,7 @@ static int navrl_nearest(const float *position, const float *obstacles, int coun
     const float *track = obstacles + 8 * k;
     if (!(track[6] > 0)) continue;
     const float x = track[0] - position[0], y = track[1] - position[1], d = x * x + y * y;
-    if (d > NAVRL_RANGE * NAVRL_RANGE) continue;
+    if (d > NAVRL_DETECTION_RANGE * NAVRL_DETECTION_RANGE) continue;
     int place = found;
     while (place > 0 && squared[place - 1] > d) place--;
     if (place >= NAVRL_OBSERVED) continue;
@@ -186,7 +189,8 @@ static int navrl_nearest(const float *position, const float *obstacles, int coun
 
 static void navrl_track(const float *position, const float *track, float c, float s, float *row) {
   const float x = track[0] - position[0], y = track[1] - position[1];
-  const float z = track[7] > 1.0f ? 0 : track[2] - position[2];
+  const int tall = NAVRL_PLANAR || track[7] > 1.0f;
+  const float z = tall ? 0 : track[2] - position[2];
   const float distance = sqrtf(x * x + y * y + z * z);
   const float inverse = 1.0f / (distance > 1e-6f ? distance : 1e-6f);
   row[0] = (x * c + y * s) * inverse;
@@ -196,9 +200,9 @@ static void navrl_track(const float *position, const float *track, float c, floa
   row[4] = z;
   row[5] = track[3] * c + track[4] * s;
   row[6] = track[4] * c - track[3] * s;
-  row[7] = track[5];
+  row[7] = NAVRL_PLANAR ? 0 : track[5];
   row[8] = track[6] * 4 - 1;
-  row[9] = track[7] > 1.0f ? 0 : 1;
+  row[9] = tall ? 0 : 1;
 }
 
 static float navrl_concentration(float x) {
@@ -242,7 +246,8 @@ static void navrl_command(const float position[3], const float velocity[3], cons
   navrl_leaky(features + 128, 64);
   navrl_norm(features + 128, 64, navrl_dynamic_5_weight, navrl_dynamic_5_bias);
 
-  const float x = goal[0] - position[0], y = goal[1] - position[1], z = goal[2] - position[2];
+  const float x = goal[0] - position[0], y = goal[1] - position[1];
+  const float z = NAVRL_PLANAR ? 0 : goal[2] - position[2];
   const float distance = sqrtf(x * x + y * y + z * z);
   const float inverse = 1.0f / (distance > 1e-6f ? distance : 1e-6f);
   float *state = features + 192;
@@ -253,7 +258,7 @@ static void navrl_command(const float position[3], const float velocity[3], cons
   state[4] = z;
   state[5] = velocity[0] * c + velocity[1] * s;
   state[6] = velocity[1] * c - velocity[0] * s;
-  state[7] = velocity[2];
+  state[7] = NAVRL_PLANAR ? 0 : velocity[2];
 
   navrl_linear(features, 200, 256, navrl_trunk_0_weight, navrl_trunk_0_bias, one);
   navrl_leaky(one, 256);
@@ -268,7 +273,7 @@ static void navrl_command(const float position[3], const float velocity[3], cons
   }
   command[0] = unit[0] * c - unit[1] * s;
   command[1] = unit[0] * s + unit[1] * c;
-  command[2] = unit[2];
+  command[2] = fminf(fmaxf(unit[2], -NAVRL_CLIMB), NAVRL_CLIMB);
 }
 #endif
 """

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from navrl.deploy.robot_policy import RobotPolicy
+from navrl.sim.robots import robot_of
 from navrl.sim.settings import NavigationSettings
 
 VERSION = 1
@@ -57,7 +58,7 @@ def contract_of(
                 "unit": ["m", "m", "m", "m/s", "m/s", "m/s", "m", "m"],
                 "meaning": "moving obstacles, K >= 1, in any order; absolute velocities; a width "
                 "of 0 or less is an empty slot; the policy looks at the nearest "
-                f"{policy.observed} within {policy.reach:g} m",
+                f"{policy.observed} within {policy.detection_reach:g} m",
             },
         },
         "outputs": {
@@ -65,7 +66,8 @@ def contract_of(
             | {
                 "unit": "m/s",
                 "meaning": "velocity command; at most "
-                f"{policy.limit:g} m/s along each axis of the goal frame",
+                f"{policy.limit:g} m/s along each axis of the goal frame, "
+                f"{policy.climb:g} m/s up and down",
             }
         },
         "lidar": {
@@ -82,6 +84,9 @@ def contract_of(
             "collision_radius_m": task.env.collision_radius,
             "model": task.drone.model_name,
             "speed_limit_m_per_s": policy.limit,
+            "vertical_speed_limit_m_per_s": policy.climb,
+            "planar": policy.planar,
+            "file": robot_of(task).as_dict(),
         },
         "training": {str(key): value for key, value in card.items()},
     }

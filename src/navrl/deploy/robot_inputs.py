@@ -56,7 +56,7 @@ def sampled_inputs(
     The flights mix the policy's own commands with random ones, so that the inputs include places
     where it would not go by itself.
     """
-    settings = NavigationSettings.from_mapping(task.as_dict())
+    settings = with_perfect_detector(task)
     settings.env.num_envs = min(512, number)
     settings.env.num_worlds = min(settings.env.num_worlds, 16)
     env = NavigationEnv(settings, seed=seed)
@@ -73,6 +73,17 @@ def sampled_inputs(
         commands.append(to_world(policy(observation), env.forward))
     joined = {name: torch.cat([part[name] for part in inputs])[:number] for name in inputs[0]}
     return joined, torch.cat(commands)[:number]
+
+
+def with_perfect_detector(task: NavigationSettings) -> NavigationSettings:
+    """Return a copy of a task in which a robot knows what is there, so that two policies that are
+    told of it in different ways can be compared.
+    """
+    settings = NavigationSettings.from_mapping(task.as_dict())
+    sensor = settings.sensor
+    sensor.detection_dropout = sensor.detection_noise = sensor.position_noise = 0.0
+    sensor.observation_delay = 0
+    return settings
 
 
 def to_world(command: Tensor, forward: Tensor) -> Tensor:

@@ -35,6 +35,11 @@ class RobotPolicy(nn.Module):
         self.network = network
         self.limit = float(task.env.action_limit)
         self.reach = float(task.sensor.lidar_range)
+        self.detection_reach = float(task.sensor.detection_range) or self.reach
+        self.planar = bool(task.env.planar)
+        self.climb = (
+            0.0 if self.planar else min(task.drone.vertical_speed or self.limit, self.limit)
+        )
         self.observed = int(task.env.num_observed)
         self.azimuths, self.beams = network.layout.shapes["lidar"][-2:]
         self._mean = gaussian.mean if network.distribution == "gaussian" else beta.mean
@@ -50,6 +55,9 @@ class RobotPolicy(nn.Module):
     ) -> Tensor:
         """Return the velocity commands, (N, 3)."""
         forward = _forward(start, goal)  # (N, 2)
+        if self.planar:  # heights are ignored
+            goal = torch.cat([goal[:, :2], position[:, 2:]], 1)
+            velocity = torch.cat([velocity[:, :2], torch.zeros_like(velocity[:, 2:])], 1)
         image = (self.reach - lidar).clamp(0.0, self.reach).flatten(1)
         rows = torch.cat(
             [
@@ -59,8 +67,11 @@ class RobotPolicy(nn.Module):
             ],
             1,
         )
-        unit = self._mean(self.network(rows))
-        return _from_goal_frame(unit * (2 * self.limit) - self.limit, forward)
+        command = self._mean(self.network(rows)) * (2 * self.limit) - self.limit
+        if self.climb < self.limit:
+            rise = command[:, 2:].clamp(-self.climb, self.climb)
+            command = torch.cat([command[:, :2], rise], 1)
+        return _from_goal_frame(command, forward)
 
     def _tracks(self, position: Tensor, forward: Tensor, obstacles: Tensor) -> Tensor:
         """Return the features of the nearest obstacles in reach, (N, observed, 10), or zeros."""
@@ -68,12 +79,12 @@ class RobotPolicy(nn.Module):
         tracks = torch.cat([obstacles, empty], 1)
         offset = tracks[:, :, 0:3] - position[:, None]  # (N, K, 3)
         squared = (offset[:, :, :2] ** 2).sum(2)
-        seen = (tracks[:, :, 6] > 0) & (squared <= self.reach**2)
+        seen = (tracks[:, :, 6] > 0) & (squared <= self.detection_reach**2)
         key = torch.where(seen, squared, torch.full_like(squared, FAR))
         nearest, index = torch.topk(key, self.observed, dim=1, largest=False, sorted=True)
         chosen = torch.gather(tracks, 1, index[:, :, None].expand(-1, -1, TRACK))
         offset = chosen[:, :, 0:3] - position[:, None]
-        tall = chosen[:, :, 7:8] > TALL
+        tall = torch.ones_like(offset[:, :, 2:3]) > 0 if self.planar else chosen[:, :, 7:8] > TALL
         height = torch.where(tall, torch.zeros_like(offset[:, :, 2:3]), offset[:, :, 2:3])
         flat = offset[:, :, :2]
         horizontal = torch.sqrt((flat**2).sum(2, keepdim=True))
@@ -83,13 +94,19 @@ class RobotPolicy(nn.Module):
                 _to_goal_frame(torch.cat([flat, height], 2), forward[:, None]) / distance,
                 horizontal,
                 height,
-                _to_goal_frame(chosen[:, :, 3:6], forward[:, None]),
+                _to_goal_frame(self._motion(chosen), forward[:, None]),
                 chosen[:, :, 6:7] * 4.0 - 1.0,
                 torch.where(tall, torch.zeros_like(height), torch.ones_like(height)),
             ],
             2,
         )
         return torch.where((nearest < FAR)[:, :, None], features, torch.zeros_like(features))
+
+    def _motion(self, tracks: Tensor) -> Tensor:
+        """Return the velocities of tracks, (N, K, 3); level in two dimensions."""
+        if not self.planar:
+            return tracks[:, :, 3:6]
+        return torch.cat([tracks[:, :, 3:5], torch.zeros_like(tracks[:, :, 5:6])], 2)
 
 
 def _forward(start: Tensor, goal: Tensor) -> Tensor:

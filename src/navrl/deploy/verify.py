@@ -17,7 +17,7 @@ from torch import Tensor
 
 from navrl.config import FlightSettings
 from navrl.deploy.exported_pilot import Arrays, Command, ExportedPilot
-from navrl.deploy.robot_inputs import sampled_inputs
+from navrl.deploy.robot_inputs import sampled_inputs, with_perfect_detector
 from navrl.deploy.robot_policy import INPUTS, OUTPUT
 from navrl.errors import ConfigError, missing_extra
 from navrl.evaluation.flights import Flights, evaluate
@@ -178,7 +178,7 @@ def crossing(policy: Policy, episodes: int, seed: int) -> NavigationEnv:
     """Return drones that must each cross the field, in the worlds of evaluations."""
     flight = FlightSettings(episodes=episodes, worlds=min(32, episodes))
     tasks = scenario_tasks(["crossing"], NavigationSettings(), flight, policy)
-    return NavigationEnv(tasks["crossing"], seed=seed, auto_reset=False)
+    return NavigationEnv(with_perfect_detector(tasks["crossing"]), seed=seed, auto_reset=False)
 
 
 def _compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,24 @@ from navrl.evaluation.names import POLICIES
 from navrl.general_models import load_general_model
 from navrl.models import ForeignModelError, load_model
 from navrl.registry.resolve import find_model
+from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.networks.build import MakeFeatures
 from navrl.rl.policy import NetworkPilot
 from navrl.rl.scripted import scripted_pilot
 from navrl.sim.env import NavigationEnv
+from navrl.sim.robots import ROBOT_KEYS, Robot, differences, robot_of
 from navrl.sim.settings import NavigationSettings
 from navrl.targets import find_target
 
 OWN = "python:"  # before the name of a policy that the user has written
 PRETRAINED = Path(__file__).parents[1] / "policies" / "pretrained.pt"  # comes with the package
 
-# What a policy sees and how its commands are applied: an evaluation takes these settings from the
+# The robot of a policy, all that a robot file sets: an evaluation takes these settings from the
 # policy's training, all others from the task.
-INTERFACE = (
-    "env.action_repeat",
-    "env.action_limit",
-    "env.num_observed",
-    "sensor.lidar_range",
-    "sensor.lidar_vfov",
-    "sensor.lidar_vbeams",
-    "sensor.lidar_hres",
-)
+INTERFACE = ROBOT_KEYS
+# What decides the shape of an observation: no policy can fly with other values than its training's.
+SHAPE = ("lidar.rays", "lidar.beams", "detector.obstacles")
+TOLD = 6  # differences between two robots in a message
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,37 @@ class Policy:
     begin: Callable[[NavigationEnv], None] | None = None
     # `env.*` of its training, if that was in another environment than the navigation task
     environment: Mapping[str, Any] | None = None
+
+    @property
+    def robot(self) -> Robot | None:
+        """The robot that it was trained for, if it was trained in the navigation task."""
+        return None if self.task is None else robot_of(self.task)
+
+    def on_robot(self, robot: Robot, *, force: bool = False) -> Policy:
+        """Return the policy as it flies on a robot.
+
+        Args:
+            robot: to be flown on.
+            force: fly although it was trained for another robot.
+
+        Raises:
+            ConfigError: it was trained for another robot, and it is not forced or cannot be.
+        """
+        own = self.robot
+        if own is None or self.task is None or not isinstance(self.act, NetworkPilot):
+            return self
+        differ = differences(own, robot)
+        cannot = [each for each in differ if each.startswith(SHAPE)]
+        if cannot or (differ and not force):
+            told = cannot or differ
+            more = f"; and {len(told) - TOLD} more" if len(told) > TOLD else ""
+            advice = "" if cannot else ", or add --force to fly it all the same"
+            raise ConfigError(
+                f"{self.name} was trained for the robot {own.name}, not for {robot.name}: "
+                f"{'; '.join(told[:TOLD])}{more}. Train a policy with robot={robot.name}{advice}"
+            )
+        task = robot.applied_to(self.task)
+        return replace(self, act=pilot_of(self.act.network, task), task=task)
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the actions for a batch of observations; velocity commands, (N, 3), in m/s."""
@@ -95,7 +123,14 @@ def load_policy(
         target, make = (network, None) if isinstance(network, str) else ("", network)
         model = load_general_model(path, make, target=target)
         return Policy(name, model.policy, card=model.card, environment=model.environment)
-    return Policy(name, NetworkPilot(applied, trained.env.action_limit), trained, card)
+    return Policy(name, pilot_of(applied, trained), trained, card)
+
+
+def pilot_of(network: AppliedNetwork, task: NavigationSettings) -> NetworkPilot:
+    """Return the pilot that flies a network on the robot of a task."""
+    limit = task.env.action_limit
+    climb = 0.0 if task.env.planar else min(task.drone.vertical_speed or limit, limit)
+    return NetworkPilot(network, limit, vertical_limit=climb)
 
 
 def _own(target: str) -> Policy:

@@ -10,6 +10,7 @@ from navrl.errors import ConfigError, nearest_name
 from navrl.evaluation.names import SCENARIOS
 from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.tasks import flight_task
+from navrl.sim.robots import ROBOT_KEYS
 from navrl.sim.settings import NavigationSettings
 
 __all__ = ["parse_scenarios", "scenario_tasks"]
@@ -53,7 +54,7 @@ def scenario_tasks(
     Raises:
         ConfigError: a scenario lacks something that the user must give.
     """
-    kept = _changed(task) | set(typed)
+    kept = (_changed(task) - set(ROBOT_KEYS)) | set(typed)
     tasks: dict[str, NavigationSettings] = {}
     for name in names:
         scenario = SCENARIOS[name]

@@ -30,8 +30,7 @@ def flight_task(
 ) -> NavigationSettings:
     """Return the task as it is flown in an evaluation: one episode a drone, in unseen worlds.
 
-    What the policy was trained to see and how often it decides is taken from its training, except
-    for the dotted keys that the user `typed`.
+    The policy's robot is that of its training, except for the dotted keys that the user `typed`.
     """
     flown = copy.deepcopy(task)
     if policy is not None and policy.task is not None:

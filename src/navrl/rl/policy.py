@@ -68,10 +68,14 @@ class NetworkPilot:
     Args:
         network: returns heads for packed observations.
         limit: largest command on each axis, m/s.
+        vertical_limit: largest command up and down, m/s; None: `limit`.
     """
 
-    def __init__(self, network: AppliedNetwork, limit: float) -> None:
+    def __init__(
+        self, network: AppliedNetwork, limit: float, *, vertical_limit: float | None = None
+    ) -> None:
         self.network, self.limit = network, limit
+        self.vertical_limit = limit if vertical_limit is None else vertical_limit
         self._mean = (
             gaussian.mean
             if getattr(network.network, "distribution", "beta") == "gaussian"
@@ -90,4 +94,7 @@ class NetworkPilot:
                 "sensor.lidar_* and env.num_observed of its training"
             )
         device = next(self.network.network.parameters()).device
-        return to_velocity(self._mean(self.network.infer(rows.to(device))), self.limit)
+        command = to_velocity(self._mean(self.network.infer(rows.to(device))), self.limit)
+        if self.vertical_limit < self.limit:
+            command[:, 2].clamp_(-self.vertical_limit, self.vertical_limit)
+        return command

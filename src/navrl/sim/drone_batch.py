@@ -15,7 +15,8 @@ from navrl.sim.kernels import step_kernel
 from navrl.sim.kernels.detection import NEAREST
 from navrl.sim.kernels.layout import ARRAYS, ATTITUDE, COUNTERS, FIELDS, WORLD
 from navrl.sim.kernels.lidar import LidarTables, make_tables
-from navrl.sim.kernels.parameters import make_parameters
+from navrl.sim.kernels.parameters import lidar_interval, make_parameters
+from navrl.sim.kernels.quadrotor import airframe_constants
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import Step
 from navrl.sim.threads import start_threads
@@ -53,7 +54,8 @@ class DroneBatch:
         self.half, self.time = 0, 0
         tables = make_tables(settings.sensor)
         scratch = tables.scratch_size + NEAREST
-        self.arrays = self._drone_arrays(width) | self._world_arrays()
+        rays = tables.count * len(tables.beams)
+        self.arrays = self._drone_arrays(width, rays) | self._world_arrays()
         self.arrays |= {"azimuths": tables.azimuths, "beams": tables.beams}
         self.arrays["scratch"] = aligned_zeros((self.threads, scratch))
         self._addresses = np.array([_address(name, self.arrays[name]) for name in ARRAYS], np.int64)
@@ -67,15 +69,18 @@ class DroneBatch:
         step_kernel.step_serial(*self._arguments(self._addresses, self._no_action, 0, False), 0)
         self.begin_worlds()
 
-    def _drone_arrays(self, width: int) -> dict[str, NDArray[Any]]:
+    def _drone_arrays(self, width: int, rays: int) -> dict[str, NDArray[Any]]:
         drones, delay = self.num_envs, self.settings.sensor.observation_delay
         kept = (drones, delay + 1, width) if delay else (1,)  # an address is needed in any case
+        held = (drones, rays) if lidar_interval(self.settings) > 1 else (1,)
         return {
             "state": aligned_zeros((-(-drones // WIDTH), FIELDS, WIDTH)),
             "counters": np.zeros((drones, COUNTERS), np.int32),
             "running": np.zeros((drones, len(STATISTICS)), np.float32),
             "history": np.zeros((drones, self.settings.drone.delay + 1, 3), np.float32),
             "observed": np.zeros(kept, np.float32),
+            "scans": np.zeros(held, np.float32),
+            "airframe": airframe_constants(self.settings.drone, self.settings.sim.dt),
         }
 
     def _world_arrays(self) -> dict[str, NDArray[Any]]:

@@ -51,8 +51,9 @@ class NavigationEnv:
     last of the old one. Without it an ended drone stays where it is until `reset(mask=...)`.
 
     Actions are velocity commands in m/s, (N, 3), in the frame `env.action_frame`; in the goal frame
-    they are limited to `env.action_limit` on each axis. Equal seeds give equal bits, whatever the
-    number of threads; drone i flies the same episodes whatever the number of drones.
+    they are limited to `env.action_limit` on each axis, and to `drone.vertical_speed` in height.
+    With `env.planar` heights and vertical commands are ignored. Equal seeds give equal bits,
+    whatever the number of threads; drone i flies the same episodes whatever the number of drones.
 
     Args:
         settings: of the task; the defaults for None. They are copied.
@@ -164,6 +165,8 @@ class NavigationEnv:
         velocities = None
         if velocity is not None:
             velocities = checked_points("velocity", velocity, self.num_envs)
+            if self.settings.env.planar:
+                velocities[:, 2] = 0
         worlds = None if world is None else self._world_numbers(world)
         counters = self._batch.arrays["counters"]
         if self._started:

@@ -17,6 +17,7 @@ from torch import Tensor
 from navrl.errors import StateError, shown
 from navrl.sim.drone_batch import DroneBatch
 from navrl.sim.kernels.layout import DELAY, OUTCOME, TIME_OUT, WORLD
+from navrl.sim.kernels.parameters import lidar_interval
 from navrl.sim.settings import EARLIER
 
 __all__ = ["check_state", "saved_arrays"]
@@ -34,13 +35,17 @@ SAVED = (
     "tracks",
 )
 LIMITS = {"half": 1, "time": 2**62, "seed": 2**63 - 1, "started": 1}  # of the numbers beside them
-UNSAVED_SETTINGS = {"sim.num_threads"}  # that may differ: results do not depend on them
+UNSAVED_SETTINGS = {
+    "sim.num_threads",
+    "drone.robot",
+}  # that may differ: results do not depend on them
 
 
 def saved_arrays(batch: DroneBatch) -> dict[str, NDArray[Any]]:
     """Return the arrays that change while drones fly."""
     delayed = ("observed",) if batch.settings.sensor.observation_delay else ()
-    return {name: batch.arrays[name] for name in (*SAVED, *delayed)}
+    held = ("scans",) if lidar_interval(batch.settings) > 1 else ()
+    return {name: batch.arrays[name] for name in (*SAVED, *delayed, *held)}
 
 
 def check_state(batch: DroneBatch, state: Any) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,8 @@ from navrl.errors import ConfigError, nearest_name, shown
 CROSSING_LAYOUTS = ("navrl_eval", "walled")
 LAYOUTS = ("random", *CROSSING_LAYOUTS)
 FRAMES = ("goal", "world")
-COLLISIONS = ("rays", "sphere")
-MODELS = ("hummingbird", "first_order")
+COLLISIONS = ("rays", "sphere", "cylinder")
+MODELS = ("hummingbird", "first_order", "quadrotor")
 
 MAXIMUM_ENVIRONMENTS = 1 << 20
 MAXIMUM_WORLDS = 4096
@@ -54,9 +55,13 @@ class TaskSettings:
     # of the trips, this share leads from one edge of the field to the opposite one ...
     crossing_share: float = 0.0
     midway_share: float = 0.0  # ... and of those, this share starts somewhere on the way
-    # any LiDAR ray shorter than the radius, or the surface of any obstacle inside the sphere
+    # `rays`: a LiDAR ray is shorter than the radius. `sphere`, `cylinder`: an obstacle reaches into
+    # the sphere, or into the upright cylinder, around the drone
     collision: str = "rays"
     collision_radius: float = 0.3  # m, of the drone
+    collision_height: float = 0.0  # m, of the cylinder
+    # two dimensions: no vertical command, and all moving obstacles stand on the ground
+    planar: bool = False
     num_observed: int = 5  # nearest moving obstacles in the observation
 
 
@@ -84,8 +89,11 @@ class SensorSettings:
     lidar_vfov: list[float] = field(default_factory=lambda: [-10.0, 20.0])  # degrees up
     lidar_vbeams: int = 4  # rays one above the other
     lidar_hres: float = 10.0  # degrees between neighbouring rays
+    lidar_hfov: float = 360.0  # degrees around the heading; rays outside report nothing
+    lidar_rate: float = 0.0  # Hz, scans; 0: a new one for every decision
     noise: float = 0.0  # m, standard deviation of a ray
     dropout: float = 0.0  # probability that a ray reports nothing
+    detection_range: float = 0.0  # m to the moving obstacles that are detected; 0: the LiDAR's
     # probability that a moving obstacle is missed at a decision, each drone for itself
     detection_dropout: float = 0.0
     detection_noise: float = 0.0  # m, standard deviation of a moving obstacle's position, each axis
@@ -97,13 +105,44 @@ class SensorSettings:
 class DroneSettings:
     """Keys `drone.*`: the vehicle, and how much it differs from one episode to the next."""
 
-    model_name: str = "hummingbird"  # rigid body under a Lee controller, or first_order
+    robot: str = "hummingbird"  # name of the robot; robot=NAME sets this with all its settings
+    # hummingbird: a rigid body under a Lee controller. quadrotor: the same with the constants
+    # below. first_order: the velocity follows its command with a time constant
+    model_name: str = "hummingbird"
     time_constant: float = 0.3  # s, of the first-order model
     damping: float = 0.2  # 1/s, of velocity and rotation through the air
+    max_acceleration: float = 0.0  # m/s², the most that is asked of the vehicle; 0: no limit
+    vertical_speed: float = 0.0  # m/s, the fastest climb and descent; 0: env.action_limit
+    mass: float = 0.716  # kg; this and the next eight: of model_name=quadrotor
+    inertia: list[float] = field(default_factory=lambda: [0.007, 0.007, 0.012])  # kg m²
+    arm: float = 0.17  # m, from the centre to a rotor
+    rotor_thrust: float = 6.003  # N, the most that one of the four rotors gives
+    rotor_moment: float = 0.016  # m, drag moment of a rotor divided by its thrust
+    rotor_time_constant: float = 0.0285  # s, of a rotor's speed
+    velocity_gain: float = 2.2  # 1/s
+    attitude_gain: list[float] = field(default_factory=lambda: [100.0, 100.0, 2.92])  # 1/s²
+    rate_gain: list[float] = field(default_factory=lambda: [14.3, 14.3, 2.08])  # 1/s
     mass_variation: float = 0.0  # 0.1: mass within 10 % of the nominal one
     thrust_variation: float = 0.0  # the same for the thrust of the rotors
     wind: float = 0.0  # m/s, the fastest horizontal wind
     delay: int = 0  # simulated steps, the longest delay of a command
+
+
+# Settings of `drone` that only model_name=quadrotor reads.
+AIRFRAME = (
+    "mass",
+    "inertia",
+    "arm",
+    "rotor_thrust",
+    "rotor_moment",
+    "rotor_time_constant",
+    "velocity_gain",
+    "attitude_gain",
+    "rate_gain",
+)
+WEAKEST = (
+    1.2  # thrust of all rotors divided by the weight: below, a quadrotor cannot hold its height
+)
 
 
 def _term(weight: float, formula: str, unit: str = "", *, once: bool = False) -> float:
@@ -173,6 +212,15 @@ EARLIER: dict[str, Any] = {
     "sensor.detection_noise": 0.0,
     "sensor.position_noise": 0.0,
     "sensor.observation_delay": 0,
+    "env.collision_height": 0.0,
+    "env.planar": False,
+    "sensor.lidar_hfov": 360.0,
+    "sensor.lidar_rate": 0.0,
+    "sensor.detection_range": 0.0,
+    "drone.robot": "hummingbird",
+    "drone.max_acceleration": 0.0,
+    "drone.vertical_speed": 0.0,
+    **{f"drone.{name}": getattr(DroneSettings(), name) for name in AIRFRAME},
     **{f"reward.{term.name}": 0.0 for term in REWARD_TERMS},
 }
 
@@ -255,6 +303,33 @@ class NavigationSettings:
                 f"sensor.lidar_vfov is {height_range}; expected [lowest, highest] with lowest < "
                 "highest"
             )
+        self._check_body()
+
+    def _check_body(self) -> None:
+        """Refuse settings of the body that contradict each other."""
+        env, drone = self.env, self.drone
+        if env.collision == "cylinder" and env.collision_height <= 0:
+            raise ConfigError(
+                "env.collision is cylinder and env.collision_height is 0; expected its height in m"
+            )
+        if env.planar and drone.model_name != "first_order":
+            raise ConfigError(
+                f"env.planar is true and drone.model_name is {drone.model_name}, which tilts and "
+                "climbs; expected drone.model_name=first_order"
+            )
+        changed = [name for name in AIRFRAME if getattr(drone, name) != EARLIER[f"drone.{name}"]]
+        if drone.model_name != "quadrotor" and changed:
+            raise ConfigError(
+                f"drone.{changed[0]} is {shown(getattr(drone, changed[0]))}, but "
+                f"drone.model_name={drone.model_name} does not read it; expected "
+                "drone.model_name=quadrotor"
+            )
+        thrust, weight = 4 * drone.rotor_thrust, drone.mass * self.sim.gravity
+        if drone.model_name == "quadrotor" and thrust < WEAKEST * weight:
+            raise ConfigError(
+                f"drone.rotor_thrust is {drone.rotor_thrust:g} N: four rotors give {thrust:g} N, "
+                f"the weight is {weight:.3g} N; expected at least {WEAKEST:g} times the weight"
+            )
 
 
 def _check_type(key: str, value: Any, example: Any) -> None:
@@ -290,6 +365,14 @@ def _divides_circle(value: float) -> bool:
     return 1.0 <= value <= 180.0 and abs(360.0 / value - round(360.0 / value)) < 1e-6
 
 
+def _positive(count: int) -> Callable[[Any], bool]:
+    return lambda value: len(value) == count and all(0 < v < 1e6 for v in value)
+
+
+def _is_name(value: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_-]{1,60}", value) is not None
+
+
 def _counts_up_to(limit: int) -> Callable[[Any], bool]:
     return lambda value: all(isinstance(v, int) and 0 <= v <= limit for v in value)
 
@@ -317,6 +400,7 @@ _RULES: list[_Rule] = [
     _between("env.midway_share", 0.0, 1.0),
     _one_of("env.collision", COLLISIONS),
     _between("env.collision_radius", 0.01, 2.0),
+    _between("env.collision_height", 0.0, 5.0),
     _between("env.num_observed", 1, 32),
     _between("env_dyn.num_obstacles", 0, MAXIMUM_MOVING),
     (
@@ -342,6 +426,9 @@ _RULES: list[_Rule] = [
     ),
     _between("sensor.lidar_vbeams", 1, 64),
     ("sensor.lidar_hres", _divides_circle, "degrees from 1 to 180 that divide the circle evenly"),
+    _between("sensor.lidar_hfov", 1.0, 360.0),
+    _between("sensor.lidar_rate", 0.0, 1000.0),
+    _between("sensor.detection_range", 0.0, 40.0),
     _between("sensor.noise", 0.0, 1.0),
     _between("sensor.dropout", 0.0, 1.0),
     _between("sensor.detection_dropout", 0.0, 1.0),
@@ -351,6 +438,18 @@ _RULES: list[_Rule] = [
     _one_of("drone.model_name", MODELS),
     _between("drone.time_constant", 0.001, 10.0),
     _between("drone.damping", 0.0, 10.0),
+    ("drone.robot", _is_name, "a name of letters, digits, - and _, at most 60 of them"),
+    _between("drone.max_acceleration", 0.0, 1000.0),
+    _between("drone.vertical_speed", 0.0, 50.0),
+    _between("drone.mass", 0.001, 1000.0),
+    ("drone.inertia", _positive(3), "[x, y, z] in kg m², each above 0"),
+    _between("drone.arm", 0.001, 10.0),
+    _between("drone.rotor_thrust", 0.001, 10_000.0),
+    _between("drone.rotor_moment", 0.0001, 1.0),
+    _between("drone.rotor_time_constant", 0.0001, 1.0),
+    _between("drone.velocity_gain", 0.01, 100.0),
+    ("drone.attitude_gain", _positive(3), "[x, y, z] in 1/s², each above 0"),
+    ("drone.rate_gain", _positive(3), "[x, y, z] in 1/s, each above 0"),
     _between("drone.mass_variation", 0.0, 0.5),
     _between("drone.thrust_variation", 0.0, 0.5),
     _between("drone.wind", 0.0, 20.0),

@@ -25,4 +25,4 @@ def response_of(task: NavigationSettings) -> Response:
     """Return the model of the drone of a task."""
     if task.drone.model_name == "first_order":
         return Response(1.0 / task.drone.time_constant, 0.0, 0.0)
-    return Response(2.2, 0.16, task.drone.damping)
+    return Response(task.drone.velocity_gain, 0.16, task.drone.damping)

@@ -87,6 +87,7 @@ def measure_obstacles(scene, nearest, found, world, track, position, forward, ro
     scratch, moving, parameters = scene.scratch, scene.moving, scene.parameters
     x, y, z = position
     padded, reach, margin = moving.padded, parameters.reach, parameters.collision_radius
+    rise = parameters.vertical_margin
     product, least, hit = 1.0, float32(MISS), False
     for place in range(found):
         k = int64(scratch[nearest + NUMBERS + place])
@@ -97,7 +98,7 @@ def measure_obstacles(scene, nearest, found, world, track, position, forward, ro
         horizontal = math.sqrt(scratch[nearest + place])
         distance = math.sqrt(dx * dx + dy * dy + dz * dz)
         half_height = float32(TALL_HEIGHT / 2) if tall else float32(FLOATING_HEIGHT / 2)
-        if horizontal <= width * float32(0.5) + margin and abs(dz) <= half_height + margin:
+        if horizontal <= width * float32(0.5) + margin and abs(dz) <= half_height + rise:
             hit = True
         clearance = distance - width * float32(0.5)
         least = min(least, clearance)
@@ -143,7 +144,7 @@ def write_detections(scene, nearest, world, track, drone, moment, position, forw
     """
     scratch, moving, parameters = scene.scratch, scene.moving, scene.parameters
     x, y, z = position
-    padded, reach, found = moving.padded, parameters.reach, 0
+    padded, reach, found = moving.padded, parameters.detection_reach, 0
     for k in range(moving.counts[world]):
         if _is_missed(drone, moment, k, parameters):
             continue

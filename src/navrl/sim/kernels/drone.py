@@ -35,13 +35,13 @@ ATTITUDE_GAIN = tuple(
 )
 RATE_GAIN = tuple(gain / inertia for gain, inertia in zip((0.1, 0.1, 0.025), INERTIA, strict=True))
 
-_ANGLES = np.array([0.0, 0.5, 1.0, -0.5]) * np.pi
-_TURNS = np.array([-1.0, 1.0, -1.0, 1.0])
+ANGLES = np.array([0.0, 0.5, 1.0, -0.5]) * np.pi  # of the rotors, from the body's x axis
+TURNS = np.array([-1.0, 1.0, -1.0, 1.0])  # and the directions in which they turn
 _ALLOCATION = np.stack(
     [
-        np.sin(_ANGLES) * ARM,
-        -np.cos(_ANGLES) * ARM,
-        -_TURNS * MOMENT_CONSTANT / FORCE_CONSTANT,
+        np.sin(ANGLES) * ARM,
+        -np.cos(ANGLES) * ARM,
+        -TURNS * MOMENT_CONSTANT / FORCE_CONSTANT,
         np.ones(4),
     ]
 )
@@ -51,12 +51,13 @@ MIXER = tuple(tuple(float(value) for value in row) for row in _MIXER)
 
 
 @inner
-def _field(state, base, field):
+def field_of(state, base, field):
+    """Return a field of a block of drones."""
     return load(state, base + field * WIDTH)
 
 
 @inner
-def _put(state, base, field, value, active):
+def put(state, base, field, value, active):
     """Write a field of the active drones; the others keep theirs."""
     index = base + field * WIDTH
     store(state, index, where(active, value, load(state, index)))
@@ -69,35 +70,35 @@ def _rotor(state, base, rotor, ax, ay, az, thrust, active):
     """
     mix = MIXER[rotor]
     desired = ax * mix[0] + ay * mix[1] + az * mix[2] + thrust * mix[3]
-    throttle = _field(state, base, THROTTLE + rotor)
+    throttle = field_of(state, base, THROTTLE + rotor)
     throttle = throttle + (sqrt(minimum(maximum(desired, 0.0), 1.0)) - throttle) * ROTOR_LAG
-    _put(state, base, THROTTLE + rotor, throttle, active)
+    put(state, base, THROTTLE + rotor, throttle, active)
     return minimum(throttle * throttle, 1.0)
 
 
 @inner
 def step_hummingbird(state, base, dt, gravity, keep):
     """Advance a block of drones by one step; `keep` is the fraction of speed left by damping."""
-    active = _field(state, base, ACTIVE) > 0.5
-    w, x = _field(state, base, ATTITUDE), _field(state, base, ATTITUDE + 1)
-    y, z = _field(state, base, ATTITUDE + 2), _field(state, base, ATTITUDE + 3)
+    active = field_of(state, base, ACTIVE) > 0.5
+    w, x = field_of(state, base, ATTITUDE), field_of(state, base, ATTITUDE + 1)
+    y, z = field_of(state, base, ATTITUDE + 2), field_of(state, base, ATTITUDE + 3)
     r00, r01, r02 = 1.0 - (y * y + z * z) * 2.0, (x * y - w * z) * 2.0, (x * z + w * y) * 2.0
     r10, r11, r12 = (x * y + w * z) * 2.0, 1.0 - (x * x + z * z) * 2.0, (y * z - w * x) * 2.0
     r20, r21, r22 = (x * z - w * y) * 2.0, (y * z + w * x) * 2.0, 1.0 - (x * x + y * y) * 2.0
-    rate_x = _field(state, base, RATE)
-    rate_y = _field(state, base, RATE + 1)
-    rate_z = _field(state, base, RATE + 2)
+    rate_x = field_of(state, base, RATE)
+    rate_y = field_of(state, base, RATE + 1)
+    rate_z = field_of(state, base, RATE + 2)
     bx = r00 * rate_x + r10 * rate_y + r20 * rate_z  # body rates
     by = r01 * rate_x + r11 * rate_y + r21 * rate_z
     bz = r02 * rate_x + r12 * rate_y + r22 * rate_z
-    vx = _field(state, base, VELOCITY)
-    vy = _field(state, base, VELOCITY + 1)
-    vz = _field(state, base, VELOCITY + 2)
+    vx = field_of(state, base, VELOCITY)
+    vy = field_of(state, base, VELOCITY + 1)
+    vz = field_of(state, base, VELOCITY + 2)
 
     # Lee controller: the desired acceleration defines the desired attitude; yaw is kept as it is.
-    ax = (vx - _field(state, base, COMMAND)) * VELOCITY_GAIN
-    ay = (vy - _field(state, base, COMMAND + 1)) * VELOCITY_GAIN
-    az = (vz - _field(state, base, COMMAND + 2)) * VELOCITY_GAIN - gravity
+    ax = (vx - field_of(state, base, COMMAND)) * VELOCITY_GAIN
+    ay = (vy - field_of(state, base, COMMAND + 1)) * VELOCITY_GAIN
+    az = (vz - field_of(state, base, COMMAND + 2)) * VELOCITY_GAIN - gravity
     inverse = -1.0 / maximum(sqrt(ax * ax + ay * ay + az * az), 1e-6)
     up_x, up_y, up_z = ax * inverse, ay * inverse, az * inverse
     inverse = 1.0 / maximum(sqrt(r00 * r00 + r10 * r10), 1e-6)
@@ -130,8 +131,8 @@ def step_hummingbird(state, base, dt, gravity, keep):
     p1 = _rotor(state, base, 1, turn_x, turn_y, turn_z, thrust, active)
     p2 = _rotor(state, base, 2, turn_x, turn_y, turn_z, thrust, active)
     p3 = _rotor(state, base, 3, turn_x, turn_y, turn_z, thrust, active)
-    scale = _field(state, base, THRUST_SCALE)
-    push = (p0 + p1 + p2 + p3) * scale * MAX_THRUST / (_field(state, base, MASS_SCALE) * MASS)
+    scale = field_of(state, base, THRUST_SCALE)
+    push = (p0 + p1 + p2 + p3) * scale * MAX_THRUST / (field_of(state, base, MASS_SCALE) * MASS)
     torque_x = (p1 - p3) * scale * (ARM * MAX_THRUST)
     torque_y = (p2 - p0) * scale * (ARM * MAX_THRUST)
     torque_z = (p0 - p1 + p2 - p3) * scale * MAX_MOMENT
@@ -141,10 +142,10 @@ def step_hummingbird(state, base, dt, gravity, keep):
     new_x = (bx + (torque_x - by * bz * (jz - jy)) * (dt / jx)) * keep
     new_y = (by + (torque_y - bz * bx * (jx - jz)) * (dt / jy)) * keep
     new_z = (bz + (torque_z - bx * by * (jy - jx)) * (dt / jz)) * keep
-    _put(state, base, RATE, r00 * new_x + r01 * new_y + r02 * new_z, active)
-    _put(state, base, RATE + 1, r10 * new_x + r11 * new_y + r12 * new_z, active)
-    _put(state, base, RATE + 2, r20 * new_x + r21 * new_y + r22 * new_z, active)
-    _move(
+    put(state, base, RATE, r00 * new_x + r01 * new_y + r02 * new_z, active)
+    put(state, base, RATE + 1, r10 * new_x + r11 * new_y + r12 * new_z, active)
+    put(state, base, RATE + 2, r20 * new_x + r21 * new_y + r22 * new_z, active)
+    move(
         state,
         base,
         vx + r02 * push * dt,
@@ -158,25 +159,25 @@ def step_hummingbird(state, base, dt, gravity, keep):
     qw, qx = w - x * hx - y * hy - z * hz, x + w * hx + y * hz - z * hy
     qy, qz = y + w * hy + z * hx - x * hz, z + w * hz + x * hy - y * hx
     inverse = 1.0 / sqrt(qw * qw + qx * qx + qy * qy + qz * qz)
-    _put(state, base, ATTITUDE, qw * inverse, active)
-    _put(state, base, ATTITUDE + 1, qx * inverse, active)
-    _put(state, base, ATTITUDE + 2, qy * inverse, active)
-    _put(state, base, ATTITUDE + 3, qz * inverse, active)
+    put(state, base, ATTITUDE, qw * inverse, active)
+    put(state, base, ATTITUDE + 1, qx * inverse, active)
+    put(state, base, ATTITUDE + 2, qy * inverse, active)
+    put(state, base, ATTITUDE + 3, qz * inverse, active)
 
 
 @inner
-def _move(state, base, vx, vy, vz, dt, keep, active):
+def move(state, base, vx, vy, vz, dt, keep, active):
     """Damp velocities towards the wind, store the previous ones, and integrate the position."""
-    wind_x, wind_y = _field(state, base, WIND), _field(state, base, WIND + 1)
+    wind_x, wind_y = field_of(state, base, WIND), field_of(state, base, WIND + 1)
     new = (wind_x + (vx - wind_x) * keep, wind_y + (vy - wind_y) * keep, vz * keep)
     for axis in range(3):
-        _put(state, base, PREVIOUS_VELOCITY + axis, _field(state, base, VELOCITY + axis), active)
-        _put(state, base, VELOCITY + axis, new[axis], active)
-        _put(
+        put(state, base, PREVIOUS_VELOCITY + axis, field_of(state, base, VELOCITY + axis), active)
+        put(state, base, VELOCITY + axis, new[axis], active)
+        put(
             state,
             base,
             POSITION + axis,
-            _field(state, base, POSITION + axis) + new[axis] * dt,
+            field_of(state, base, POSITION + axis) + new[axis] * dt,
             active,
         )
 
@@ -186,10 +187,10 @@ def step_first_order(state, base, dt, response):
     """Advance a block of drones whose velocity follows the command, by the fraction `response` of
     the difference per step.
     """
-    active = _field(state, base, ACTIVE) > 0.5
+    active = field_of(state, base, ACTIVE) > 0.5
     for axis in range(3):
-        velocity = _field(state, base, VELOCITY + axis)
-        new = velocity + (_field(state, base, COMMAND + axis) - velocity) * response
-        _put(state, base, PREVIOUS_VELOCITY + axis, velocity, active)
-        _put(state, base, VELOCITY + axis, new, active)
-        _put(state, base, POSITION + axis, _field(state, base, POSITION + axis) + new * dt, active)
+        velocity = field_of(state, base, VELOCITY + axis)
+        new = velocity + (field_of(state, base, COMMAND + axis) - velocity) * response
+        put(state, base, PREVIOUS_VELOCITY + axis, velocity, active)
+        put(state, base, VELOCITY + axis, new, active)
+        put(state, base, POSITION + axis, field_of(state, base, POSITION + axis) + new * dt, active)

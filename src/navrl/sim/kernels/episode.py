@@ -169,6 +169,8 @@ def new_episode(drones, worlds, drone, parameters):
     crosses = uniform(seed, RESET, drone, episode, CROSSING) < parameters.crossing_share
     if crosses and not parameters.eval_layout and starts == 0:
         sx, sy, sz, tx, ty, tz = _crossing(seed, drone, episode)
+        if parameters.planar:
+            sz, tz = parameters.ride_height, parameters.ride_height
         if uniform(seed, RESET, drone, episode, CROSSING + 6) < parameters.midway_share:
             sx, sy, sz = _midway_start(worlds, world, seed, drone, episode, sx, sy, sz, tx, ty, tz)
     if goals > 0:
@@ -180,7 +182,12 @@ def new_episode(drones, worlds, drone, parameters):
 
 @inner
 def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):
-    """Place a drone at its start, at rest, level and facing its target, and reset its episode."""
+    """Place a drone at its start, at rest, level and facing its target, and reset its episode.
+
+    In two dimensions it stands on the ground, whatever the heights of start and target.
+    """
+    if parameters.planar:
+        sz, tz = parameters.ride_height, parameters.ride_height
     state, base = drones.state, drone // WIDTH * FIELDS * WIDTH + drone % WIDTH
     for field in range(FIELDS):
         state[base + field * WIDTH] = float32(0)
@@ -202,6 +209,8 @@ def begin_at(drones, drone, sx, sy, sz, tx, ty, tz, parameters):
     state[base + HEIGHT_LOW * WIDTH] = min(sz, tz)
     state[base + HEIGHT_HIGH * WIDTH] = max(sz, tz)
     hover = math.sqrt(float32(MASS / (4 * MAX_THRUST)) * parameters.gravity)
+    if parameters.own_motion:
+        hover = math.sqrt(parameters.hover_load * parameters.gravity)
     for rotor in range(4):
         state[base + (THROTTLE + rotor) * WIDTH] = hover
     _vary(drones, drone, base, parameters)

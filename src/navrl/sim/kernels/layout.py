@@ -72,6 +72,13 @@ PARAMETERS = np.dtype(
             "detection_dropout",
             "detection_noise",
             "position_noise",
+            "detection_reach",
+            "vertical_limit",
+            "vertical_margin",
+            "half_height",
+            "ride_height",
+            "hover_load",
+            "acceleration",
         )
     ]
     + [
@@ -85,6 +92,11 @@ PARAMETERS = np.dtype(
             "goal_ends",
             "sphere",
             "first_order",
+            "own_motion",
+            "planar",
+            "lidar_interval",
+            "blind_first",
+            "blind_last",
             "observed",
             "delay",
             "observation_delay",
@@ -118,6 +130,8 @@ class Drones(NamedTuple):
     running: Any  # (N, len(STATISTICS)) float32
     history: Any  # (N, delay + 1, 3) float32, past commands
     observed: Any  # (N, delay + 1, row) float32, past observations if delayed, else (1,)
+    scans: Any  # (N, rays) float32, the last scan if scans are rarer than decisions, else (1,)
+    airframe: Any  # (32,) float32, `quadrotor.airframe_constants`
 
 
 class Worlds(NamedTuple):
@@ -182,7 +196,7 @@ class Outputs(NamedTuple):
 
 # Addresses of a group are neighbours, in the order of its fields.
 ARRAYS = (
-    *("state", "counters", "running", "history", "observed"),
+    *("state", "counters", "running", "history", "observed", "scans", "airframe"),
     *("shapes", "near", "near_start", "points", "point_ranges", "chances"),
     *("counts", "sizes", "origins", "positions", "velocities", "goals", "tracks"),
     *("azimuths", "beams"),

@@ -126,11 +126,12 @@ def _angle(y, x):
 
 
 @inner
-def find_azimuths(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit):
+def find_azimuths(scratch, batch, shapes, number, x, y, z, cosine, sine, count, limit, half_height):
     """Write `number` shapes (columns x0 to z1, cylinder) into the batch, relative to the LiDAR, and
     the azimuths that can hit each of them.
 
-    Returns a bit for each shape that can be hit at all, and the squared distance of the nearest.
+    Returns a bit for each shape that can be hit at all, and the squared distance of the nearest:
+    with a `half_height`, the horizontal one of those that an upright cylinder can touch.
     """
     x0, x1, y0, y1 = shapes[0] - x, shapes[1] - x, shapes[2] - y, shapes[3] - y
     z0, z1, cylinder = shapes[4] - z, shapes[5] - z, shapes[6]
@@ -165,6 +166,9 @@ def find_azimuths(scratch, batch, shapes, number, x, y, z, cosine, sine, count, 
     if bits_of(cylinder > 0.0):
         gap_round = maximum(sqrt(distance) - (x1 - x0) * 0.5, 0.0)
         surface = where(cylinder > 0.0, gap_round * gap_round, squared)
+    if half_height > float32(0.0):
+        beside = where(gap_z < half_height, surface, MISS)
+        return bits_of(hits > 0.0), smallest(where(squared >= MISS, MISS, beside))
     surface = where(squared >= MISS, MISS, surface + gap_z * gap_z)
     return bits_of(hits > 0.0), smallest(surface)
 
@@ -257,11 +261,11 @@ def _longest_rays(scratch, batch, lidar, reach):
 
 
 @inner
-def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):
+def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach, half_height):
     """Cast all rays from a pose at the static shapes of a world, and write their horizontal lengths
     to the scratch memory.
 
-    Returns the squared distance of the nearest shape.
+    Returns the squared distance of the nearest shape; see `find_azimuths` for `half_height`.
     """
     batch = (2 + lidar.number) * lidar.padded
     _start_scan(scratch, x, y, z, cosine, sine, lidar, reach)
@@ -274,7 +278,18 @@ def cast_rays(scratch, x, y, z, cosine, sine, worlds, world, lidar, reach):
         number = min(last - q, WIDTH)
         shapes = load_columns(worlds.shapes, worlds.near, q)
         visible, closest = find_azimuths(
-            scratch, batch, shapes, number, x, y, z, cosine, sine, lidar.count, reach * reach
+            scratch,
+            batch,
+            shapes,
+            number,
+            x,
+            y,
+            z,
+            cosine,
+            sine,
+            lidar.count,
+            reach * reach,
+            half_height,
         )
         nearest = min(nearest, closest)
         if q > first:

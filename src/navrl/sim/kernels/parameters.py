@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.sim.kernels.layout import PARAMETERS
+from navrl.sim.kernels.quadrotor import hover_load
 from navrl.sim.settings import CROSSING_LAYOUTS, REWARD_TERMS, NavigationSettings
 
 
@@ -64,8 +65,9 @@ def make_parameters(
         "action_repeat": env.action_repeat,
         "world_frame": env.action_frame == "world",
         "goal_ends": env.goal_ends_episode,
-        "sphere": env.collision == "sphere",
+        "sphere": env.collision in ("sphere", "cylinder"),
         "first_order": drone.model_name == "first_order",
+        **_robot(settings),
         "observed": env.num_observed,
         "delay": drone.delay,
         "observation_delay": sensor.observation_delay,
@@ -80,3 +82,33 @@ def make_parameters(
     for name in PARAMETERS.names or ():
         record[name] = values[name]
     return record
+
+
+def _robot(settings: NavigationSettings) -> dict[str, float]:
+    """Return what a robot file can change beside the task's own numbers."""
+    env, sensor, drone = settings.env, settings.sensor, settings.drone
+    cylinder = env.collision == "cylinder"
+    climb = min(drone.vertical_speed or env.action_limit, env.action_limit)
+    azimuths = round(360.0 / sensor.lidar_hres)
+    blind = min(math.floor(sensor.lidar_hfov / 2 / sensor.lidar_hres + 1e-9) + 1, azimuths)
+    return {
+        "detection_reach": sensor.detection_range or sensor.lidar_range,
+        "vertical_limit": 0.0 if env.planar else climb,
+        "vertical_margin": env.collision_height / 2 if cylinder else env.collision_radius,
+        "half_height": env.collision_height / 2 if cylinder else 0.0,
+        "ride_height": env.collision_height / 2 if cylinder else env.collision_radius,
+        "hover_load": hover_load(drone),
+        "acceleration": drone.max_acceleration,
+        "own_motion": drone.model_name == "quadrotor" or drone.max_acceleration > 0,
+        "planar": env.planar,
+        "lidar_interval": lidar_interval(settings),
+        "blind_first": blind if sensor.lidar_hfov < 360 else azimuths,
+        "blind_last": azimuths - blind if sensor.lidar_hfov < 360 else -1,
+    }
+
+
+def lidar_interval(settings: NavigationSettings) -> int:
+    """Return the decisions from one LiDAR scan to the next, at least 1."""
+    decision = settings.sim.dt * settings.env.action_repeat  # s
+    rate = settings.sensor.lidar_rate
+    return max(1, round(1 / (rate * decision))) if rate > 0 else 1

@@ -29,6 +29,8 @@ def drones_at(at):
         floats_at(at[DRONES_AT + 2]),
         floats_at(at[DRONES_AT + 3]),
         floats_at(at[DRONES_AT + 4]),
+        floats_at(at[DRONES_AT + 5]),
+        floats_at(at[DRONES_AT + 6]),
     )
 
 

@@ -61,21 +61,34 @@ def sense(scene, drone, track, observation, index):
     x, y, z = position.x, position.y, position.z
     cosine, sine = _heading(state, base)
     reach, rays = parameters.reach, lidar.count * lidar.number
-    surface = cast_rays(scratch, x, y, z, cosine, sine, scene.worlds, world, lidar, reach)
+    half_height = parameters.half_height
+    surface = cast_rays(
+        scratch, x, y, z, cosine, sine, scene.worlds, world, lidar, reach, half_height
+    )
     shortest, mean_log_ray = measure(scratch, lidar, reach)
     moment = (int64(counter(drones, drone, EPISODE)) << 24) + counter(drones, drone, STEP)
-    if index >= 0:
+    interval = parameters.lidar_interval
+    if index >= 0 and interval > 1 and _decision(drones, drone, parameters) % interval:
+        _write_last_scan(drones, drone, rays, observation, index)
+    elif index >= 0:
         if parameters.visible:
             _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach)
         write_scan(scratch, lidar, reach, observation, index)
         if parameters.noise > float32(0) or parameters.dropout > float32(0):
             _disturb_scan(observation, index, rays, drone, moment, parameters)
+        _blind_scan(observation, index, lidar, parameters)
+        if interval > 1:
+            _store_scan(drones, drone, rays, observation, index)
     forward = number(state, base, FORWARD), number(state, base, FORWARD + 1)
     nearest, found = (2 + lidar.number) * lidar.padded + BATCH, 0
     if moving.counts[world] > 0:
         count, observed = moving.counts[world], parameters.observed
         found = find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach)
-    imperfect = parameters.detection_dropout > float32(0) or parameters.detection_noise > float32(0)
+    imperfect = (
+        parameters.detection_dropout > float32(0)
+        or parameters.detection_noise > float32(0)
+        or parameters.detection_reach != reach
+    )
     rows = index + rays
     at = -1 if index < 0 or imperfect else rows
     clearances = measure_obstacles(
@@ -143,7 +156,18 @@ def _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, re
                 load(scratch, batch),
             )
             visible, _ = find_azimuths(
-                scratch, batch, shapes, used, x, y, z, cosine, sine, lidar.count, reach * reach
+                scratch,
+                batch,
+                shapes,
+                used,
+                x,
+                y,
+                z,
+                cosine,
+                sine,
+                lidar.count,
+                reach * reach,
+                float32(0),
             )
             cast_at_batch(scratch, batch, visible, False, lidar)
             used = 0
@@ -165,13 +189,43 @@ def _disturb_scan(observation, index, rays, drone, moment, parameters):
 
 
 @inner
+def _blind_scan(observation, index, lidar, parameters):
+    """Clear the rays outside of the field of view."""
+    first, last = parameters.blind_first * lidar.number, (parameters.blind_last + 1) * lidar.number
+    for ray in range(first, last):
+        observation[index + ray] = float32(0)
+
+
+@inner
+def _store_scan(drones, drone, rays, observation, index):
+    """Store the written scan for the decisions until the next one."""
+    for ray in range(rays):
+        drones.scans[drone * rays + ray] = observation[index + ray]
+
+
+@inner
+def _write_last_scan(drones, drone, rays, observation, index):
+    """Write the scan that was stored."""
+    for ray in range(rays):
+        observation[index + ray] = drones.scans[drone * rays + ray]
+
+
+@inner
+def _decision(drones, drone, parameters):
+    """Return how many decisions of its episode a drone has flown, the current one included."""
+    steps = int64(counter(drones, drone, STEP))
+    return (steps + parameters.action_repeat - 1) // parameters.action_repeat
+
+
+@inner
 def _disturb_position(position, drone, moment, parameters):
     """Return the position that the drone estimates for itself."""
     seed, noise = parameters.seed, parameters.position_noise
+    rise = float32(0) if parameters.planar else noise
     return Vector(
         position.x + noise * normal(seed, POSITION_NOISE, drone, moment, 0),
         position.y + noise * normal(seed, POSITION_NOISE, drone, moment, 1),
-        position.z + noise * normal(seed, POSITION_NOISE, drone, moment, 2),
+        position.z + rise * normal(seed, POSITION_NOISE, drone, moment, 2),
     )
 
 
@@ -201,8 +255,7 @@ def _delay_row(drones, drone, parameters, observation, index):
     episode, until there are enough.
     """
     length, width = parameters.observation_delay + 1, parameters.row
-    steps = int64(counter(drones, drone, STEP))
-    decision = (steps + parameters.action_repeat - 1) // parameters.action_repeat
+    decision = _decision(drones, drone, parameters)
     now = (drone * length + decision % length) * width
     past = max(decision - parameters.observation_delay, int64(0))
     earlier = (drone * length + past % length) * width

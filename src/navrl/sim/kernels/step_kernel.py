@@ -32,6 +32,7 @@ from navrl.sim.kernels.layout import (
     Scene,
 )
 from navrl.sim.kernels.pointers import drones_at, lidar_at, moving_at, outputs_at, worlds_at
+from navrl.sim.kernels.quadrotor import step_limited_first_order, step_quadrotor
 from navrl.sim.kernels.reward import reward_of_step
 from navrl.sim.kernels.sensing import sense
 from navrl.sim.kernels.termination import finish
@@ -63,9 +64,11 @@ def _command(drones, actions, drone, parameters):
         limit = parameters.action_limit
         vx = min(max(vx, -limit), limit)
         vy = min(max(vy, -limit), limit)
-        vz = min(max(vz, -limit), limit)
+        vz = min(max(vz, -parameters.vertical_limit), parameters.vertical_limit)
         fx, fy = drones.state[base + FORWARD * WIDTH], drones.state[base + (FORWARD + 1) * WIDTH]
         vx, vy = vx * fx - vy * fy, vx * fy + vy * fx
+    if parameters.planar:
+        vz = float32(0)
     set_command(drones, drone, vx, vy, vz, parameters)
 
 
@@ -126,13 +129,25 @@ def _fly_drone(scene, drone, substep, outputs):
 
 
 @inner
+def _move_own(drones, base, parameters):
+    """Advance a block of drones with an airframe of their own, or with limited acceleration."""
+    state, dt = drones.state, parameters.dt
+    if parameters.first_order:
+        step_limited_first_order(state, base, dt, parameters.response, parameters.acceleration)
+    else:
+        step_quadrotor(state, base, dt, parameters.gravity, parameters.keep, drones.airframe)
+
+
+@inner
 def _fly_block(scene, first, last, actions, outputs):
     """Advance a block of drones through the substeps of a step."""
     drones, parameters, base = scene.drones, scene.parameters, first * FIELDS
     for substep in range(parameters.action_repeat):
         for drone in range(first, last):
             _command(drones, actions, drone, parameters)
-        if parameters.first_order:
+        if parameters.own_motion:
+            _move_own(drones, base, parameters)
+        elif parameters.first_order:
             step_first_order(drones.state, base, parameters.dt, parameters.response)
         else:
             step_hummingbird(drones.state, base, parameters.dt, parameters.gravity, parameters.keep)

@@ -49,7 +49,7 @@ def outcome_of(running, column, step, parameters, z, distance, shortest, surface
         return STATIC_COLLISION
     if hit:
         return DYNAMIC_COLLISION
-    if z < float32(LOWEST) or z > float32(HIGHEST):
+    if not parameters.planar and (z < float32(LOWEST) or z > float32(HIGHEST)):
         return OUT_OF_BOUNDS
     if distance < float32(1.0) and running[column + SUCCESS_100] == float32(0):
         running[column + SUCCESS_100] = float32(1)

@@ -8,6 +8,7 @@ with z up unless a name says otherwise. "Choice:" marks what the task descriptio
 from __future__ import annotations
 
 from navrl.sim.reference.rays import LIDAR_RANGE, Scene, cast_rays
+from navrl.sim.reference.robot_body import held, hits_cylinder, within_view
 from navrl.sim.reference.rules import (
     FLOATING_HEIGHT,
     ORIGINAL_WEIGHTS,
@@ -32,6 +33,7 @@ from navrl.sim.reference.vehicle import (
     first_order,
     hover,
     lee_controller,
+    limited,
     rotation_matrix,
     step_rigid_body,
     yaw_of,
@@ -54,8 +56,11 @@ __all__ = [
     "facing_yaw",
     "first_order",
     "from_goal_frame",
+    "held",
+    "hits_cylinder",
     "hover",
     "lee_controller",
+    "limited",
     "observe",
     "reward_terms",
     "rotation_matrix",
@@ -64,5 +69,6 @@ __all__ = [
     "terminations",
     "to_goal_frame",
     "total_reward",
+    "within_view",
     "yaw_of",
 ]

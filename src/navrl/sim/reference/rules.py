@@ -228,11 +228,16 @@ def terminations(
     distances: Tensor,
     observation: dict[str, Tensor],
     margin: float = 0.3,
+    half_height: float | None = None,
 ) -> dict[str, Tensor]:
-    """Return bool tensors (N,): three that end an episode, and two "reached_*" for statistics."""
+    """Return bool tensors (N,): three that end an episode, and two "reached_*" for statistics.
+
+    `half_height` is that of a body other than a sphere of radius `margin`.
+    """
     beside = observation["nearest_horizontal"] <= observation["nearest_width"] / 2 + margin
+    rise = margin if half_height is None else half_height
     level = (
-        observation["nearest_height_difference"].abs() <= observation["nearest_height"] / 2 + margin
+        observation["nearest_height_difference"].abs() <= observation["nearest_height"] / 2 + rise
     )
     height, to_target = drone.position[:, 2], (target - drone.position).norm(dim=-1)
     return {

@@ -15,6 +15,7 @@ __all__ = [
     "first_order",
     "hover",
     "lee_controller",
+    "limited",
     "rotation_matrix",
     "step_rigid_body",
     "unit",
@@ -39,6 +40,7 @@ class Airframe:
     # fraction of the way to the commanded throttle in a step, whatever dt is
     rotor_lag: float = 0.43
     velocity_gain: float = 2.2
+    max_acceleration: float = math.inf  # length of the acceleration that the controller asks for
     # divided by the inertia when used
     attitude_gain: tuple[float, float, float] = (0.7, 0.7, 0.035)
     rate_gain: tuple[float, float, float] = (0.1, 0.1, 0.025)  # divided by the inertia when used
@@ -113,6 +115,11 @@ def unit(vector: Tensor) -> Tensor:
     return vector / vector.norm(dim=-1, keepdim=True).clamp(min=TINY)
 
 
+def limited(vector: Tensor, length: float) -> Tensor:
+    """Return vectors (..., 3) shortened to a length where they are longer."""
+    return vector * (length / vector.norm(dim=-1, keepdim=True).clamp(min=1e-9)).clamp(max=1.0)
+
+
 def lee_controller(
     drone: Drone, velocity_command_world: Tensor, airframe: Airframe = HUMMINGBIRD
 ) -> Tensor:
@@ -123,8 +130,8 @@ def lee_controller(
     """
     like, rotation, yaw = drone.velocity, rotation_matrix(drone.attitude), yaw_of(drone.attitude)
     gravity = like.new_tensor([0.0, 0.0, airframe.gravity])
-    # (N, 3), minus the desired one
-    acceleration = airframe.velocity_gain * (drone.velocity - velocity_command_world) - gravity
+    wanted = airframe.velocity_gain * (drone.velocity - velocity_command_world)
+    acceleration = limited(wanted, airframe.max_acceleration) - gravity  # (N, 3), minus desired
     heading = torch.stack([torch.cos(yaw), torch.sin(yaw), torch.zeros_like(yaw)], dim=-1)
     up = -unit(acceleration)
     left = unit(torch.linalg.cross(up, heading))
@@ -199,7 +206,8 @@ def first_order(
 ) -> Drone:
     """Return the drones one step later if velocity follows its command with a lag, without tilt."""
     share = 1 - torch.exp(-airframe.dt / _column(time_constant, drone.velocity))  # (N, 1) or (1, 1)
-    velocity = drone.velocity + (velocity_command - drone.velocity) * share
+    change = (velocity_command - drone.velocity) * share
+    velocity = drone.velocity + limited(change, airframe.max_acceleration * airframe.dt)
     position, still = drone.position + airframe.dt * velocity, torch.zeros_like(velocity)
     return replace(drone, position=position, velocity=velocity, angular_velocity=still)
 

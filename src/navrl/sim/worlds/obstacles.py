@@ -29,11 +29,12 @@ def per_world(counts: Sequence[int], default: int, world: int) -> int:
 
 
 def moving_obstacles(
-    settings: MovingSettings, num_worlds: int
+    settings: MovingSettings, num_worlds: int, *, planar: bool = False
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
     """Return counts (W,), sizes (W, 2, D) and origins (W, 3, D).
 
-    There are eight classes of equal size: four widths of boxes, then four of cylinders.
+    There are eight classes of equal size: four widths of boxes, then four of cylinders; `planar`,
+    all of them are cylinders that stand on the ground.
     """
     counts = [
         per_world(settings.obstacles_per_world, settings.num_obstacles, w) // 8 * 8
@@ -45,7 +46,7 @@ def moving_obstacles(
     for w, count in enumerate(counts):
         classes = np.arange(count) * 8 // max(count, 1)
         sizes[w, 0, :count] = (classes % 4 + 1) * 0.25
-        sizes[w, 1, :count] = classes >= 4
+        sizes[w, 1, :count] = planar | (classes >= 4)
     return np.array(counts, np.int32), sizes, origins
 
 

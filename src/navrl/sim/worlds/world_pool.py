@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from navrl.kernel_cache import kernel
 from navrl.sim.settings import NavigationSettings
-from navrl.sim.worlds.obstacles import draw_world_origins, moving_obstacles, per_world
+from navrl.sim.worlds.obstacles import TALL_CENTRE, draw_world_origins, moving_obstacles, per_world
 from navrl.sim.worlds.terrain import ARENA, GROUND, boxes_of_heights, draw_map
 from navrl.sim.worlds.world_file import World, load_world
 from navrl.simd import WIDTH
@@ -61,7 +61,9 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
         near.append(rows + row)
         row += len(block)
         used += len(rows)
-    counts, sizes, origins = moving_obstacles(settings.env_dyn, len(worlds))
+    counts, sizes, origins = moving_obstacles(
+        settings.env_dyn, len(worlds), planar=settings.env.planar
+    )
     points, ranges = _points_of(worlds)
     pool = WorldPool(
         worlds=worlds,
@@ -83,6 +85,8 @@ def draw_origins(pool: WorldPool, seed: int) -> None:
     """Draw the origins of the moving obstacles of every world, in place."""
     for world, count in enumerate(pool.moving_counts):
         draw_world_origins(pool.moving_origins[world], count, seed, world)
+        tall = pool.moving_sizes[world, 1] > 0
+        pool.moving_origins[world, 2, tall] = TALL_CENTRE
 
 
 def _static_worlds(settings: NavigationSettings) -> list[World]:

@@ -1,0 +1,16 @@
+"""A robot in one file: what it measures, how it moves, what it sees; three of them come with the
+package.
+"""
+
+from navrl.sim.robots.robot_file import load_robot, robot_names, robot_text
+from navrl.sim.robots.robot_keys import ROBOT_KEYS, Robot, differences, robot_of
+
+__all__ = [
+    "ROBOT_KEYS",
+    "Robot",
+    "differences",
+    "load_robot",
+    "robot_names",
+    "robot_of",
+    "robot_text",
+]
