@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -157,3 +158,20 @@ def test_differences_name_key_values_and_unit():
         "speed 5 m/s (trained with 2 m/s)",
         "lidar.range 8 m (trained with 4 m)",
     ]
+
+
+def test_the_page_lists_every_key_with_its_limits():
+    page = (Path(__file__).parents[2] / "docs" / "robots.md").read_text()
+    for key in keys_of():
+        setting = f"`{key.setting}`" if key.setting else ""
+        row = (
+            f"| `{key.name}` | {key.told(key.default)} | {key.expected} | {key.about} | {setting} |"
+        )
+        assert row in page
+
+
+def test_the_example_of_the_page_is_a_robot(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "robots.md").read_text()
+    robot = load_robot(written(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
+    assert (robot.name, robot.detector.misses, robot.lidar.rate) == ("courier", 0.1, 10.0)
+    robot.applied_to(NavigationSettings()).check()
