@@ -7,9 +7,11 @@ obstacles) in 32 worlds that no training uses; all cases of a layout fly the sam
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,18 @@ from torch import Tensor
 
 from navrl.benchmark import Case, Column, Gate, Suite
 from navrl.deploy.policy_export import export_policy, robot_policy
+from navrl.deploy.qp_shield import QpShield
 from navrl.deploy.robot_inputs import inputs_of, sampled_inputs
 from navrl.deploy.robot_policy import INPUTS
-from navrl.deploy.shielded_pilot import ShieldedPilot
+from navrl.deploy.shield import Shield
+from navrl.deploy.shielded_pilot import ShieldedPilot, settings_for
 from navrl.deploy.verify import crossing, load_command
 from navrl.evaluation.flights import evaluate
 from navrl.evaluation.policy_lookup import load_policy
 from navrl.sim.env import NavigationEnv
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _deploy_page import publish
 
 SEED = 7
 Inputs = dict[str, Tensor]
@@ -57,13 +64,16 @@ MISTAKES: dict[str, Callable[[Inputs], Inputs]] = {
 }
 
 
+SHIELDS: dict[str, type[Shield]] = {"shield": Shield, "convex program": QpShield}
+
+
 class Bench:
     """The packaged policy in every form, and flights with it."""
 
     def __init__(self, smoke: bool) -> None:
         self.policy = load_policy("pretrained")
         self.robot = robot_policy(self.policy)
-        self.episodes = 8 if smoke else 2048
+        self.episodes = 8 if smoke else 1024
         self.decisions = 50 if smoke else 2000
         self.steps = 32 if smoke else None  # of a flight; None: as long as the task allows
         self.folder = tempfile.TemporaryDirectory(prefix="navrl-bench-")
@@ -111,10 +121,8 @@ class Bench:
         }
         return self.latency(lambda inputs: command(arrays[id(inputs)]))
 
-    def shield(self) -> Mapping[str, float]:
-        from navrl.deploy.shield import Shield
-
-        shield = Shield()
+    def shield(self, kind: type[Shield]) -> Mapping[str, float]:
+        shield = kind()
         rows = {
             id(row): {key: value.double().numpy() for key, value in row.items()}
             for row in self.single
@@ -160,9 +168,11 @@ class Bench:
 
         return _outcomes(evaluate(env, act))
 
-    def shielded(self, act: Callable[[Inputs], Tensor], layout: str) -> Mapping[str, float]:
+    def shielded(
+        self, act: Callable[[Inputs], Tensor], layout: str, kind: type[Shield]
+    ) -> Mapping[str, float]:
         env = self._env(layout)
-        pilot = ShieldedPilot(act, env)
+        pilot = ShieldedPilot(act, env, kind(settings_for(env)))
         outcomes = _outcomes(evaluate(env, pilot))
         counts = pilot.counts
         return outcomes | {"interventions": counts.interventions / counts.decisions}
@@ -192,6 +202,7 @@ def _outcomes(flights: object) -> Mapping[str, float]:
         "static": "static_collision",
         "moving": "dynamic_collision",
         "time_out": "time_out",
+        "clearance": "min_clearance",
     }
     return {name: flights.rate(key)[0] for name, key in names.items()}  # type: ignore[attr-defined]
 
@@ -204,17 +215,20 @@ def suite(smoke: bool) -> Suite:
         Case("decision: navrl's own pilot", bench.pilot),
         Case("decision: onnxruntime", lambda: bench.exported_form("onnx")),
         Case("decision: C", lambda: bench.exported_form("c")),
-        Case("decision: shield", bench.shield),
+        Case("decision: shield", lambda: bench.shield(Shield)),
+        Case("decision: shield, convex program", lambda: bench.shield(QpShield)),
     ]
     for name, change in MISTAKES.items():
         cases.append(bench.flown(f"crossing: {name}", lambda change=change: bench.wired(change)))
-    pilots = {"policy": bench.policy, "straight line": straight}
-    for layout in ("crossing", "standard"):
-        for name, act in pilots.items():
-            alone = lambda act=act, layout=layout: bench.unshielded(act, layout)  # noqa: E731
-            behind = lambda act=act, layout=layout: bench.shielded(act, layout)  # noqa: E731
-            cases.append(bench.flown(f"{layout}: {name}", alone))
-            cases.append(bench.flown(f"{layout}: {name} + shield", behind))
+    for layout, name, act in (
+        ("crossing", "policy", bench.policy),
+        ("standard", "policy", bench.policy),
+        ("crossing", "straight line", straight),
+    ):
+        cases.append(bench.flown(f"{layout}: {name}", partial(bench.unshielded, act, layout)))
+        for shield, kind in SHIELDS.items():
+            behind = partial(bench.shielded, act, layout, kind)
+            cases.append(bench.flown(f"{layout}: {name} + {shield}", behind))
 
     def added_time_outs(results: object) -> float:
         with_shield = results.median("standard: policy + shield", "time_out")  # type: ignore[attr-defined]
@@ -232,6 +246,7 @@ def suite(smoke: bool) -> Suite:
             Column("moving", "moving %", ".1f", 100),
             Column("time_out", "time-out %", ".1f", 100),
             Column("interventions", "intervened %", ".1f", 100),
+            Column("clearance", "clearance m", ".2f"),
         ],
         [
             Gate("C decision, us", lambda r: 1e6 * r.median("decision: C", "p50"), at_most=60),
@@ -239,6 +254,11 @@ def suite(smoke: bool) -> Suite:
                 "onnxruntime decision, us",
                 lambda r: 1e6 * r.median("decision: onnxruntime", "p50"),
                 at_most=150,
+            ),
+            Gate(
+                "own pilot, times onnxruntime",
+                lambda r: r.ratio("p50", "decision: navrl's own pilot", "decision: onnxruntime"),
+                at_most=1.5,
             ),
             Gate("shield p99, us", lambda r: 1e6 * r.median("decision: shield", "p99"), at_most=50),
             Gate(
@@ -265,4 +285,5 @@ def suite(smoke: bool) -> Suite:
         repeats=3,
         settings={"episodes": bench.episodes, "worlds": 32, "decisions": bench.decisions},
         close=bench.folder.cleanup,
+        publish=publish,
     )

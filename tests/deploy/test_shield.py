@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from navrl.deploy.qp_shield import QpShield
 from navrl.deploy.shield import (
     INVALID,
     NO_CLEAN_VELOCITY,
@@ -252,3 +253,24 @@ def fly(act):
         env__num_envs=64, env__num_worlds=8, env__layout="navrl_eval", env__action_repeat=5
     )
     return evaluate(NavigationEnv(task, seed=1, auto_reset=False), act).rate("success_100")[0]
+
+
+def test_the_convex_program_is_the_identity_in_the_open_and_turns_away_from_what_is_near():
+    shield = QpShield()
+    desired = np.array([[1.5, -0.5, 0.2]])
+    free = shield(desired, position=HERE, velocity=desired, lidar=FREE)
+    assert free.velocity == pytest.approx(desired)
+    assert free.reasons() == ["clean"]
+    ahead = np.array([[1.5, 0.0, 0.0]])
+    wall = scan_of([(1.2, 0.0)], HERE[0])
+    static = shield(ahead, position=HERE, velocity=ahead, lidar=wall)
+    assert static.reasons() == ["static obstacle"]
+    assert static.velocity[0, 0] < 1.5
+    met = shield(
+        ahead, position=HERE, velocity=ahead, lidar=FREE, obstacles=obstacle(2.5, 0.1, vx=-1.0)
+    )
+    assert met.reasons() == ["moving obstacle"]
+    assert np.abs(met.velocity).max() <= 2.0 + 1e-9
+    broken = shield(ahead * np.nan, position=HERE, velocity=ahead, lidar=wall)
+    assert broken.reason[0] == INVALID
+    assert not broken.velocity.any()

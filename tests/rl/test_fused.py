@@ -243,3 +243,20 @@ def test_an_index_outside_the_rows_is_refused(network):
         fused.infer(rows, torch.tensor([0, 4]))
     with pytest.raises(StateError, match="expected int64"):
         fused.infer(rows, torch.tensor([0, 1], dtype=torch.int32))
+
+
+def test_weights_that_are_packed_once_are_packed_again_after_a_change():
+    network = make_network()
+    fused, rows = FusedNetwork(network), make_rows(3)[:, : network.layout.width].contiguous()
+    infer = fused.packed()
+    assert torch.equal(infer(rows), fused.infer(rows))
+    before = infer(rows)
+    with torch.no_grad():
+        next(network.parameters()).mul_(1.1)
+    assert not torch.equal(infer(rows), before)
+    assert torch.equal(infer(rows), fused.infer(rows))
+    with torch.no_grad():
+        next(network.parameters()).fill_(torch.nan)
+    assert infer(rows).isnan().all()
+    with pytest.raises(StateError, match="float32 rows"):
+        infer(rows[:, :5])

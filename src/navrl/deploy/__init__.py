@@ -1,4 +1,4 @@
-"""Takes a policy to a robot: exported files with proof, and a shield before the motors.
+"""Takes a policy to a robot: exported files with proof, a shield, the node, a rehearsal.
 
 Names are imported when they are first used.
 """
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from navrl.lazy import lazy_names
 
 _PUBLIC = {
+    "NodeCore": "navrl.deploy.node.node_core",
+    "NodeSettings": "navrl.deploy.node.node_settings",
+    "QpShield": "navrl.deploy.qp_shield",
     "RobotPolicy": "navrl.deploy.robot_policy",
     "Shield": "navrl.deploy.shield",
     "ShieldResult": "navrl.deploy.shield",
@@ -20,7 +23,10 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
+    from navrl.deploy.node.node_core import NodeCore as NodeCore
+    from navrl.deploy.node.node_settings import NodeSettings as NodeSettings
     from navrl.deploy.policy_export import export_policy as export_policy
+    from navrl.deploy.qp_shield import QpShield as QpShield
     from navrl.deploy.robot_policy import RobotPolicy as RobotPolicy
     from navrl.deploy.shield import Shield as Shield
     from navrl.deploy.shield import ShieldResult as ShieldResult

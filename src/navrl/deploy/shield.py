@@ -197,24 +197,39 @@ class Shield:
         if not 0 <= age <= self.max_age:
             reason[:] = INVALID
         else:
-            shield_kernel.filter_velocities(
-                self._limits,
-                wanted,
-                place,
-                own,
-                np.ascontiguousarray(angles),
-                ranges,
-                tracks,
-                distance,
-                self._sines,
-                self._cosines,
-                self._candidates,
-                TALL,
-                velocities,
-                reason,
-            )
+            self._filter(wanted, place, own, angles, ranges, tracks, distance, velocities, reason)
         differs = np.abs(velocities - wanted) > CHANGED
         return ShieldResult(velocities, differs.any(1) | (reason == INVALID), reason)
+
+    def _filter(
+        self,
+        wanted: NDArray[np.float64],  # (N, 3)
+        place: NDArray[np.float64],  # (N, 3)
+        own: NDArray[np.float64],  # (N, 3)
+        angles: NDArray[np.float64],  # (N,)
+        ranges: NDArray[np.float64],  # (N, azimuths, beams)
+        tracks: NDArray[np.float64],  # (N, K, 8)
+        distance: NDArray[np.float64],  # (N,) to the goal
+        velocities: NDArray[np.float64],  # (N, 3), written
+        reason: NDArray[np.int64],  # (N,), written
+    ) -> None:
+        """Write the commands to send, and why they differ from the wanted ones."""
+        shield_kernel.filter_velocities(
+            self._limits,
+            wanted,
+            place,
+            own,
+            np.ascontiguousarray(angles),
+            ranges,
+            tracks,
+            distance,
+            self._sines,
+            self._cosines,
+            self._candidates,
+            TALL,
+            velocities,
+            reason,
+        )
 
     def _ranges(self, lidar: ArrayLike | Tensor, number: int) -> NDArray[np.float64]:
         beams = len(self.settings.elevations)

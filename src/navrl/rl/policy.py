@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -82,6 +84,9 @@ class NetworkPilot:
             else beta.mean
         )
         self.width = int(network.network.layout.width)  # type: ignore[union-attr,arg-type]
+        self._device = next(network.network.parameters()).device
+        packed = getattr(network, "packed", None)  # of compiled kernels
+        self._infer: Callable[[Tensor], Tensor] = network.infer if packed is None else packed()
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), for observations by name."""
@@ -93,8 +98,7 @@ class NetworkPilot:
                 f"{self.width}: fly it with the "
                 "sensor.lidar_* and env.num_observed of its training"
             )
-        device = next(self.network.network.parameters()).device
-        command = to_velocity(self._mean(self.network.infer(rows.to(device))), self.limit)
+        command = to_velocity(self._mean(self._infer(rows.to(self._device))), self.limit)
         if self.vertical_limit < self.limit:
             command[:, 2].clamp_(-self.vertical_limit, self.vertical_limit)
         return command

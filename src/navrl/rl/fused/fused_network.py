@@ -41,6 +41,10 @@ def supports(network: Any, rows: Tensor) -> bool:
     )
 
 
+def _plain(rows: Tensor) -> bool:
+    return rows.dtype == torch.float32 and rows.stride(-1) == 1 and not rows.is_cuda
+
+
 class _Pass:
     """What a forward pass keeps for the backward pass: the packed weights and the activations."""
 
@@ -89,6 +93,28 @@ class FusedNetwork:
             return self._nothing(rows, index)
         heads, _ = self._run(rows.detach(), index, self._weights, None)
         return heads
+
+    def packed(self) -> Callable[[Tensor], Tensor]:
+        """Return `infer` for a network that flies: its weights are packed once, not at every call.
+
+        They are packed again after a change that PyTorch made in place, or another tensor in their
+        place. What writes through raw memory must ask for a new function.
+        """
+        weights = aligned_zeros((self._kernels.at.WEIGHTS,))
+        known: list[tuple[int, int]] = []
+        finite, shape = False, (self.network.layout.width,)
+
+        def infer(rows: Tensor) -> Tensor:
+            nonlocal known, finite
+            now = [(one.data_ptr(), one._version) for one in self._parameters]
+            if now != known or rows.shape[1:] != shape or not _plain(rows):
+                self._check(rows, None)
+                finite, known = self._pack(weights), now
+            if not finite:
+                return self._nothing(rows, None)
+            return self._run(rows.detach(), None, weights, None)[0]
+
+        return infer
 
     def __call__(self, rows: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the heads, (N, 7), differentiable in the network's parameters, not in the rows."""

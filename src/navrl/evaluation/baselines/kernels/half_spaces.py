@@ -10,7 +10,7 @@ from numba import prange
 from navrl.evaluation.baselines.kernels.projection import nearest_velocity
 from navrl.kernel_cache import kernel
 
-__all__ = ["avoid"]
+__all__ = ["avoid", "avoid_in_turn"]
 
 OVERLAP_SECONDS = 0.25  # within which an overlap shall be left
 
@@ -55,6 +55,26 @@ def _add_plane(planes, place, p, u, v, radius, horizon, share):
     planes[place, 3] = nx * v[0] + ny * v[1] + nz * v[2] + share * depth
 
 
+@kernel(nogil=True)
+def _avoid_one(velocity, wish, limit, place, motion, radius, flat, horizon, present, share, result):
+    """Write the new velocity of one drone; the arguments are rows of those of `avoid`."""
+    neighbours = len(radius)
+    planes, lines = np.empty((neighbours, 4)), np.empty((neighbours, 3))
+    p, u = np.empty(3), np.empty(3)
+    count = 0
+    for other in range(neighbours):
+        if not present[other]:
+            continue
+        for axis in range(3):
+            p[axis] = place[other, axis]
+            u[axis] = velocity[axis] - motion[other, axis]
+        if flat[other]:  # as high as the sky: only the horizontal counts
+            p[2], u[2] = 0.0, 0.0
+        _add_plane(planes, count, p, u, velocity, radius[other], horizon[other], share)
+        count += 1
+    nearest_velocity(planes, count, wish, limit, lines, result)
+
+
 @kernel(nogil=True, parallel=True)
 def avoid(velocity, wish, limit, place, motion, radius, flat, horizon, present, share, result):
     """Write the new velocities of N drones with M neighbours each.
@@ -72,28 +92,39 @@ def avoid(velocity, wish, limit, place, motion, radius, flat, horizon, present, 
         share: of the avoidance that the drone takes on.
         result: (N, 3).
     """
-    number, neighbours = radius.shape
+    number = len(radius)
     for drone in prange(number):
-        planes, lines = np.empty((neighbours, 4)), np.empty((neighbours, 3))
-        p, u = np.empty(3), np.empty(3)
-        count = 0
-        for other in range(neighbours):
-            if not present[drone, other]:
-                continue
-            for axis in range(3):
-                p[axis] = place[drone, other, axis]
-                u[axis] = velocity[drone, axis] - motion[drone, other, axis]
-            if flat[drone, other]:  # as high as the sky: only the horizontal counts
-                p[2], u[2] = 0.0, 0.0
-            _add_plane(
-                planes,
-                count,
-                p,
-                u,
-                velocity[drone],
-                radius[drone, other],
-                horizon[drone, other],
-                share,
-            )
-            count += 1
-        nearest_velocity(planes, count, wish[drone], limit, lines, result[drone])
+        _avoid_one(
+            velocity[drone],
+            wish[drone],
+            limit,
+            place[drone],
+            motion[drone],
+            radius[drone],
+            flat[drone],
+            horizon[drone],
+            present[drone],
+            share,
+            result[drone],
+        )
+
+
+@kernel(nogil=True)
+def avoid_in_turn(
+    velocity, wish, limit, place, motion, radius, flat, horizon, present, share, result
+):
+    """Write what `avoid` writes, on one thread: for a single robot, threads cost more than work."""
+    for drone in range(len(radius)):
+        _avoid_one(
+            velocity[drone],
+            wish[drone],
+            limit,
+            place[drone],
+            motion[drone],
+            radius[drone],
+            flat[drone],
+            horizon[drone],
+            present[drone],
+            share,
+            result[drone],
+        )
