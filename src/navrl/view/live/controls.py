@@ -93,7 +93,7 @@ class Controls:
         """Show what flies and how its flights ended, or a problem."""
         ended = [f"- {words}: {counts[name]}" for name, words in OUTCOME_NAMES.items()]
         drag = "Drag the arrows at the goal to send the drone elsewhere."
-        lines = [f"**{policy}**", f"{counts.total()} flights ended", *ended, "", drag]
+        lines = [f"**{policy}**", "", f"{counts.total()} flights ended", *ended, "", drag]
         text = "\n".join([f"**{problem}**", ""] * bool(problem) + lines)
         if text != self._status.content:
             self._status.content = text
