@@ -1,0 +1,27 @@
+"""Puts generated tables between two marks of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def rewrite(page: Path, writer: str, text: str) -> None:
+    """Replace what stands between the marks of `writer` in a page, such as `baselines`."""
+    begin, end = (
+        f"<!-- {word} of what `navrl bench {writer}` writes -->" for word in ("begin", "end")
+    )
+    before, _, rest = page.read_text().partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"{page} has no marks {begin} ... {end}")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
+def measured_on(results: Mapping[str, Any]) -> str:
+    """Return the machine and the date of results in words."""
+    machine = results["machine"]
+    return f"{machine['processor']}, {machine['cores']} cores, {machine['date'][:10]}"
