@@ -9,16 +9,21 @@ import torch
 import yaml
 
 from navrl.cli import main
+from navrl.config import FlightSettings, load_config
 from navrl.deploy.contract import contract_of
 from navrl.deploy.robot_inputs import sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, RobotPolicy
+from navrl.deploy.shield import ShieldSettings
+from navrl.deploy.shielded_pilot import settings_for
 from navrl.errors import ConfigError
 from navrl.evaluation.policy_lookup import Policy, load_policy, pilot_of
+from navrl.evaluation.tasks import flight_task
 from navrl.models import model_state, save_model
 from navrl.rl.accelerate import accelerate
 from navrl.rl.fused.fused_network import FusedNetwork
 from navrl.rl.networks.navigation import build_network
 from navrl.rl.networks.network_settings import NetworkSettings
+from navrl.sim.env import NavigationEnv
 from navrl.sim.robots import load_robot, robot_of
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
@@ -67,7 +72,7 @@ def test_a_policy_carries_its_robot(model, capsys):
 
 def test_another_robot_is_refused_unless_forced(model, tmp_path):
     policy = load_policy(model)
-    assert policy.on_robot(load_robot("ground")).task == policy.task
+    assert policy.on_robot(load_robot("ground")) is policy
     faster = tmp_path / "faster.yaml"
     main(["robot", "new", str(faster), "--like", "ground"])
     faster.write_text(faster.read_text().replace("speed: 2.0 ", "speed: 3.0 "))
@@ -80,6 +85,23 @@ def test_another_robot_is_refused_unless_forced(model, tmp_path):
     with pytest.raises(ConfigError, match=r"lidar.rays 36 \(trained with 180\)") as failure:
         policy.on_robot(load_robot("hummingbird"), force=True)
     assert "--force" not in str(failure.value)
+
+
+def test_a_robot_among_the_typed_settings_of_flights_is_refused_too(model):
+    policy, flight = load_policy(model), FlightSettings(episodes=4, worlds=2)
+    same = load_config(["robot=ground", "env.num_obstacles=20"])
+    assert flight_task(same.task, flight, policy, {"drone.robot"}).drone.robot == "ground"
+    other = load_config(["robot=ground", "env.action_limit=1.0"])
+    with pytest.raises(ConfigError, match=r"speed 1 m/s \(trained with 2 m/s\)"):
+        flight_task(other.task, flight, policy, {"drone.robot"})
+
+
+def test_the_shield_keeps_the_robots_radius_free():
+    ground, usual = NavigationEnv(task_of("ground")), NavigationEnv(task_of("hummingbird"))
+    ground.reset()
+    assert settings_for(ground).static_radius > ground.settings.env.collision_radius
+    assert settings_for(ground).lowest < float(ground.position[:, 2].min())
+    assert settings_for(usual) == ShieldSettings()
 
 
 @pytest.mark.slow  # compiles the network for the ground robot's scan

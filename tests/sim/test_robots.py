@@ -175,3 +175,4 @@ def test_the_example_of_the_page_is_a_robot(tmp_path):
     robot = load_robot(written(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
     assert (robot.name, robot.detector.misses, robot.lidar.rate) == ("courier", 0.1, 10.0)
     robot.applied_to(NavigationSettings()).check()
+    assert robot == load_robot(Path(__file__).parents[2] / "examples" / "robots" / "courier.yaml")

@@ -72,12 +72,15 @@ def shielded(policy: Policy) -> tuple[Policy, ShieldedPilot]:
 
 
 def settings_for(env: NavigationEnv) -> ShieldSettings:
-    """Return the shield's settings that fit an environment's LiDAR and limits."""
-    sensor = env.settings.sensor
+    """Return the shield's settings that fit an environment's robot: body, LiDAR and limits."""
+    sensor, radius, usual = env.settings.sensor, env.settings.env.collision_radius, ShieldSettings()
     low, high = sensor.lidar_vfov
     elevations = np.linspace(low, high, sensor.lidar_vbeams)
     return ShieldSettings(
         speed_limit=env.settings.env.action_limit,
+        static_radius=max(usual.static_radius, radius + 0.04),
+        moving_margin=max(usual.moving_margin, radius + 0.2),
+        lowest=0.0 if env.settings.env.planar else usual.lowest,
         lidar_range=sensor.lidar_range,
         elevations=tuple(float(angle) for angle in elevations),
     )

@@ -75,11 +75,13 @@ class Policy:
         if cannot or (differ and not force):
             told = cannot or differ
             more = f"; and {len(told) - TOLD} more" if len(told) > TOLD else ""
-            advice = "" if cannot else ", or add --force to fly it all the same"
+            advice = "" if cannot else "; `navrl eval --force` flies it all the same"
             raise ConfigError(
                 f"{self.name} was trained for the robot {own.name}, not for {robot.name}: "
                 f"{'; '.join(told[:TOLD])}{more}. Train a policy with robot={robot.name}{advice}"
             )
+        if not differ:
+            return self
         task = robot.applied_to(self.task)
         return replace(self, act=pilot_of(self.act.network, task), task=task)
 

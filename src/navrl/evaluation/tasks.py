@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
+from dataclasses import replace
 
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
 from navrl.evaluation.names import CROSSING
 from navrl.evaluation.policy_lookup import INTERFACE, Policy
+from navrl.sim.robots import robot_of
 from navrl.sim.settings import NavigationSettings
 
 __all__ = ["conditions", "flight_task", "label_of"]
@@ -34,6 +36,7 @@ def flight_task(
     """
     flown = copy.deepcopy(task)
     if policy is not None and policy.task is not None:
+        _check_robot(task, policy, typed)
         _check_sight(task, policy.task, typed)
         for key in set(INTERFACE) - set(typed):
             group, name = key.split(".")
@@ -63,6 +66,15 @@ def conditions(task: NavigationSettings, flight: FlightSettings) -> dict[str, Na
         static.env.num_envs = max(1, flight.episodes // 2)
         moving.env.num_envs = crossing.env.num_envs = max(1, 3 * flight.episodes // 4)
     return {label_of(settings): settings for settings in chosen}
+
+
+def _check_robot(task: NavigationSettings, policy: Policy, typed: Collection[str]) -> None:
+    """Refuse another robot than the policy's, typed as `robot=`; `navrl eval` has its own check."""
+    if "drone.robot" in typed:
+        robot = robot_of(task)
+        if "env.action_repeat" not in typed:
+            robot = replace(robot, control_rate=0.0)
+        policy.on_robot(robot)
 
 
 def _check_sight(
