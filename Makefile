@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 NAME   ?= simulator
 
-.PHONY: help browser setup train test test-fast torture lint bench clean
+.PHONY: help browser setup train test test-fast test-old torture lint bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,17 @@ test: $(VENV)/.dev lint  ## lint, types and every test, in two processes (ARGS="
 test-fast: $(VENV)/.dev  ## the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
+# The oldest torch and NumPy that navrl.io is for, as in the Python of an older Isaac Sim.
+OLD := .venv-old
+test-old: $(OLD)/.made  ## the tests of files with torch 2.2 and NumPy 1.26, in an environment of their own (minutes)
+	PYTHONPATH=src:tests $(OLD)/bin/python -m pytest -p no:cacheprovider -m "not slow" \
+	  tests/io/test_state.py tests/io/test_saver.py tests/io/test_directory.py tests/io/test_alone.py $(ARGS)
+
+$(OLD)/.made:
+	$(PYTHON) -m venv $(OLD)
+	$(OLD)/bin/pip --disable-pip-version-check install --quiet 'torch==2.2.*' 'numpy==1.26.*' lz4 zstandard xxhash pytest hypothesis
+	@touch $@
+
 torture: $(VENV)/.dev  ## kills, full disks, power loss, clocks, damaged files for about an hour (ARGS="--rounds 2 --only kill,disk")
 	$(BIN)/python tests/torture.py $(ARGS)
 
@@ -43,7 +54,7 @@ bench: $(VENV)/.dev  ## run a benchmark beside its peers (NAME=simulator)
 	$(BIN)/navrl bench $(NAME) $(ARGS)
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLD) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -6,9 +6,10 @@ python tests/layers.py     # write the generated part of the page anew
 from __future__ import annotations
 
 import ast
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomllib
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "src" / "navrl"

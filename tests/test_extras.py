@@ -7,10 +7,10 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from navrl.errors import MissingExtraError, missing_extra
 from navrl.tracking.tracker_settings import TRACKERS

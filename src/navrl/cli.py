@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from navrl import __version__
 from navrl.commands import COMMANDS
-from navrl.errors import NavrlError, nearest_name
+from navrl.errors import NavrlError, missing_extra, nearest_name
+from navrl.lazy import TRAINING
 
 EPILOG = """examples:
   navrl demo                                         watch the policy in the package: writes demo.html
@@ -60,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("navrl: interrupted", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as error:
+        if error.name not in TRAINING:
+            raise
+        told = missing_extra(f"`navrl {parsed.command}` needs {error.name}", "train")
+        print(f"navrl: {told}", file=sys.stderr)
+        return 2
     except FileNotFoundError as error:
         print(f"navrl: {error.filename}: no such file", file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -102,6 +103,14 @@ class SweepError(NavrlError, RuntimeError):
 
 class BenchmarkError(NavrlError, RuntimeError):
     """A benchmark cannot be found or run."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, as `BaseException.add_note` of Python 3.11 does."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:  # Python 3.10 does not print notes, so it becomes part of the message
+        error.args = (f"{error.args[0] if error.args else ''}; {note}", *error.args[1:])
 
 
 def missing_extra(what: str, extra: str, *packages: str) -> MissingExtraError:

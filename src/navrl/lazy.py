@@ -6,7 +6,9 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 
-__all__ = ["lazy_names"]
+__all__ = ["TRAINING", "lazy_names"]
+
+TRAINING = ("numba", "hydra", "omegaconf", "rich")  # what the extra `train` brings
 
 
 def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], object]:
@@ -25,6 +27,13 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], objec
                 f"module {package!r} has no attribute {name!r}; it offers "
                 f"{', '.join(sorted(places))}"
             )
-        return getattr(importlib.import_module(places[name]), name)
+        try:
+            return getattr(importlib.import_module(places[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name not in TRAINING:
+                raise
+            from navrl.errors import missing_extra
+
+            raise missing_extra(f"{package}.{name} needs {error.name}", "train") from error
 
     return find

@@ -8,7 +8,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
             name: _version(name) for name in ("navrl", "torch", "numpy", "numba", *packages)
         },
         "commit": _commit(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
 
 

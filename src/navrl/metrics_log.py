@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from navrl.errors import ConfigError, ContainerError
 from navrl.io.container.atomic_files import AtomicFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MetricsLog", "keep_aside", "plain_value"]
 

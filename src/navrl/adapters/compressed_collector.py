@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,7 @@ from navrl.io.replay.compressed_rows import ChunkCodec
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
+    from typing_extensions import Self
 
 __all__ = ["CompressedDataCollector"]
 

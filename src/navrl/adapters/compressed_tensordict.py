@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch import Tensor
 from navrl.errors import ConfigError, missing_extra
 from navrl.io.container.devices import usable_device
 from navrl.io.replay.compressed_rows import ChunkCodec, CompressedRows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 try:
     from tensordict import TensorDict, TensorDictBase

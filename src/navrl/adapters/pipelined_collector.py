@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from navrl.adapters.thread_modes import own_modes
 from navrl.arguments import whole_number
 from navrl.errors import CollectorError, ConfigError
 from navrl.io.container.devices import usable_device
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["PipelinedDataCollector"]
 

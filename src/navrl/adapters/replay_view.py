@@ -7,7 +7,7 @@ changes would be lost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from navrl.adapters.replay_layout import Key, joined, take_apart
 from navrl.errors import ReplayIndexError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from navrl.adapters.torchrl_replay import CompressedStorage
 
 __all__ = ["FramesView", "places_of"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from navrl.errors import RegistryError
+from navrl.io.container.checksums import sha256_of_file
 
 __all__ = ["BlobStore", "Stored"]
 
@@ -73,7 +74,7 @@ class BlobStore:
         # imported here because it loads torch, which listing models does not need
         from navrl.io.container.atomic_files import AtomicFile, make_folder
 
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of_file(file)
         stored, target = Stored(digest, file.tell()), self.path(digest)
         if self.fault(stored) is None:
             return stored, False
@@ -107,7 +108,7 @@ class BlobStore:
                 size = os.fstat(file.fileno()).st_size
                 if size != stored.size:
                     return f"has {size} bytes instead of {stored.size}"
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = sha256_of_file(file)
         except FileNotFoundError:
             return "is missing"
         except OSError as error:

@@ -30,6 +30,9 @@ _SHORTEST_POLL, _LONGEST_POLL = 0.0005, 0.02  # s between two attempts to take a
 # Connections that a forked process inherited: SQLite forbids using and even closing them there.
 _inherited: list[sqlite3.Connection] = []
 
+BROKEN = (11, 26)  # SQLite's codes for a damaged database, and for a file that is not one
+BROKEN_WORDS = ("malformed", "not a database", "no such table")
+
 
 class Database:
     """One database file; the connection is opened on first use, and again in a forked process.
@@ -301,8 +304,8 @@ def is_locked(error: BaseException) -> bool:
 
 def _is_broken(error: sqlite3.Error) -> bool:
     """Return whether SQLite reports a damaged database, or a file that is not one."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "no such table" in str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python 3.10 has only the message
+    return code in BROKEN or any(words in str(error) for words in BROKEN_WORDS)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.errors import RegistryError
 from navrl.registry import maintenance, validation
@@ -26,6 +26,9 @@ from navrl.registry.queries import Queries, reading, writing
 from navrl.registry.repair import Repair, repair
 from navrl.registry.schema import PRODUCTION_ALIAS, STAGES, AliasMove, ModelSummary, ModelVersion
 from navrl.registry.version_retention import prunable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Registry", "default_root"]
 

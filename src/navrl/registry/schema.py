@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ class AliasMove:
 
 def instant(seconds: float) -> datetime:
     """Return the time of a column."""
-    return datetime.fromtimestamp(seconds, UTC)
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def version_of(row: sqlite3.Row, path: Path, aliases: tuple[str, ...]) -> ModelVersion:

@@ -9,9 +9,12 @@ import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.tracking.line_file import LineFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class DeliveryLog:

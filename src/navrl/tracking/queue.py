@@ -16,12 +16,15 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.errors import TrackingError
 from navrl.io.container.checksums import sha256_of
 from navrl.tracking.delivery_log import DeliveryLog
 from navrl.tracking.line_file import LineFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FOLDER = "tracking"
 CONTAINER = (

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.credentials import URI, check_secret, has_secret, redact, redacted
 from navrl.errors import TrackingError, missing_extra
@@ -26,6 +26,9 @@ from navrl.tracking.queue import RecordQueue
 from navrl.tracking.queue_writer import QueueWriter, Work
 from navrl.tracking.tracker_settings import TrackingSettings
 from navrl.tracking.worker_processes import WorkerProcesses
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FIRST_WAIT = 1.0  # s that the start of a run waits for the disk at most
 KEEP_NO_MODELS = {"tensorboard"}

@@ -12,15 +12,18 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.credentials import redact
 from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
 from navrl.machine import machine
 from navrl.metrics_log import keep_aside, plain_value
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "RunFolder",
@@ -264,7 +267,10 @@ class RunFolder:
 
     def record_finish(self, iteration: int) -> None:
         """Mark the run as finished in `run.json`, after its final evaluation."""
-        finished = {"iteration": iteration, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        finished = {
+            "iteration": iteration,
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
         self._write_record({**self.record(), "finished": finished})
 
     def is_finished(self) -> bool:
@@ -348,7 +354,7 @@ def _circumstances(command: str | Sequence[str]) -> dict[str, Any]:
         "command": redact(command)
         if isinstance(command, str)
         else shlex.join(map(redact, command)),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "process": os.getpid(),
         "host": socket.gethostname(),
         "versions": {"python": here["python"], **here["versions"]},

@@ -10,9 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.training.terminal import leave_terminal, open_terminals
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = "\x1b[?25h"

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,10 @@ RobotCommand = Callable[..., Any]
 SAME_GOAL = 1e-3  # m: a goal that is repeated does not begin a new flight
 
 
-class State(StrEnum):
+class State(str, Enum):
     """What a node does. Only `FLYING` moves the robot."""
+
+    __str__ = str.__str__  # as enum.StrEnum of Python 3.11 has it
 
     FLYING = "flying"
     ARRIVED = "arrived"

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -34,6 +34,9 @@ from navrl.io.container.container_writer import Written
 from navrl.io.container.sequence import SequenceNumbers
 from navrl.io.container.step_names import format_checkpoint_name
 from navrl.io.retention import Retention, rank
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["CheckpointDirectory"]
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from navrl.arguments import as_path, whole_number
-from navrl.errors import CheckpointError, ConfigError
+from navrl.errors import CheckpointError, ConfigError, add_note
 from navrl.io.checkpoint.checkpoint_file import checkpoint_document
 from navrl.io.checkpoint.differences import MAX_CHAIN, DeltaChain
 from navrl.io.checkpoint.guarded import Guarded
@@ -23,6 +23,9 @@ from navrl.io.container.job import Job
 from navrl.io.container.snapshot import ArenaPool, Snapshot
 from navrl.io.container.state_tree import pack_state
 from navrl.io.container.thread_pool import TaskThreads
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AsyncCheckpointSaver"]
 
@@ -215,7 +218,7 @@ class AsyncCheckpointSaver:
         try:
             self.shutdown()
         except CheckpointError as failed:
-            error.add_note(f"and a checkpoint was not saved: {failed}")
+            add_note(error, f"and a checkpoint was not saved: {failed}")
 
 
 class _CheckpointFiles:

@@ -29,6 +29,9 @@ class UnsafePickleError(CheckpointError):
     """A pickle refers to code, or is damaged and seems to; it was not run."""
 
 
+NAMED_GLOBALS = (2, 6)  # the version of torch whose unpickler takes classes under other names
+
+
 def load(
     path: Path, start: bytes, device: str | torch.device, *, trusted: bool, into: Any = None
 ) -> Any:
@@ -100,6 +103,10 @@ def _load_unpickled(source: io.BytesIO | Path, device: str | torch.device) -> An
     except pickle.UnpicklingError as error:
         if not any(name in str(error) for _, name in NUMPY_GLOBALS):
             raise
+        if tuple(map(int, torch.__version__.split(".")[:2])) < NAMED_GLOBALS:
+            raise pickle.UnpicklingError(
+                f"NumPy values, which torch {torch.__version__} cannot read safely; torch 2.6 can"
+            ) from error
     if isinstance(source, io.BytesIO):
         source.seek(0)
     with _allowing_numpy, torch.serialization.safe_globals(NUMPY_GLOBALS):

@@ -18,9 +18,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AtomicFile",

@@ -11,9 +11,11 @@ import os
 import re
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["decode_line", "encode_line", "sha256_of"]
+__all__ = ["decode_line", "encode_line", "sha256_of", "sha256_of_file"]
+
+PIECE = 1 << 18  # bytes that are read at once
 
 _LINE = re.compile(rb"([0-9a-f]{8}) (\{.*\})\n?", re.DOTALL)
 
@@ -21,7 +23,15 @@ _LINE = re.compile(rb"([0-9a-f]{8}) (\{.*\})\n?", re.DOTALL)
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of_file(file)
+
+
+def sha256_of_file(file: IO[bytes]) -> str:
+    """Return the SHA-256 of the rest of an open file as hexadecimal digits."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE))
+    while size := file.readinto(buffer):  # type: ignore[attr-defined]
+        digest.update(buffer[:size])
+    return digest.hexdigest()
 
 
 def encode_line(values: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -17,6 +17,9 @@ from navrl.errors import ContainerError
 from navrl.io.container.codecs import CODECS, Bytes, RowCodec, Rows
 from navrl.io.container.index import ArrayEntry, Index, open_to_read, read_index_of
 from navrl.io.container.thread_pool import TaskThreads, usable_cores
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Container"]
 

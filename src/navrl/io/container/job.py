@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from navrl.errors import CheckpointError
+from navrl.errors import CheckpointError, add_note
 from navrl.io.container.container_writer import Written
 from navrl.io.container.snapshot import Snapshot
 
@@ -76,7 +76,7 @@ class Failures:
             return
         errors, self.errors = self.errors, []
         for error in errors[1:]:
-            errors[0].add_note(f"and: {error}")
+            add_note(errors[0], f"and: {error}")
         if self.raises:
             raise errors[0]
         for error in errors:

@@ -30,7 +30,8 @@ _LONGEST_PLACE = 200  # characters of it that errors show
 _JSON_EXACT = 1 << 53
 _AS_IS = frozenset({str, bool, type(None)})
 _DTYPES, _STRIDED = frozenset(NAME_OF_TORCH_DTYPE), torch.strided
-_TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+# torch.nn.Buffer is of torch 2.5
+_TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
 
 
 # An array of a state: its name, the node of the tree that stands for it, and its value. A tensor is

@@ -8,9 +8,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.io.container.priority import lower_priority
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["TaskThreads", "spare_cores", "usable_cores"]
 

@@ -10,12 +10,18 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from navrl.arguments import as_path, whole_number
-from navrl.errors import CheckpointError, ContainerError, RolloutError, UnsupportedStateError
+from navrl.errors import (
+    CheckpointError,
+    ContainerError,
+    RolloutError,
+    UnsupportedStateError,
+    add_note,
+)
 from navrl.io.container.atomic_files import irregular_kind, sync_folder
 from navrl.io.container.background import BackgroundWriter
 from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL
@@ -32,6 +38,9 @@ from navrl.io.rollouts.reader import RolloutReader
 from navrl.io.rollouts.rollout_document import complete_document, rollout_document
 from navrl.io.rollouts.rollout_keys import Key, plain_rollout
 from navrl.io.rollouts.rollout_layout import RolloutInfo, rollout_info
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["RolloutStorage"]
 
@@ -257,7 +266,7 @@ class RolloutStorage:
         except RolloutError as failed:
             if error is None:
                 raise
-            error.add_note(f"a rollout was not saved either: {failed}")
+            add_note(error, f"a rollout was not saved either: {failed}")
 
     def _existing(self, iteration: int) -> Path:
         """Return the file of a rollout, after pending saves."""
@@ -365,7 +374,7 @@ def _as_rollout_errors() -> Iterator[None]:
     except CheckpointError as error:
         failed = RolloutError(str(error))
         for note in getattr(error, "__notes__", ()):
-            failed.add_note(note)
+            add_note(failed, note)
         raise failed from error
 
 

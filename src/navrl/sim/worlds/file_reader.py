@@ -89,7 +89,9 @@ def read_png(path: Path) -> tuple[NDArray[np.float32], float]:
         start = file.read(24)
         if not start.startswith(_PNG):
             raise WorldError(f"{path}: starts with {start[:8]!r}; expected a PNG image")
-        _check_pixels(path, *(int.from_bytes(start[place : place + 4]) for place in (16, 20)))
+        _check_pixels(
+            path, *(int.from_bytes(start[place : place + 4], "big") for place in (16, 20))
+        )
         file.seek(0)
         with Image.open(file, formats=["PNG"]) as image:
             _check_pixels(path, image.width, image.height)  # a later header may say otherwise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class TrackioBackend(Backend):
             run.name,
             [dict(values)],
             steps=[step],
-            timestamps=[datetime.fromtimestamp(moment, UTC).isoformat()],
+            timestamps=[datetime.fromtimestamp(moment, timezone.utc).isoformat()],
             config=dict(run.config) or None,
             log_ids=[f"{run.id}-{number}"],
             run_id=run.id,

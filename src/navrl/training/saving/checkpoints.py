@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from navrl.config import Config
 from navrl.errors import CheckpointError, ConfigError, NavrlError
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.container.step_names import format_checkpoint_name
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["CheckpointSaving", "FileWrites", "SaveStatus", "reason_of"]
 

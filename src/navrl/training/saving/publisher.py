@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.errors import RegistryError
 from navrl.registry.database import is_locked
@@ -19,6 +19,9 @@ from navrl.registry.registry import Registry
 from navrl.registry.upload_policy import UploadPolicy, decide, is_better
 from navrl.tracking.tracker import Tracking
 from navrl.training.saving.unregistered import UnregisteredModel, drop, keep, kept_models
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # seconds that training waits for a registry that another process has locked
 DEADLINE = 1.0  # per evaluation

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.training.run_folder import RunFolder
 from navrl.training.saving.batches import keep_batch
 from navrl.training.saving.checkpoints import PATIENCE, CheckpointSaving
 from navrl.training.trainers import Trainer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["RunFiles"]
 

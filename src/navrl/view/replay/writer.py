@@ -77,7 +77,7 @@ def replay_page(recordings: Sequence[Recording]) -> str:
 
 
 def _part(name: str) -> str:
-    return files("navrl.view.replay").joinpath("page", name).read_text(encoding="utf-8")
+    return files("navrl.view.replay").joinpath("page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _variables(palette: Palette, scheme: str) -> str:
