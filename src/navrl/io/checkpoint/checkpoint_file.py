@@ -213,8 +213,14 @@ class _Loading:
         tensors = [
             self._tensor(number, entry, outputs[number]) for number, entry in enumerate(entries)
         ]
+
+        def tensor(number: int) -> Any:
+            if entries[number].element not in TORCH_DTYPES:
+                raise self._lacking(entries[number], entries[number].element)
+            return tensors[number]
+
         return self._named(
-            unpack_state, self._tree, tensors.__getitem__, lambda i: _array(entries[i], outputs[i])
+            unpack_state, self._tree, tensor, lambda i: _array(entries[i], outputs[i])
         )
 
     def _named(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -231,10 +237,9 @@ class _Loading:
                 "only bfloat16 is ever widened, to float32: the file is damaged, use an older "
                 "checkpoint"
             )
-        if element not in TORCH_DTYPES or entry.element not in TORCH_DTYPES:
-            raise CheckpointError(
-                f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch"
-            )
+        numpy_alone = element == entry.element and element in NUMPY_DTYPES  # it may be an array
+        if not {element, entry.element} <= TORCH_DTYPES.keys() and not numpy_alone:
+            raise self._lacking(entry, element)
         live = self._live.get(entry.name)
         if live is None:
             return
@@ -244,6 +249,10 @@ class _Loading:
             raise CheckpointError(
                 f"{self._index.path}: {entry.name} is {found}, to be loaded into {expected}"
             )
+
+    def _lacking(self, entry: ArrayEntry, element: str) -> CheckpointError:
+        told = f"{self._index.path}: {entry.name} is {element}; this torch lacks it: upgrade torch"
+        return CheckpointError(told)
 
     def _output(self, entry: ArrayEntry) -> Bytes:
         element, tensor = self._live.get(entry.name, ("", None))
@@ -256,7 +265,9 @@ class _Loading:
         return np.empty(entry.size, np.uint8)
 
     def _tensor(self, number: int, entry: ArrayEntry, output: Bytes) -> Any:
-        dtype = TORCH_DTYPES[entry.element]
+        dtype = TORCH_DTYPES.get(entry.element)
+        if dtype is None:
+            return None  # a NumPy array, or `tensor` raises
         if entry.size:
             tensor = torch.from_numpy(output).view(dtype).reshape(entry.shape)
         else:
