@@ -138,6 +138,8 @@ class Config(NavigationSettings):
     rollout_keep_last_n: int = 10  # batches to keep there; 0: all
     # collect the next batch while the policy learns, with the weights from before the update
     use_pipelined_collector: bool = False
+    shield: bool = False  # filter the actions of the training with the shield (docs/deploy.md)
+    shield_penalty: float = 0.1  # reward lost by a decision that the shield changes
     # keep the last batch, LiDAR scans included, in a compressed file beside each checkpoint
     compress_lidar: bool = False
     run_folder: str = ""  # empty: runs/DATE_TIME
@@ -206,6 +208,7 @@ class Config(NavigationSettings):
                 f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn"
             )
         self._check_algorithm()
+        self._check_shield()
         self._check_device()
         self._check_worlds()
         self._check_checkpoints()
@@ -228,6 +231,12 @@ class Config(NavigationSettings):
                 f"checkpoint_delta_chain is {self.checkpoint_delta_chain} and compress_checkpoint "
                 "is false; differences save nothing unless they are compressed: leave one out"
             )
+
+    def _check_shield(self) -> None:
+        if self.shield and self.env.name != NAVIGATION:
+            raise ConfigError(f"shield is true; it is of the navigation task, not {self.env.name}")
+        if not 0 <= self.shield_penalty <= 1e6:
+            raise ConfigError(f"shield_penalty is {self.shield_penalty}; expected 0 to 1e6")
 
     def _check_algorithm(self) -> None:
         if self.algorithm not in ALGORITHMS:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from navrl.deploy.observed_tracks import observed_tracks
-from navrl.deploy.shield import Shield, ShieldCounts, ShieldSettings
+from navrl.deploy.shield import Shield, ShieldCounts, ShieldResult, ShieldSettings
 from navrl.evaluation.policy_lookup import Policy
 from navrl.sim.env import NavigationEnv
 
@@ -44,6 +44,11 @@ class ShieldedPilot:
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the commands that the shield lets pass, in the goal frame, (N, 3) in m/s."""
+        result = self.filtered(observation, self.act(observation))
+        return torch.from_numpy(result.velocity.astype(np.float32))
+
+    def filtered(self, observation: dict[str, Tensor], desired: Tensor) -> ShieldResult:
+        """Return what the shield makes of commands in the goal frame, (N, 3) in m/s."""
         forward = self.env.forward
         bearing = self.env.yaw - torch.atan2(forward[:, 1], forward[:, 0])
         state = observation["state"].double().numpy()
@@ -53,7 +58,7 @@ class ShieldedPilot:
         place = np.zeros((len(state), 3))
         place[:, 2] = height
         result = self._filter(
-            self.act(observation),
+            desired,
             position=place,
             velocity=state[:, 5:8],
             lidar=self._filter.settings.lidar_range - scan,
@@ -62,7 +67,7 @@ class ShieldedPilot:
             goal=_goals(state, place),
         )
         self.counts.add(result, self.env.flying.numpy())
-        return torch.from_numpy(result.velocity.astype(np.float32))
+        return result
 
 
 def shielded(policy: Policy) -> tuple[Policy, ShieldedPilot]:

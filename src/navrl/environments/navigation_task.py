@@ -6,10 +6,11 @@ import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
+from navrl.deploy.shielded_pilot import ShieldedPilot
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
 from navrl.evaluation import Flights, conditions, evaluate
@@ -39,6 +40,24 @@ class TrainingEnvironment(NavigationEnvironment):
         self.simulator.set_collision_penalty(collision_penalty(self._config, progress))
 
 
+class ShieldedTraining(TrainingEnvironment):
+    """A training behind the shield: every action that it changes costs a reward.
+
+    `return` in the statistics is without that cost.
+    """
+
+    def __init__(self, simulator: NavigationEnv, config: Config) -> None:
+        super().__init__(simulator, config)
+        self._shield = ShieldedPilot(lambda observation: observation["state"], simulator)
+
+    def step(self, action: Tensor, *, out: Any) -> Any:
+        """Fly all drones for one decision with what the shield makes of their actions."""
+        result = self._shield.filtered(self.simulator.observe(), action.detach())
+        super().step(torch.from_numpy(result.velocity).float(), out=out)
+        out.reward -= self._config.shield_penalty * torch.from_numpy(result.intervened).float()
+        return out
+
+
 class NavigationTask(Task):
     """Drones that fly to goals among obstacles, judged in worlds that nobody has trained in."""
 
@@ -59,7 +78,8 @@ class NavigationTask(Task):
         settings = split_task(self.config.task, rank, size)
         simulator = NavigationEnv(settings, seed=self.config.seed * 1024 + rank)
         simulator.reset()
-        return TrainingEnvironment(simulator, self.config)
+        kind = ShieldedTraining if self.config.shield else TrainingEnvironment
+        return kind(simulator, self.config)
 
     @property
     def conditions(self) -> list[str]:
@@ -111,7 +131,8 @@ class NavigationTask(Task):
         task.env.obstacles_per_world = [0]
         task.env.world_files = []
         task.env_dyn.num_obstacles, task.env_dyn.obstacles_per_world = 8, []
-        env = NavigationEnvironment(NavigationEnv(task))
+        kind = ShieldedTraining if self.config.shield else TrainingEnvironment
+        env = kind(NavigationEnv(task), self.config)
         rows = env.observe()
         env.step(torch.zeros(1, 3), out=env.make_step())
         with torch.random.fork_rng(devices=[]):
