@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from navrl.cli import main
-from navrl.deploy.exported_pilot import ExportedPilot, exported_policy
+from navrl.deploy.exported_pilot import ExportedPilot, exported_policy, task_of
 from navrl.deploy.node.node_messages import Arm, Command, EmergencyStop
 from navrl.deploy.rehearsal.delays import Delayed, success_with_delay, tolerated_ms
 from navrl.deploy.rehearsal.ends import ends_of
@@ -26,6 +26,8 @@ from navrl.deploy.transports.udp import UdpTransport
 from navrl.deploy.verify import crossing, load_command
 from navrl.errors import ConfigError, TransportError
 from navrl.evaluation.flights import evaluate
+from navrl.sim.robots.robot_file import load_robot
+from navrl.sim.robots.robot_keys import robot_of
 
 # ---------------------------------------------------------------------- the link
 
@@ -249,3 +251,10 @@ def test_an_impossible_plan_is_refused_before_anything_starts(tmp_path):
         rehearse(Plan(tmp_path, episodes=0), lambda address: None)
     with pytest.raises(ConfigError, match="expected udp or zenoh"):
         ends_of("serial")
+
+
+def test_a_rehearsal_flies_the_robot_of_the_contract():
+    ground = load_robot("ground")
+    task = task_of({"robot": {"file": json.loads(json.dumps(ground.as_dict()))}})
+    assert task.env.planar
+    assert robot_of(task) == ground

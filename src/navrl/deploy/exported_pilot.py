@@ -15,6 +15,7 @@ from navrl.deploy.exported_folder import read_contract
 from navrl.deploy.robot_inputs import inputs_of
 from navrl.evaluation.policy_lookup import Policy
 from navrl.sim.env import NavigationEnv
+from navrl.sim.robots.robot_file import robot_from
 from navrl.sim.settings import NavigationSettings
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -48,8 +49,10 @@ def to_goal_frame(world: Tensor, forward: Tensor) -> Tensor:
 
 
 def task_of(contract: Mapping[str, Any]) -> NavigationSettings:
-    """Return the settings of a simulation in which the policy sees and acts as in its contract."""
-    task, lidar = NavigationSettings(), contract["lidar"]
+    """Return the settings of a simulation of the contract's robot."""
+    if "file" in contract["robot"]:
+        return robot_from(contract["robot"]["file"]).applied_to(NavigationSettings())
+    task, lidar = NavigationSettings(), contract["lidar"]  # written before robots had files
     elevations = lidar["elevations_degrees"]
     task.env.action_repeat = max(1, round(contract["rate"]["decision_s"] / task.sim.dt))
     task.env.action_limit = float(contract["robot"]["speed_limit_m_per_s"])

@@ -106,9 +106,14 @@ class NodeCore:
         self._arrived = False
 
     def _make_shield(self) -> Shield:
+        usual, robot = ShieldSettings(), self.contract["robot"]
+        radius = float(robot.get("collision_radius_m", 0.3))
         return Shield(
             ShieldSettings(
                 speed_limit=self.limit,
+                static_radius=max(usual.static_radius, radius + 0.04),
+                moving_margin=max(usual.moving_margin, radius + 0.2),
+                lowest=0.0 if robot.get("planar") else usual.lowest,
                 lidar_range=self.layout.reach,
                 elevations=self.layout.elevations,
             ),

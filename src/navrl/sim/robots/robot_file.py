@@ -58,6 +58,15 @@ def load_robot(reference: str | Path) -> Robot:
     return _robot(text, str(path), path.stem)
 
 
+def robot_from(values: Mapping[str, Any]) -> Robot:
+    """Return the robot that `Robot.as_dict` described, as a contract carries it.
+
+    Raises:
+        ConfigError: a key is unknown, or a value impossible.
+    """
+    return _made(dict(values), str(values.get("name", "robot")))
+
+
 def _robot(text: str, subject: str, name: str) -> Robot:
     import yaml  # comes with Hydra; only these files need it
 
