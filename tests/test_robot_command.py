@@ -10,11 +10,13 @@ import yaml
 
 from navrl.cli import main
 from navrl.config import FlightSettings, load_config
+from navrl.deploy.c_header import c_header
 from navrl.deploy.contract import contract_of
 from navrl.deploy.robot_inputs import sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, RobotPolicy
 from navrl.deploy.shield import ShieldSettings
 from navrl.deploy.shielded_pilot import settings_for
+from navrl.deploy.verify import load_command
 from navrl.errors import ConfigError
 from navrl.evaluation.policy_lookup import Policy, load_policy, pilot_of
 from navrl.evaluation.tasks import flight_task
@@ -123,7 +125,9 @@ def differ(settings: dict) -> list[str]:
 
 @pytest.mark.slow  # compiles the network for three sizes of the observation
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_compiled_network_serves_the_robot_and_its_export_gives_the_same_commands(name):
+def test_the_compiled_network_serves_the_robot_and_its_export_gives_the_same_commands(
+    name, tmp_path
+):
     task = task_of(name)
     torch.manual_seed(0)
     network = build_network(NetworkSettings(), observation_layout(task)).requires_grad_(False)
@@ -143,5 +147,9 @@ def test_the_compiled_network_serves_the_robot_and_its_export_gives_the_same_com
     assert contract["robot"]["planar"] == (name == "ground")
     if name == "ground":
         assert not commands[:, 2].any()
+        (tmp_path / "navrl_policy.h").write_text(c_header(robot))
+        arrays = {each: inputs[each].numpy() for each in INPUTS}
+        in_c = torch.from_numpy(load_command(tmp_path, "c")(arrays))
+        assert torch.allclose(in_c, commands, atol=1e-4)
     if name == "fast_quadrotor":
         assert commands[:, 2].abs().max() <= 2.0
