@@ -1,4 +1,4 @@
-"""Success of pilots without learning and of the policy in the package, in the same episodes.
+"""Success of pilots without learning and of the policy in the package, in the same worlds.
 
     navrl bench baselines
     NAVRL_PUBLISHED_POLICY=checkpoint.pt navrl bench baselines    # and the original's policy
@@ -55,7 +55,7 @@ def suite(smoke: bool) -> Suite:
     cases.append(_case(GRID, "pretrained", ("grid",), SMOKE if smoke else EPISODES["pretrained"]))
     return Suite(
         name="baselines",
-        title="Success of pilots in the same episodes",
+        title="Success of pilots in the same worlds",
         cases=cases,
         columns=[Column(f"{name} success", f"{name} %", ".1f", 100) for name in SCENARIOS],
         packages=("torch", "numba"),
@@ -133,12 +133,13 @@ def page(results: Mapping[str, Any]) -> str:
 
 def readme(results: Mapping[str, Any]) -> str:
     """Return the table of the README: the learned policies beside the best of the others."""
-    lines = ["| pilot | static | standard | crossing |", "|---|---|---|---|"]
+    lines = ["| pilot | static | standard | crossing | episodes |", "|---|---|---|---|---|"]
     rows = _rows(results)
     for name in ("orca", "scripted", "published", "pretrained", "oracle"):
         if name in rows:
             cells = [_percent(rows[name], label) for label in SCENARIOS]
-            lines.append(f"| {TITLES.get(name, f'`{name}`')} | {' | '.join(cells)} |")
+            told = [TITLES.get(name, f"`{name}`"), *cells, f"{rows[name]['episodes']:.0f}"]
+            lines.append(f"| {' | '.join(told)} |")
     return "\n".join(lines)
 
 
