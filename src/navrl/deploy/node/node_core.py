@@ -120,6 +120,15 @@ class NodeCore:
             max_age=self.settings.max_age,
         )
 
+    def warm_up(self) -> None:
+        """Compile the shield, so that the first decision is as fast as the others."""
+        if self.shield is not None:
+            free = np.full(self.layout.shape, self.layout.reach)
+            tracks = np.zeros((1, 8))
+            self.shield(
+                np.zeros(3), position=np.ones(3), velocity=np.zeros(3), lidar=free, obstacles=tracks
+            )
+
     # ------------------------------------------------------------------ messages
 
     def take(self, message: Message, now: float) -> None:

@@ -30,7 +30,9 @@ def open_core(
 
     settings = settings or NodeSettings()
     runner = RobotRunner(str(folder), max_age=settings.max_age)  # type: ignore[no-untyped-call]
-    return NodeCore(runner, contract, settings, shield=shield)
+    core = NodeCore(runner, contract, settings, shield=shield)
+    core.warm_up()
+    return core
 
 
 @dataclass(frozen=True)

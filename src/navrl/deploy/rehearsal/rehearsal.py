@@ -20,7 +20,7 @@ from navrl.deploy.transports.transport import Transport
 from navrl.errors import TransportError
 
 COMMAND_TIMEOUT = 0.5  # s: without a command for so long the robot stands still
-ANSWER_WITHIN = 10.0  # s that a node has to answer in lock-step
+ANSWER_WITHIN = 60.0  # s that a node has to answer in lock-step
 REPEAT_AFTER = 0.2  # s after which an unanswered question is asked again
 PAUSE = 1.0  # s of simulated time between episodes
 
