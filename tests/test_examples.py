@@ -108,8 +108,8 @@ def test_every_navrl_command_of_the_readme_runs(line, tmp_path, monkeypatch):
         words += [*SMALL, f"run_folder={tmp_path / 'run'}"]
     elif words[0] in ("train", "curves") or any("runs/" in word for word in words):
         pytest.skip("needs a run: the tests of training and of the commands do it")
-    elif words[0] == "export":
-        pytest.skip("tests/deploy exports and verifies")
+    elif words[0] in ("export", "rehearse"):
+        pytest.skip("tests/deploy exports, verifies and rehearses")
     elif words[0] == "eval":
         words += [
             "--episodes",
