@@ -123,3 +123,12 @@ def test_every_navrl_command_of_the_readme_runs(line, tmp_path, monkeypatch):
     words = [word.replace("examples/", f"{ROOT}/examples/") for word in words]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 0
+
+
+@pytest.mark.slow
+def test_a_policy_of_ones_own_is_evaluated_beside_another(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT / "examples")
+    names = ["python:own_policy:Cautious", "straight"]
+    few = ["--scenario", "light", "--episodes", "8", "--worlds", "2", "--no-animation"]
+    assert main(["eval", *names, *few, "--out", str(tmp_path)]) == 0
+    assert "Cautious" in capsys.readouterr().out
