@@ -17,6 +17,7 @@ from navrl.arguments import as_mapping, as_path, whole_number
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io.checkpoint import torch_files
 from navrl.io.checkpoint.differences import add_bases, base_of, verify_bases
+from navrl.io.checkpoint.parts import check_part, parts_of
 from navrl.io.checkpoint.rounded_moments import narrow_moments
 from navrl.io.container.atomic_files import irregular_kind
 from navrl.io.container.codecs import DEFAULT_CODEC, MAX_LEVEL, Bytes
@@ -59,6 +60,11 @@ def save_checkpoint(
         UnsupportedStateError: the state holds an object that cannot be stored.
         ConfigError: there is no such codec or level.
         OSError: the disk is full or the folder not writable; an earlier file is untouched.
+
+    >>> import torch, navrl
+    >>> written = navrl.save_checkpoint({"weight": torch.zeros(100_000)}, "a.pt")
+    >>> written.stored_bytes < written.raw_bytes
+    True
     """
     path, packed = as_path("path", path), pack_state(state)
     if level is not None:
@@ -91,6 +97,11 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     Raises:
         NoCheckpointError: there is none, and the message lists the names that were tried; or the
             path is a directory, a pipe or the like.
+
+    >>> from navrl.io import find_checkpoint, save_checkpoint
+    >>> written = save_checkpoint({"step": 7}, "a.pt.navrl")
+    >>> find_checkpoint("a.pt").name
+    'a.pt.navrl'
     """
     path = as_path("path", path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
@@ -153,6 +164,11 @@ def load_checkpoint(
         ConfigError: this machine has no such device.
         CheckpointError: there is no such file, or it does not fit `into`.
         ContainerError: the file is damaged; the message names the file and the tensor.
+
+    >>> import torch, navrl
+    >>> written = navrl.save_checkpoint({"weight": torch.ones(3), "step": 7}, "a.pt")
+    >>> navrl.load_checkpoint("a.pt")
+    {'weight': tensor([1., 1., 1.]), 'step': 7}
     """
     device = usable_device(device)
     if workers is not None:
@@ -163,21 +179,46 @@ def load_checkpoint(
     if start != MAGIC:
         return torch_files.load(found, start, device, trusted=trusted, into=into)
     with Container(found) as container:
-        return _Loading(container, device, workers, into).state()
+        state = _Loading(container, device, workers, into).state()
+        parts = parts_of(container.index)
+    for part in parts.parts:
+        with Container(check_part(found, part)) as container:
+            loaded = _Loading(container, device, workers, None).state()
+        _append_part(found, state, parts.key, loaded)
+    return state
+
+
+def _append_part(path: Path, state: Any, key: str, part: Any) -> None:
+    """Append the state of a part to the list that it continues."""
+    values = state.get(key) if isinstance(state, dict) else None
+    if not isinstance(values, list):
+        raise ContainerError(
+            f"{path}: has parts of a list {key!r:.60}, which its state lacks; the file is damaged"
+        )
+    values.append(part)
 
 
 def verify_checkpoint(path: str | os.PathLike[str], *, workers: int | None = None) -> Index:
-    """Check every byte of a container and of its bases without loading it; return its index.
+    """Check every byte of a container, its bases and its parts without loading; return its index.
 
     Raises:
         FileNotFoundError: `path` does not exist.
         ContainerError: the file is damaged or not a container; the message names the file and the
-            tensor. Or a base is damaged, missing, or was replaced.
+            tensor. Or a base or a part is damaged, missing, or was replaced.
+
+    >>> from navrl.io import save_checkpoint, verify_checkpoint
+    >>> written = save_checkpoint({"step": 7}, "a.pt", metadata={"success": 0.9})
+    >>> verify_checkpoint("a.pt").document["metadata"]
+    {'success': 0.9}
     """
     with Container(path) as container:
         container.verify(workers=workers)
         verify_bases(container.index, workers)
-        return container.index
+        index = container.index
+    for part in parts_of(index).parts:
+        with Container(check_part(Path(path), part)) as container:
+            container.verify(workers=workers)
+    return index
 
 
 class _Loading:

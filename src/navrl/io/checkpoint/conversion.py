@@ -46,6 +46,12 @@ def convert_checkpoint(
         to: the format; None goes by the suffix: `.safetensors`, `.pth` for torch, otherwise navrl.
         codec: for navrl files.
         trusted: allow a pickle to run the code that it refers to.
+
+    >>> import torch
+    >>> from navrl.io.checkpoint import convert_checkpoint, save_checkpoint
+    >>> written = save_checkpoint({"weight": torch.ones(3)}, "a.pt")
+    >>> torch.load(convert_checkpoint("a.pt", "a.pth"))
+    {'weight': tensor([1., 1., 1.])}
     """
     target = Path(target)
     to = to or _FORMAT_OF_SUFFIX.get(target.suffix, "navrl")

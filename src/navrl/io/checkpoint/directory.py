@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,12 @@ from navrl.io.checkpoint.listing import (
     list_entries,
     newest_first,
 )
-from navrl.io.checkpoint.pruning import as_item, prune_entries, remove_orphaned_rollouts
+from navrl.io.checkpoint.pruning import (
+    as_item,
+    prune_entries,
+    remove_orphaned_rollouts,
+    remove_unused_parts,
+)
 from navrl.io.checkpoint.saver import AsyncCheckpointSaver
 from navrl.io.container.atomic_files import make_folder, point_alias, remove_stale_files
 from navrl.io.container.background import OnDone
@@ -54,6 +59,15 @@ class CheckpointDirectory:
             rules of its own, belongs to the checkpoint of its step and is removed with it.
         optimizers, max_queue_size, codec, level, delta_chain, lossy_moments, on_error,
             on_done: see `AsyncCheckpointSaver`.
+
+    >>> import navrl
+    >>> with navrl.CheckpointDirectory("checkpoints", keep_last_n=2) as checkpoints:
+    ...     for step in (100, 200, 300):
+    ...         path = checkpoints.save(step, {"step": step}, metrics={"success": 0.5})
+    >>> [entry.step for entry in checkpoints.entries()]
+    [200, 300]
+    >>> checkpoints.load()
+    {'step': 300}
     """
 
     def __init__(
@@ -104,12 +118,25 @@ class CheckpointDirectory:
         metrics: Mapping[str, float] | None = None,
         config: Any = None,
         compress: bool = True,
+        sequence: int | None = None,
+        await_parts: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Path:
         """Save a state under its step in the background; return the path that it will have.
 
         When the file is on the disk, the alias `latest` moves to it, and the checkpoints that the
         rules do not keep are removed. `metrics` and `config` are stored in the index: listing a
         folder reads no array.
+
+        Args:
+            step: names the file.
+            state: what to save.
+            metrics: numbers by name.
+            config: JSON values.
+            compress: store compressed.
+            sequence: from `next_sequence`, if other ranks write parts of this save; see
+                `navrl.io.checkpoint.parts`.
+            await_parts: called in the background before the file is written; returns when the
+                parts are on the disk, with what the index says about them.
         """
         path = self.folder / format_checkpoint_name(step)
         known = as_mapping("metrics", metrics)
@@ -117,9 +144,15 @@ class CheckpointDirectory:
             name: float(value) if math.isfinite(value) else None for name, value in known.items()
         }
         metadata = {"step": int(step), "metrics": finite, "config": config}
-        number = self._numbers.take()
-        self.saver.save_async(state, path, compress, metadata, sequence=number, after=self._saved)
+        number = self.next_sequence() if sequence is None else sequence
+        self.saver.save_async(
+            state, path, compress, metadata, sequence=number, before=await_parts, after=self._saved
+        )
         return path
+
+    def next_sequence(self) -> int:
+        """Return a number above those of all saves before; it is used up."""
+        return self._numbers.take()
 
     def _saved(self, written: Written) -> None:
         with self._alias_lock:
@@ -231,6 +264,8 @@ class CheckpointDirectory:
             pruned = prune_entries(
                 self.folder, self.retention, entries, with_rollouts=self.with_rollouts
             )
+            left = [entry for entry in entries if entry not in pruned]
+            remove_unused_parts(self.folder, left)
             if self.with_rollouts:
                 remove_orphaned_rollouts(self.folder, entries)
             return pruned

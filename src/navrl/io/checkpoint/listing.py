@@ -14,6 +14,7 @@ from typing import Any
 from navrl.errors import ContainerError
 from navrl.io.checkpoint.checkpoint_file import NoCheckpointError, verify_checkpoint
 from navrl.io.checkpoint.differences import base_of
+from navrl.io.checkpoint.parts import parts_of
 from navrl.io.checkpoint.torch_files import UnsafePickleError
 from navrl.io.container.atomic_files import irregular_kind
 from navrl.io.container.index import read_index
@@ -38,17 +39,26 @@ NOT_WHOLE = (ContainerError, UnsafePickleError, FileNotFoundError, NoCheckpointE
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint of a run, as its index describes it."""
+    """One checkpoint of a run, as its index describes it.
+
+    >>> from navrl.io import CheckpointDirectory
+    >>> with CheckpointDirectory("checkpoints") as checkpoints:
+    ...     path = checkpoints.save(100, {"step": 100}, metrics={"success": 0.5})
+    >>> entry = checkpoints.latest()
+    >>> entry.step, entry.metrics
+    (100, {'success': 0.5})
+    """
 
     step: int
     path: Path
     metrics: Mapping[str, float | None]  # None: was not finite
     config: Any
     created: float  # by the clock, which may have been wrong: for people
-    raw_bytes: int
+    raw_bytes: int  # of all its files
     stored_bytes: int
     base: str | None = None  # the file that this one is a difference to
     sequence: int | None = None  # orders files; those of an older navrl have None and come first
+    parts: tuple[str, ...] = ()  # files of the other ranks, which belong to it
 
     @property
     def age(self) -> tuple[int, float, int]:
@@ -72,6 +82,7 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
             index = read_index(path)
             metadata = _dict_or_empty(index.document.get("metadata"))
             created = index.document.get("created")
+            parts = parts_of(index)
             entries.append(
                 Entry(
                     step=step,
@@ -80,8 +91,9 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
                     config=metadata.get("config"),
                     created=created if isinstance(created, float) else 0.0,
                     sequence=sequence_of(index.document),
-                    raw_bytes=index.size,
-                    stored_bytes=index.file_size,
+                    raw_bytes=index.size + parts.raw_bytes,
+                    stored_bytes=index.file_size + parts.stored_bytes,
+                    parts=tuple(part.file for part in parts.parts),
                     base=base.file if (base := base_of(index)) else None,
                 )
             )
@@ -93,7 +105,9 @@ def list_unreadable(folder: str | os.PathLike[str]) -> dict[Path, str]:
     reasons = {}
     for _, path in checkpoint_files(folder):
         try:
-            base_of(read_index(path))
+            index = read_index(path)
+            base_of(index)
+            parts_of(index)
         except ContainerError as error:
             reasons[path] = str(error)
         except FileNotFoundError:  # pruned meanwhile

@@ -19,6 +19,10 @@ def get_model_size(model: torch.nn.Module) -> dict[str, float]:
 
     Raises:
         ConfigError: `model` is not a torch module.
+
+    >>> import torch, navrl
+    >>> navrl.get_model_size(torch.nn.Linear(8, 3))["parameters"]
+    27
     """
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
@@ -40,7 +44,12 @@ def get_model_size(model: torch.nn.Module) -> dict[str, float]:
 def print_model_info(
     model: torch.nn.Module, name: str = "model", file: TextIO | None = None
 ) -> None:
-    """Print one line: how many parameters a model has, how many are trained, its megabytes."""
+    """Print one line: how many parameters a model has, how many are trained, its megabytes.
+
+    >>> import torch, navrl
+    >>> navrl.print_model_info(torch.nn.Linear(8, 3), "pilot")
+    pilot: 27 parameters, 27 trainable, 0.00 MB
+    """
     size = get_model_size(model)
     line = "{}: {:,.0f} parameters, {:,.0f} trainable, {:.2f} MB".format(
         name, size["parameters"], size["trainable_parameters"], size["megabytes"]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from navrl.errors import ContainerError
 from navrl.io.checkpoint.listing import Entry, checkpoint_files, list_aliases, list_entries
+from navrl.io.checkpoint.parts import unused_parts
 from navrl.io.container.atomic_files import sync_folder
 from navrl.io.container.index import read_index
 from navrl.io.container.sequence import sequence_of
 from navrl.io.container.step_names import ROLLOUT_NAME
 from navrl.io.retention import Item, Retention
 
-__all__ = ["as_item", "prune", "prune_entries", "remove_orphaned_rollouts"]
+__all__ = ["as_item", "prune", "prune_entries", "remove_orphaned_rollouts", "remove_unused_parts"]
 
 
 def as_item(entry: Entry, *, pinned: bool = False) -> Item[Entry]:
@@ -70,7 +71,8 @@ def prune_entries(
 def _remove(folder: str | os.PathLike[str], entries: Sequence[Entry], with_rollouts: bool) -> None:
     """Remove checkpoints, differences before their bases: a crash leaves none without its base.
 
-    A batch goes before its checkpoint, so that a crash leaves none without one.
+    A batch goes before its checkpoint, so that a crash leaves none without one. Parts go after it:
+    a checkpoint without its parts would count as damaged.
     """
     while entries:
         bases = {entry.base for entry in entries}
@@ -79,8 +81,28 @@ def _remove(folder: str | os.PathLike[str], entries: Sequence[Entry], with_rollo
             if with_rollouts:
                 entry.rollout_path.unlink(missing_ok=True)
             entry.path.unlink(missing_ok=True)
+            for part in entry.parts:
+                (entry.path.parent / part).unlink(missing_ok=True)
         sync_folder(folder)
         entries = [entry for entry in entries if entry not in first]
+
+
+def remove_unused_parts(
+    folder: str | os.PathLike[str], entries: Sequence[Entry], *, dry_run: bool = False
+) -> list[Path]:
+    """Remove parts of other ranks that no checkpoint names, and return their paths."""
+    readable = {entry.step for entry in entries}
+    unused = unused_parts(
+        folder,
+        used={part for entry in entries for part in entry.parts},
+        kept_steps={step for step, _ in checkpoint_files(folder) if step not in readable},
+        newest=max((entry.sequence or 0 for entry in entries), default=0),
+    )
+    if unused and not dry_run:
+        for path in unused:
+            path.unlink(missing_ok=True)
+        sync_folder(folder)
+    return unused
 
 
 def remove_orphaned_rollouts(

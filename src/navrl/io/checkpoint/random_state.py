@@ -12,7 +12,16 @@ __all__ = ["get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, Any]:
-    """Return the state of the global generators of Python, NumPy, torch and CUDA, if in use."""
+    """Return the state of the global generators of Python, NumPy, torch and CUDA, if in use.
+
+    >>> import random
+    >>> from navrl.io import get_random_state, set_random_state
+    >>> state = get_random_state()
+    >>> first = random.random()
+    >>> set_random_state(state)
+    >>> random.random() == first
+    True
+    """
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -24,7 +33,16 @@ def get_random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Restore the global generators from what `get_random_state` returned."""
+    """Restore the global generators from what `get_random_state` returned.
+
+    >>> import torch
+    >>> from navrl.io import get_random_state, set_random_state
+    >>> state = get_random_state()
+    >>> first = torch.rand(3)
+    >>> set_random_state(state)
+    >>> torch.equal(torch.rand(3), first)
+    True
+    """
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"].cpu())

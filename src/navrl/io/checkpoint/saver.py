@@ -60,6 +60,14 @@ class AsyncCheckpointSaver:
             `queue_size`; waiting for a file from it (`flush`) raises CheckpointError. An exception
             that it raises is logged and changes nothing about the save.
         when_full: `wait` for a save to end when `max_queue_size` are on their way, or `raise`.
+
+    >>> import torch, navrl
+    >>> model = torch.nn.Linear(8, 3)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with navrl.AsyncCheckpointSaver(optimizers=[optimizer]) as saver:
+    ...     saver.save_async({"model": model.state_dict()}, "a.pt")
+    >>> torch.equal(navrl.load_checkpoint("a.pt")["model"]["weight"], model.weight)
+    True
     """
 
     def __init__(
@@ -111,6 +119,7 @@ class AsyncCheckpointSaver:
         metadata: Mapping[str, Any] | None = None,
         *,
         sequence: int | None = None,
+        before: Callable[[], Mapping[str, Any]] | None = None,
         after: Callable[[Written], None] | None = None,
     ) -> None:
         """Take a snapshot of a state and return; a background thread writes it.
@@ -123,6 +132,8 @@ class AsyncCheckpointSaver:
             metadata: JSON values that can be read without reading the file, such as metrics.
             sequence: orders the files of a folder; stored in the index. `CheckpointDirectory` sets
                 it.
+            before: called in the background thread before the file is written; what it returns
+                goes into the document of the index, and what it raises counts as a failed save.
             after: called in the background thread when the file is on the disk; what it raises
                 counts as a failed save.
 
@@ -138,6 +149,7 @@ class AsyncCheckpointSaver:
             checkpoint_document(metadata, sequence),
             self.codec if compress else "raw",
             after,
+            before,
         )
 
     def _snapshot(self, state: Any, pool: ArenaPool) -> Snapshot:
@@ -233,6 +245,8 @@ class _CheckpointFiles:
         """Write the file of a job; when this returns it is on the disk under its name."""
         sources, packed = job.snapshot.sources(), job.snapshot.packed
         job.document["state"] = packed.tree
+        if job.before is not None:
+            job.document.update(job.before())
         if self._lossy_moments:
             sources = narrow_moments(sources, packed)
         write = partial(

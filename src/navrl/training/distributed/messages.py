@@ -44,7 +44,9 @@ def encode(value: Any) -> Tensor:
 
 
 def decode(message: Tensor) -> Any:
-    """Return the value of a message; its tensors are views of the message.
+    """Return the value of a message; its tensors have memory of their own.
+
+    Not views of the message: `torch.Generator.set_state` reads past the end of a view.
 
     Raises:
         ContainerError: the bytes are not a message that `encode` makes.
@@ -59,7 +61,8 @@ def decode(message: Tensor) -> Any:
         tensors = []
         for name, shape in shapes:
             start, place = _aligned(place), _aligned(place) + ITEM_BYTES[name] * math.prod(shape)
-            tensors.append(message[start:place].view(TORCH_DTYPES[name]).reshape(shape))
+            part = message[start:place].view(TORCH_DTYPES[name]).reshape(shape)
+            tensors.append(part.clone())
         return unpack_state(tree, tensors.__getitem__, lambda number: tensors[number].numpy())
     except (ValueError, TypeError, LookupError, RuntimeError, RecursionError) as error:
         raise ContainerError(f"a message between training processes is damaged: {error}") from error

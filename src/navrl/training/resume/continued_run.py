@@ -14,6 +14,7 @@ from navrl.errors import ConfigError, NavrlError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoint
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.checkpoint.listing import list_entries
+from navrl.io.checkpoint.parts import PART_NAME
 from navrl.training.resume.source import run_of
 from navrl.training.resume.starting_weights import names_code
 from navrl.training.resume.training_state import is_training_state, upgraded_state
@@ -23,6 +24,7 @@ from navrl.training.run_folder import is_finished, read_record, sequence_of
 # but nothing that the policy learns from.
 CHANGEABLE = (
     "max_frame_num",
+    "processes",
     "eval_interval",
     "save_interval",
     "keep_last_n",
@@ -35,6 +37,7 @@ CHANGEABLE = (
     "rollout_save_interval",
     "rollout_keep_last_n",
     "compress_lidar",
+    "collect.",
     "headless",
     "run_folder",
     "resume",
@@ -111,8 +114,12 @@ def _can_start_over(run: Path) -> bool:
 
 
 def _has_checkpoint_files(run: Path) -> bool:
-    """Return whether any file is named like a checkpoint: a damaged one must be reported."""
-    return any((run / "checkpoints").glob("checkpoint_*"))
+    """Return whether any file is named like a checkpoint: a damaged one must be reported.
+
+    Parts of a save that was interrupted are no checkpoint.
+    """
+    found = (run / "checkpoints").glob("checkpoint_*")
+    return any(not PART_NAME.fullmatch(path.name) for path in found)
 
 
 def find_run(config: Config) -> Path:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from navrl.conf.collect_settings import RAY
 from navrl.config import NAVIGATION, Config, as_yaml
 from navrl.environments.table import NOTHING_GIVEN, Given
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.training.distributed.launched import Place
 from navrl.training.progress import total_iterations
 from navrl.training.resume.continued_run import (
     continued_config,
@@ -35,7 +38,7 @@ from navrl.training.resume.starting_weights import (
 from navrl.training.resume.training_state import is_training_state, upgraded_state
 from navrl.training.run_folder import RunFolder, default_name, write_text
 
-__all__ = ["Opened", "open_run"]
+__all__ = ["Opened", "as_launched", "open_run", "planned_processes"]
 
 SHOWN_CHANGES = 5
 
@@ -75,9 +78,65 @@ def open_run(config: Config, typed: list[str], given: Given = NOTHING_GIVEN) -> 
             raise
     if config.resume_checkpoint:
         return _start_from(config, typed, command, given)
-    _settle_processes(config)
+    settle_processes(config)
     folder = RunFolder.create(config.run_folder or default_name(), as_yaml(config), command)
     return Opened(folder, folder.path, config)
+
+
+def as_launched(config: Config, place: Place) -> Config:
+    """Return the settings of a process that torchrun or `processes=N` started.
+
+    Processes that are started again go on with the run in their folder. Those of torchrun cannot
+    tell whether they are, so they go on with any run that the folder holds.
+
+    Raises:
+        ConfigError: `processes` is not the number of processes, or nothing names the folder.
+    """
+    if config.processes not in (0, place.size):
+        raise ConfigError(
+            f"processes is {config.processes}, but {place.size} were started; leave it out: "
+            "torchrun's --nnodes and --nproc-per-node decide"
+        )
+    config = dataclasses.replace(config, processes=place.size)
+    if not config.run_folder and place.restarts and goes_on_in_place(config):
+        config.run_folder = str(find_run(config))
+    if not config.run_folder:
+        if place.by_torchrun and not goes_on_in_place(config):
+            raise ConfigError(
+                "run_folder is not set; type run_folder=PATH, a folder that all machines share: "
+                "processes that torchrun starts again find their run there"
+            )
+        return config
+    if place.by_torchrun or place.restarts:
+        held = RunFolder(config.run_folder).holds_run()
+        config.resume = "auto" if held else ""
+        config.resume_checkpoint = "" if held else config.resume_checkpoint
+    return config
+
+
+def planned_processes(config: Config, typed: list[str]) -> int:
+    """Return how many processes a training takes: as typed, as before, or as many as fit.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, or the number does not divide the work.
+    """
+    if "processes" not in typed_keys(typed) and config.collect.name != RAY:
+        if goes_on_in_place(config):
+            path = find_run(config)
+            saved = saved_settings(path) if (path / "config.yaml").is_file() else None
+            return _processes_of(saved or (load_state(config, path) or {})["config"])
+        if config.resume_checkpoint:
+            state, _ = _contents(find_source(config.resume_checkpoint, config.tracker_deadline))
+            if state is not None:
+                return _processes_of(state["config"])
+    config = dataclasses.replace(config)
+    settle_processes(config)
+    return config.processes
+
+
+def _processes_of(saved: Mapping[str, Any]) -> int:
+    number = saved.get("processes")
+    return number if type(number) is int and number > 0 else 1
 
 
 def _resume(
@@ -94,7 +153,7 @@ def _resume(
     if state is None and saved.get("resume_checkpoint"):
         source = find_source(saved["resume_checkpoint"], config.tracker_deadline)
         state, weights = _contents(source)
-    config = continued_config(saved, typed)
+    config = _continued(saved, typed, config)
     iteration = 0 if state is None else state["iteration"]
     if iteration >= total_iterations(config) and (folder is None or folder.is_finished()):
         if folder is not None:
@@ -103,7 +162,7 @@ def _resume(
     text = as_yaml(_naming(config, source))
     if folder is None:
         folder = RunFolder.create(path, text, command, source.as_record() if source else None)
-    elif state is None:
+    elif state is None or config.processes != saved.get("processes"):
         write_text(folder.config_path, text)
     folder.record_resume(command, iteration)
     if weights is not None:
@@ -129,27 +188,40 @@ def _start_from(config: Config, typed: list[str], command: list[str], given: Giv
     source = find_source(config.resume_checkpoint, config.tracker_deadline)
     state, weights = _contents(source)
     if weights is None:
-        return _resume_elsewhere(path, source, state or {}, typed, command)
+        return _resume_elsewhere(path, source, state or {}, config, typed, command)
     config, changes = fitted_config(config, typed_keys(typed), weights, str(source), given)
     config.resume_checkpoint = ""
-    _settle_processes(config)
+    settle_processes(config)
     folder = _create(path, config, source, command)
     note = _note_on_weights(source, changes, config)
     return Opened(folder, path, config, weights=weights.parameters, note=note)
 
 
 def _resume_elsewhere(
-    path: Path, source: Source, state: dict[str, Any], typed: list[str], command: list[str]
+    path: Path,
+    source: Source,
+    state: dict[str, Any],
+    config: Config,
+    typed: list[str],
+    command: list[str],
 ) -> Opened:
     """Resume the checkpoint of another run in a new folder; the other run is not changed."""
     refuse_code(state["config"], typed, str(source))
-    config, iteration = continued_config(state["config"], typed), state["iteration"]
+    config, iteration = _continued(state["config"], typed, config), state["iteration"]
     if iteration >= total_iterations(config):
         return _finished(run_of(str(source.file)) or path, str(source), config, iteration)
     folder = _create(path, config, source, command)
     folder.record_resume(command, iteration)
     note = f"resumed {source} after iteration {iteration}, in {path}"
     return Opened(folder, path, config, state, note=note)
+
+
+def _continued(saved: Mapping[str, Any], typed: list[str], asked: Config) -> Config:
+    """Return the settings of a resumed run, for as many processes as were asked for."""
+    config = continued_config(saved, typed)
+    config.processes = asked.processes or config.processes
+    settle_processes(config)
+    return config
 
 
 def _contents(source: Source) -> tuple[dict[str, Any] | None, Weights | None]:
@@ -189,7 +261,7 @@ def _finished(path: Path, subject: str, config: Config, iteration: int) -> Opene
     return Opened(None, path, config, note=note)
 
 
-def _settle_processes(config: Config) -> None:
+def settle_processes(config: Config) -> None:
     """Choose the number of processes if none was typed; refuse one that does not divide evenly."""
     config.processes = config.processes or _fitting_processes(config)
     for key, value in _divided(config).items():
@@ -201,8 +273,12 @@ def _settle_processes(config: Config) -> None:
 
 
 def _fitting_processes(config: Config) -> int:
-    """Return the most processes, up to one a core, that divide the work; one for SAC or a GPU."""
-    if config.device != "cpu" or config.env.same_map or config.algorithm == "sac":
+    """Return the most processes, up to one a core, that divide the work.
+
+    One for SAC, a GPU, and where remote workers collect.
+    """
+    alone = config.algorithm == "sac" or config.collect.name == RAY
+    if config.device != "cpu" or config.env.same_map or alone:
         return 1
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     counts = _divided(config).values()

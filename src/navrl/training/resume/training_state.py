@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["WEIGHTS", "is_training_state", "upgraded_state"]
+__all__ = ["WEIGHTS", "is_training_state", "rank_states", "upgraded_state"]
 
 WEIGHTS = "model_state_dict"  # the policy's weights by name
 _OLD_WEIGHTS = "network"
@@ -15,6 +15,16 @@ _OLD_METRICS = {"success": "success_100", "clearance": "min_clearance"}  # of th
 def is_training_state(state: Any) -> bool:
     """Return whether this is what `navrl train` saves: settings and the state of every rank."""
     return isinstance(state, dict) and "config" in state and "ranks" in state
+
+
+def rank_states(state: Mapping[str, Any], size: int) -> list[dict[str, Any] | None]:
+    """Return the state of each of `size` ranks; None for all if another number of ranks saved it.
+
+    The environments of one rank cannot be divided among others, so ranks without a state begin new
+    episodes.
+    """
+    ranks = state["ranks"]
+    return [*ranks] if len(ranks) == size else [None] * size
 
 
 def upgraded_state(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from navrl.io.container.step_names import format_checkpoint_name
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CheckpointSaving", "FileWrites", "SaveStatus", "reason_of"]
+__all__ = ["AwaitParts", "CheckpointSaving", "FileWrites", "SaveStatus", "reason_of"]
 
+AwaitParts = Callable[[], Mapping[str, Any]]
 PATIENCE = 3  # checkpoints in a row that may fail before training stops
 LONGEST_REASON = 160  # characters
 
@@ -60,6 +61,7 @@ class CheckpointSaving:
         self, folder: Path, config: Config, optimizers: Iterable[torch.optim.Optimizer]
     ) -> None:
         self.status = SaveStatus()
+        self._compress = config.compress_checkpoint
         self._lock = threading.Lock()
         self._news: deque[str] = deque()
         try:
@@ -79,11 +81,26 @@ class CheckpointSaving:
             raise ConfigError(f"{reason}; make it writable, or name another run_folder") from error
 
     def save(
-        self, iteration: int, state: Any, metrics: Mapping[str, float] | None, compress: bool
+        self,
+        iteration: int,
+        state: Any,
+        metrics: Mapping[str, float] | None = None,
+        sequence: int | None = None,
+        await_parts: AwaitParts | None = None,
     ) -> None:
-        """Save a state in the background; `status` has the result later."""
+        """Save a state in the background; `status` has the result later.
+
+        For `sequence` and `await_parts` see `CheckpointDirectory.save`.
+        """
         try:
-            self.directory.save(iteration, state, metrics=metrics, compress=compress)
+            self.directory.save(
+                iteration,
+                state,
+                metrics=metrics,
+                compress=self._compress,
+                sequence=sequence,
+                await_parts=await_parts,
+            )
         except CheckpointError as error:
             self._done(self.directory.folder / format_checkpoint_name(iteration), False, error)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from navrl.io.rollouts.storage import RolloutStorage
 from navrl.training.run_folder import RunFolder
 from navrl.training.saving.batches import keep_batch
-from navrl.training.saving.checkpoints import PATIENCE, CheckpointSaving
+from navrl.training.saving.checkpoints import PATIENCE, AwaitParts, CheckpointSaving
 from navrl.training.trainers import Trainer
 
 if TYPE_CHECKING:
@@ -52,10 +52,15 @@ class RunFiles:
         """Keep the batch of the last iteration beside its checkpoint."""
         keep_batch(self._last_batches, self._trainer, batch, self._trainer.iteration)
 
-    def save(self, state: dict[str, Any], metrics: dict[str, float] | None) -> None:
+    def save(
+        self,
+        state: dict[str, Any],
+        metrics: dict[str, float] | None,
+        sequence: int,
+        await_parts: AwaitParts | None,
+    ) -> None:
         """Save a checkpoint of the last iteration; `checkpoints.status` tells later how it went."""
-        compress = self._trainer.config.compress_checkpoint
-        self.checkpoints.save(self._trainer.iteration, state, metrics, compress)
+        self.checkpoints.save(self._trainer.iteration, state, metrics, sequence, await_parts)
 
     def flush(self) -> None:
         """Return when all writes so far have ended."""
