@@ -1,0 +1,1 @@
+"""Collection by workers on other machines: stamped batches, bounded staleness, deadlines."""
