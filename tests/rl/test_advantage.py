@@ -48,6 +48,33 @@ def test_advantages_are_the_discounted_errors_of_the_rest_of_the_episode(
     )
 
 
+def vtrace_targets(reward, value, importance, gamma, gae_lambda):
+    """V-trace as its paper writes it: V(s) plus every later error, times the weights before it."""
+    steps, drones = reward.shape
+    result = value[:-1].clone()
+    for drone in range(drones):
+        for start in range(steps):
+            traced = 1.0
+            for t in range(start, steps):
+                rho = importance[t, drone]
+                error = reward[t, drone] + gamma * value[t + 1, drone] - value[t, drone]
+                result[start, drone] += traced * rho * error
+                traced *= gamma * gae_lambda * rho
+    return result
+
+
+@given(seed=st.integers(0, 2**31), gamma=st.floats(0, 1), gae_lambda=st.floats(0, 1))
+def test_weighted_advantages_lead_to_the_value_targets_of_vtrace(seed, gamma, gae_lambda):
+    generator = torch.Generator().manual_seed(seed)
+    reward, value, importance = (
+        torch.rand(steps, 2, generator=generator, dtype=torch.float64) for steps in (6, 7, 6)
+    )
+    never = torch.zeros_like(reward)
+    advantage = gae(reward, value, never, never, gamma, gae_lambda, importance)
+    expected = vtrace_targets(reward, value, importance, gamma, gae_lambda)
+    torch.testing.assert_close(value[:-1] + importance * advantage, expected)
+
+
 def test_nothing_of_the_next_episode_leaks_into_the_last_one():
     reward, value = torch.zeros(4, 1), torch.zeros(5, 1)
     done = torch.tensor([[0.0], [1.0], [0.0], [0.0]])

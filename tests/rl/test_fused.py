@@ -69,7 +69,7 @@ def network(request):
     return make_network(request.param)
 
 
-@pytest.mark.parametrize("number", [1, 7, 96, 97, 2048])
+@pytest.mark.parametrize("number", [1, 7, 96, 97, pytest.param(2048, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("indexed", [False, True])
 def test_forward_and_gradients_are_those_of_the_module(network, number, indexed):
     rows = make_rows(number + 100)

@@ -74,6 +74,28 @@ def make_ppo(network, settings=None, seed=0, **options):
     )
 
 
+def test_importance_weights_of_one_change_nothing():
+    networks = [SmallNetwork() for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    plain, weighted = make_rollout(), make_rollout()
+    weighted.importance = torch.ones_like(weighted.reward)
+    for network, batch in zip(networks, (plain, weighted), strict=True):
+        make_ppo(network).update(batch)
+    for one, other in zip(*(network.parameters() for network in networks), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_samples_of_no_weight_do_not_move_the_policy():
+    network, batch = SmallNetwork(), make_rollout()
+    batch.importance = torch.zeros_like(batch.reward)
+    before = copy.deepcopy(network.alpha.state_dict())
+    settings = PPOSettings(entropy_loss_coefficient=0.0, value_coefficient=0.0)
+    make_ppo(network, settings).update(batch)
+    assert all(
+        torch.equal(value, before[name]) for name, value in network.alpha.state_dict().items()
+    )
+
+
 def plain_update(network, batch, settings, progress, seed):
     """The same update with PyTorch's own distribution, losses, clipping and optimiser, a loop over
     samples' indices.
@@ -137,6 +159,9 @@ def test_an_update_is_what_a_plain_implementation_does(progress):
         torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-6)
 
 
+STEPWISE = ("rows", "action", "log_prob", "value", "reward", "done", "truncated_value")
+
+
 def test_two_halves_with_summed_gradients_are_one_whole():
     """Two learners that reduce in lock-step over halves of a batch move as one learner over all of
     it.
@@ -148,9 +173,7 @@ def test_two_halves_with_summed_gradients_are_one_whole():
     settings = PPOSettings(num_minibatches=1, training_epoch_num=3)
     make_ppo(network, settings).update(batch)
     halves = [
-        Rollout(
-            **{name: value[:, part] for name, value in vars(batch).items() if name != "episodes"}
-        )
+        Rollout(**{name: value[:, part] for name, value in vars(batch).items() if name in STEPWISE})
         for part in (slice(0, 32), slice(32, 64))
     ]
     _run_in_step(networks, halves, settings)
@@ -365,6 +388,7 @@ def test_a_collector_gives_a_cut_episode_the_value_of_its_last_observation():
     assert len(batch.episodes) == 48
 
 
+@pytest.mark.slow
 def test_a_small_batch_can_be_learnt_by_heart():
     torch.manual_seed(0)
     network = NavigationNetwork(circular=True, distance_scale=0.1)

@@ -190,6 +190,7 @@ def test_the_actor_waits_for_its_turn():
 # ------------------------------------------------------------------ sanity environments
 
 
+@pytest.mark.slow
 def test_it_finds_the_best_action_of_a_bandit():
     sac = learner(actor_rate=5e-3, critic_rate=5e-3, target_entropy=-6.0, temperature_rate=1e-2)
     best = torch.tensor([0.2, 0.7, 0.5])
@@ -220,6 +221,7 @@ def test_the_temperature_rises_when_the_policy_is_too_sure_and_falls_when_it_is_
         assert direction * (sac.log_temperature.item() - before) > 0
 
 
+@pytest.mark.slow
 def test_a_reward_of_one_for_ever_is_worth_the_sum_of_its_discounts():
     sac = learner(critic_rate=1e-2, tau=0.2, first_temperature=1e-6, temperature_rate=0.0)
     batch = transitions() | {"reward": torch.ones(64), "discount": torch.full((64,), 0.5)}

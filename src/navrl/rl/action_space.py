@@ -9,12 +9,17 @@ from typing import Any
 
 from navrl.errors import ConfigError
 
-__all__ = ["ActionSpace", "Box", "Discrete", "action_space_from"]
+__all__ = ["ActionSpace", "Box", "Discrete", "action_space_from", "as_mapping"]
 
 
 @dataclass(frozen=True)
 class Box:
-    """Numbers, each from its `low` to its `high`; with infinite bounds, any numbers."""
+    """Numbers, each from its `low` to its `high`; with infinite bounds, any numbers.
+
+    >>> from navrl.rl.action_space import Box
+    >>> Box.of(3, -2.0, 2.0).high
+    (2.0, 2.0, 2.0)
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -54,7 +59,12 @@ class Box:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `count` choices, 0 to count - 1."""
+    """One of `count` choices, 0 to count - 1.
+
+    >>> from navrl.rl.action_space import Discrete
+    >>> Discrete(4).count
+    4
+    """
 
     count: int
 
@@ -72,7 +82,12 @@ ActionSpace = Box | Discrete
 
 
 def as_mapping(space: ActionSpace) -> dict[str, Any]:
-    """Return an action space as plain values, for files."""
+    """Return an action space as plain values, for files.
+
+    >>> from navrl.rl.action_space import Discrete, as_mapping
+    >>> as_mapping(Discrete(4))
+    {'count': 4}
+    """
     if isinstance(space, Discrete):
         return {"count": space.count}
     return {"low": list(space.low), "high": list(space.high)}
@@ -83,6 +98,10 @@ def action_space_from(values: Mapping[str, Any]) -> ActionSpace:
 
     Raises:
         ConfigError: they are not such values.
+
+    >>> from navrl.rl.action_space import Box, action_space_from, as_mapping
+    >>> action_space_from(as_mapping(Box.of(2))) == Box.of(2)
+    True
     """
     if set(values) == {"count"} and isinstance(values["count"], int):
         return Discrete(values["count"])

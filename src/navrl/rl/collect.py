@@ -26,6 +26,11 @@ class Rollout:
     truncated_value: Tensor
     # (E, K) statistics of the episodes that ended in the batch
     episodes: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    # (F, width) final observations of the truncated episodes, and where they were: t * N + n, (F,)
+    final_rows: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    final_places: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    # (T, N) min(1, pi / mu) where an older policy mu acted; None: the policy that learns did
+    importance: Tensor | None = None
 
 
 class Collector:
@@ -102,8 +107,10 @@ class Collector:
                 final_places.append(t * len(done) + truncated)
         batch.value[self.steps] = self.network.infer(batch.rows[self.steps])[:, -1]
         batch.value.mul_(value_std).add_(value_mean)
+        batch.final_rows, batch.final_places = batch.rows[0, :0], torch.zeros(0, dtype=torch.int64)
         if final_rows and len(final := torch.cat(final_rows).to(batch.rows.device)):
-            batch.truncated_value.view(-1)[torch.cat(final_places)] = (
+            batch.final_rows, batch.final_places = final, torch.cat(final_places)
+            batch.truncated_value.view(-1)[batch.final_places] = (
                 self.network.infer(final)[:, -1] * value_std + value_mean
             )
         batch.episodes = (

@@ -130,6 +130,22 @@ class TorchEnvironment(Environment):
         action: see `navrl.rl.action_space`.
         time_limit: steps after which an episode is truncated; 0: none.
         seed: of `generator`, until `reset(seed=...)`.
+
+    >>> import torch
+    >>> from navrl.observation import ObservationLayout, Part
+    >>> from navrl.rl.action_space import Box
+    >>> from navrl.rl.environment import TorchEnvironment
+    >>> class Point(TorchEnvironment):
+    ...     def begin(self, mask):
+    ...         self.position = torch.zeros(self.num_envs)
+    ...     def advance(self, action):
+    ...         self.position = self.position + action[:, 0]
+    ...         return -self.position.abs(), self.position.abs() > 2
+    ...     def look(self):
+    ...         return {"position": self.position}
+    >>> point = Point(4, ObservationLayout((Part("position", (1,)),)), Box.of(1), time_limit=20)
+    >>> point.reset().shape
+    torch.Size([4, 1])
     """
 
     def __init__(

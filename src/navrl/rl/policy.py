@@ -87,6 +87,8 @@ class NetworkPilot:
         self._device = next(network.network.parameters()).device
         packed = getattr(network, "packed", None)  # of compiled kernels
         self._infer: Callable[[Tensor], Tensor] = network.infer if packed is None else packed()
+        # compiled kernels compute the same bits for a drone whatever the others observe
+        self.decides_alone = packed is not None
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), for observations by name."""

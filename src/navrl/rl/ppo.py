@@ -16,6 +16,7 @@ from navrl.rl.advantage import gae
 from navrl.rl.collect import Rollout
 from navrl.rl.distributions.action_distribution import ActionDistribution
 from navrl.rl.finite import SKIPS_ALLOWED, DivergedError, refuse_bad_parameters
+from navrl.rl.mirror import Mirror
 from navrl.rl.networks.observation_norm import ObservationNorm
 from navrl.rl.normaliser import ValueNormaliser
 
@@ -77,6 +78,11 @@ class PPOSettings:
     target_kl: float = 0.0  # stop an update early above this KL; 0: never
     value_decay: float = 0.98  # of the running mean and variance of the returns
     rescale_critic: bool = True  # keep the critic's denormalised output when those move (PopArt)
+    # decay per iteration of an average of the weights, which is what is evaluated and kept as the
+    # model; 0: the weights themselves
+    average: float = 0.0
+    # share of the samples that are learnt from as their left-right reflection; navigation only
+    mirror_share: float = 0.0
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -101,6 +107,8 @@ class PPOSettings:
             "adam_epsilon": (0, 1),
             "target_kl": (0, 1e6),
             "value_decay": (0, 1 - 1e-6),
+            "average": (0, 1 - 1e-6),
+            "mirror_share": (0, 1),
         }
         for key, (low, high) in limits.items():
             value: Any = self
@@ -126,6 +134,7 @@ class PPO:
         generator: shuffles the samples.
         all_reduce: sums a tensor over all processes, in place.
         processes: how many there are.
+        mirror: reflects samples, `algo.mirror_share` of them; None: none are.
     """
 
     def __init__(
@@ -138,6 +147,7 @@ class PPO:
         *,
         all_reduce: Callable[[Tensor], None] = _one_process,
         processes: int = 1,
+        mirror: Mirror | None = None,
     ) -> None:
         settings.check()
         self.network = network
@@ -146,6 +156,7 @@ class PPO:
         self.settings = settings
         self.generator = generator
         self._all_reduce, self._processes = all_reduce, processes
+        self._mirror = mirror
         self.normaliser = ValueNormaliser(settings.value_decay)
         self._last: nn.Linear = network.critic  # type: ignore[assignment]
         self._actor: list[nn.Parameter] = network.actor_parameters()  # type: ignore[operator]
@@ -184,6 +195,8 @@ class PPO:
             return self._skipped_batch(decay)
         targets, report = prepared
         rows = batch.rows[:-1].flatten(0, 1)
+        if self._mirror is not None:
+            rows, targets = self._reflected(self._mirror, rows, targets)
         sums, norms, updates, skipped = torch.zeros(len(MINIBATCH_METRICS)), 0.0, 0, 0
         for index in self._minibatches(len(rows), rows.device):
             result = self._step(rows, targets, index, entropy_coefficient)
@@ -207,6 +220,19 @@ class PPO:
             "learning_rate": self._rates[0] * decay,
         }
         return report | {"updates": updates, "skipped": skipped}
+
+    def _reflected(self, mirror: Mirror, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies in which random samples are reflected: observation and action.
+
+        log_prob, advantage and return stay: the reflected action was drawn with that probability,
+        by the reflected policy.
+        """
+        drawn = torch.rand(len(rows), generator=self.generator).to(rows.device)
+        chosen = torch.nonzero(drawn < self.settings.mirror_share)[:, 0]
+        rows, targets = rows.clone(), targets.clone()
+        rows[chosen] = mirror.rows(rows[chosen])
+        targets[chosen] = mirror.actions(targets[chosen])
+        return rows, targets
 
     def _minibatches(self, samples: int, device: torch.device) -> Iterator[Tensor]:
         """Yield the indices of each minibatch: a new shuffle each epoch, the remainder dropped."""
@@ -245,8 +271,11 @@ class PPO:
             batch.truncated_value,
             settings.gamma,
             settings.gae_lambda,
+            batch.importance,
         )
-        returns = advantage + batch.value[:-1]
+        importance = 1.0 if batch.importance is None else batch.importance
+        correction = advantage if batch.importance is None else importance * advantage
+        returns = correction + batch.value[:-1]
         moments = torch.stack(
             [
                 x.double().mean()
@@ -275,13 +304,16 @@ class PPO:
         columns = [
             batch.action,
             batch.log_prob[..., None],
-            ((advantage - advantage_mean.item()) / advantage_std)[..., None],
+            (importance * ((advantage - advantage_mean.item()) / advantage_std))[..., None],
             ((returns - value_mean) / value_std)[..., None],
             ((batch.value[:-1] - old_mean) / old_std)[..., None],
         ]
         return_variance = max((square - mean * mean).item(), 1e-12)
+        unexplained = (
+            advantage_variance if batch.importance is None else correction.var(correction=0).item()
+        )
         report = {
-            "explained_variance": 1 - advantage_variance / return_variance,
+            "explained_variance": 1 - unexplained / return_variance,
             "return_mean": mean.item(),
             "reward_mean": reward.item(),
             "value_spread": value_std,

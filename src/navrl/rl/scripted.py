@@ -13,6 +13,24 @@ NEIGHBOURS = 4  # azimuths to each side whose obstacles count, with falling weig
 SLOWEST = 0.2  # fraction of the speed limit in front of an obstacle
 
 
+class ScriptedPilot:
+    """The scripted pilot with its limits.
+
+    Args:
+        limit: the greatest speed, m/s.
+        reach: range of the LiDAR, m.
+    """
+
+    decides_alone = True
+
+    def __init__(self, limit: float = 2.0, reach: float = 4.0) -> None:
+        self.limit, self.reach = limit, reach
+
+    def __call__(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return velocity commands in the goal frame, (N, 3)."""
+        return scripted_pilot(observation, self.limit, self.reach)
+
+
 def scripted_pilot(
     observation: dict[str, Tensor], limit: float = 2.0, reach: float = 4.0
 ) -> Tensor:
