@@ -30,30 +30,51 @@ SHIELD = OUTCOMES | {
     "clearance": ("least clearance m", 1, ".2f"),
 }
 PILOTS = ("policy", "straight line")
+DELAY = "delay: "
+TOLERATED = 0.02  # loss of success
 
 
 def generated(results: Mapping[str, Any]) -> str:
     """Return all tables."""
     cases = {name: case["metrics"] for name, case in results["cases"].items()}
     decisions = [name for name in cases if name.startswith(DECISION)]
-    flights = [name for name in cases if not name.startswith(DECISION)]
-    pilots = [name for name in flights if name.split(": ")[1].startswith(PILOTS)]
-    wired = [name for name in flights if name not in pilots]
+    pilots = [name for name in cases if name.split(": ")[1].startswith(PILOTS)]
+    delays = [name for name in cases if name.startswith(DELAY)]
+    wired = [name for name in cases if name not in (*decisions, *pilots, *delays)]
     machine, settings = results["machine"], results["settings"]
     return "\n\n".join(
         [
             f"`navrl bench deploy` on {machine['processor']}, {machine['cores']} cores, "
-            f"{machine['date'][:10]}, the policy of the package.",
+            f"{machine['date'][:10]}, the policy of the package, {settings['worlds']} unseen "
+            "worlds.",
             "A decision for one robot, on one thread:",
             _table(cases, decisions, TIMES, DECISION),
-            f"What a wrong wiring costs, {settings['episodes']:,} episodes of crossing in "
-            f"{settings['worlds']} unseen worlds:",
+            f"What a wrong wiring costs, {settings['fewer_episodes']:,} episodes of crossing:",
             _table(cases, wired, OUTCOMES, "crossing: "),
-            "With and without the shield, the same episodes; *convex program* is `QpShield`, the "
-            "exact projection on half-spaces:",
+            f"With and without the shield, the same {settings['episodes']:,} episodes; *straight "
+            "line* flies at the goal and looks at nothing, *convex program* is `QpShield`:",
             _table(cases, pilots, SHIELD, ""),
+            "Success with a delay on each way, from the sensors and to the motors, "
+            f"{settings['delayed_episodes']:,} episodes of crossing:",
+            _delays(cases, delays),
         ]
     )
+
+
+def _delays(cases: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> str:
+    """Return the table of delays, and the longest that costs little."""
+    alone = [name for name in names if "+" not in name]
+    headings = [name.removeprefix(DELAY) for name in alone]
+    rule = "|---|" + "---:|" * (len(alone) + 1)
+    lines = ["| | " + " | ".join(headings) + " | tolerated |", rule]
+    for title, suffix in (("success %", ""), ("success % with the shield", " + shield")):
+        shares = [_median(cases[name + suffix]["success"]) for name in alone]
+        fit = 0
+        while fit + 1 < len(shares) and shares[fit + 1] >= shares[0] - TOLERATED:
+            fit += 1
+        cells = " | ".join(f"{100 * share:.1f}" for share in shares)
+        lines.append(f"| {title} | {cells} | {headings[fit]} |")
+    return "\n".join([*lines, "", "Tolerated is the longest delay that costs at most 2 points."])
 
 
 def _table(

@@ -9,7 +9,7 @@ import numpy as np
 
 from navrl.deploy.robot_policy import RobotPolicy
 from navrl.sim.robots import robot_of
-from navrl.sim.settings import NavigationSettings
+from navrl.sim.settings import DroneSettings, NavigationSettings
 
 VERSION = 1
 MAX_AGE_S = 0.5  # of inputs; older ones must stop the robot
@@ -86,10 +86,18 @@ def contract_of(
             "speed_limit_m_per_s": policy.limit,
             "vertical_speed_limit_m_per_s": policy.climb,
             "planar": policy.planar,
+            "velocity_lag_s": velocity_lag(task.drone),
             "file": robot_of(task).as_dict(),
         },
         "training": {str(key): value for key, value in card.items()},
     }
+
+
+def velocity_lag(drone: DroneSettings) -> float:
+    """Return the time constant in s with which a robot's velocity follows its command."""
+    if drone.model_name == "first_order":
+        return drone.time_constant
+    return 1 / drone.velocity_gain
 
 
 def picture_of(contract: Mapping[str, Any]) -> str:

@@ -44,6 +44,11 @@ def export_policy(
     Raises:
         ConfigError: there is no such policy, it has no network, or a format is unknown.
         MissingExtraError: ONNX is asked for and not installed; the message has the command.
+
+    >>> from navrl.deploy import export_policy
+    >>> folder = export_policy("pretrained", "out", formats=["c"])
+    >>> (folder / "navrl_policy.h").is_file(), (folder / "contract.yaml").is_file()
+    (True, True)
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:

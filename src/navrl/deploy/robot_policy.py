@@ -28,6 +28,14 @@ class RobotPolicy(nn.Module):
     beams), ranges in m, counter-clockwise from the bearing of the goal seen from the start;
     obstacles (N, K, 8), any K of at least 1, with x, y, z, vx, vy, vz, width, height, where a
     width of 0 or less is an empty slot.
+
+    >>> import torch, navrl
+    >>> from navrl.deploy import RobotPolicy
+    >>> from navrl.rl.networks.navigation import NavigationNetwork
+    >>> policy = RobotPolicy(NavigationNetwork(), navrl.NavigationSettings())
+    >>> rest, goal = torch.zeros(1, 3), torch.tensor([[10.0, 0.0, 1.0]])
+    >>> policy(rest, rest, goal, rest, torch.full((1, 36, 4), 4.0), torch.zeros(1, 1, 8)).shape
+    torch.Size([1, 3])
     """
 
     def __init__(self, network: NavigationNetwork, task: NavigationSettings) -> None:

@@ -1,9 +1,9 @@
 """The shield's compiled part: the nearest velocity command that meets nothing within its horizon.
 
-Everything is relative to the robot, in one frame, in m and m/s. A threat is a sphere (a LiDAR hit),
-a standing cylinder (a tall obstacle) or a cylinder of limited height (a floating obstacle) that
-keeps its velocity. The robot follows a command only after a lag, so every threat is first moved by
-what both fly during that lag; from then on the robot flies exactly as commanded.
+Everything is relative to the robot, in one frame, in m and m/s. A threat is an upright cylinder
+that keeps its velocity: a moving obstacle, or the column of a LiDAR hit, which reaches up and down
+to the next ray of the same azimuth that sees past it. The robot's velocity approaches a command
+with a time constant, the lag, so its path is a curve; it is followed in straight pieces.
 """
 
 from __future__ import annotations
@@ -18,131 +18,255 @@ from navrl.kernel_cache import kernel
 
 # Why a command was changed, in the order of `navrl.deploy.shield.REASONS`.
 CLEAN, STATIC, MOVING, HEIGHT, NO_CLEAN_VELOCITY, INVALID = range(6)
-SPHERE, TALL, FLOATING = range(3)
-THREAT = 9  # numbers of a threat: relative position (3), velocity (3), radius, half height, kind
-NEVER = 1e9  # s
-CONTACT_COST = 60.0  # (m/s)^2 for a contact now, falling to 20 for one at the end of the horizon
-ESCAPE_SPEED = 0.3  # m/s: inside a margin, a command must open the distance at least this fast
-PASSING_TIME = 0.5  # s: how long a floating obstacle may take to pass above or below
+# Columns of a threat. The gap is the distance from the robot's centre to its surface.
+X, Y, Z, VX, VY, VZ, HALF_WIDTH, HALF_HEIGHT, GAP, STANDING = range(10)
+THREAT = 10
+UNLIMITED = 1e6  # m: half the height of a column that is passed beside, never above or below
+NEVER = 2.0  # a contact beyond the horizon; contacts count from 0 (now) to 2 (at the horizon)
+LATEST = 3.0  # a contact at `c` costs `contact_cost` times (LATEST - c)
+DEPTH = 0.3  # m: hits of neighbouring beams that differ by less belong to one column
+SLACK = 0.02  # m: inside a margin, a command may come nearer by as much as this
+STANDSTILL = 0.05  # m/s: a slower command has no direction
+CHANGED = 1e-6  # m/s: less is rounding
 
 
 class Limits(NamedTuple):
-    """The shield's settings as the kernel reads them."""
+    """The shield's settings as the kernel reads them, as a record of a structured array."""
 
     speed: float  # m/s on each axis
+    climb: float  # m/s up and down
     change: float  # m/s: largest difference between a command and the present velocity
     lag: float  # s
+    body: float  # m: least distance to keep, where there is no more room
     static_radius: float  # m, at rest
     static_growth: float  # s: m of radius for each m/s of commanded speed
     static_horizon: float  # s
     moving_margin: float  # m
     moving_horizon: float  # s
+    turning_gap: float  # m
+    turning_cost: float  # 1/s^2
     lowest: float  # m above the ground
     highest: float  # m above the ground
     height_horizon: float  # s
     reach: float  # m, range of the LiDAR
     ground: float  # m above the ground below which a hit is the ground
     slowing: float  # how much more a loss of speed along the wanted direction costs than a detour
+    contact_cost: float  # (m/s)^2
 
 
 @njit(nogil=True)
-def _static_threats(limits, height, bearing, velocity, lidar, sines, cosines, threats):
-    """Write a sphere for each LiDAR hit that is not the ground; return how many there are."""
+def _set_threat(threat, x, y, low, high, half_width):
+    """Write place and size of a threat that stands still."""
+    threat[X], threat[Y], threat[Z] = x, y, 0.5 * (low + high)
+    threat[VX] = threat[VY] = threat[VZ] = 0.0
+    threat[HALF_WIDTH] = half_width
+    threat[HALF_HEIGHT] = 0.5 * (high - low)
+    beside = math.sqrt(x * x + y * y) - half_width
+    threat[GAP] = max(beside, abs(threat[Z]) - threat[HALF_HEIGHT])
+    threat[STANDING] = 1.0
+
+
+@njit(nogil=True)
+def _edge(distances, beam, other, near, cosines, slopes, unseen):
+    """Return where a column ends, between the last beam that hits it and the one beyond."""
+    if other < 0 or other >= distances.shape[0]:
+        return unseen
+    if distances[other] * cosines[other] <= near + DEPTH:
+        return unseen  # something nearer hides the rest
+    return 0.5 * near * (slopes[beam] + slopes[other])
+
+
+@njit(nogil=True)
+def _columns(limits, height, bearing, lidar, sines, cosines, threats):
+    """Write the columns that the LiDAR hits, without the ground; return how many there are."""
     count = 0
     azimuths, beams = lidar.shape
-    lag = limits.lag
+    slopes = sines / cosines
+    free = limits.reach - 1e-3
     for azimuth in range(azimuths):
         angle = bearing + 2 * math.pi * azimuth / azimuths
         ahead, left = math.cos(angle), math.sin(angle)
-        for beam in range(beams):
-            distance = lidar[azimuth, beam]
-            if distance >= limits.reach - 1e-3:
+        distances = lidar[azimuth]
+        beam = 0
+        while beam < beams:
+            distance = distances[beam]
+            if distance >= free or height + distance * sines[beam] < limits.ground:
+                beam += 1
                 continue
-            if height + distance * sines[beam] < limits.ground:
-                continue
-            threat = threats[count]
-            threat[0] = distance * ahead * cosines[beam] - lag * velocity[0]
-            threat[1] = distance * left * cosines[beam] - lag * velocity[1]
-            threat[2] = distance * sines[beam] - lag * velocity[2]
-            threat[3] = threat[4] = threat[5] = 0.0
-            threat[6] = limits.static_radius
-            threat[7] = 0.0
-            threat[8] = SPHERE
+            first, level = beam, distance * cosines[beam]
+            near = level
+            while beam + 1 < beams and distances[beam + 1] < free:
+                following = distances[beam + 1] * cosines[beam + 1]
+                if abs(following - level) > DEPTH:
+                    break
+                level, near = following, min(near, following)
+                beam += 1
+            low = _edge(distances, first, first - 1, near, cosines, slopes, -UNLIMITED)
+            high = _edge(distances, beam, beam + 1, near, cosines, slopes, UNLIMITED)
+            _set_threat(threats[count], near * ahead, near * left, low, high, 0.0)
             count += 1
+            beam += 1
     return count
 
 
 @njit(nogil=True)
-def _moving_threats(limits, position, velocity, obstacles, threats, count, tall_from):
+def _moving(position, obstacles, threats, count, tall_from):
     """Write a cylinder for each moving obstacle behind `count` threats; return how many there are.
 
     An obstacle has x, y, z, vx, vy, vz, width and height; a width of 0 or less is an empty slot.
     """
-    lag = limits.lag
     for row in range(obstacles.shape[0]):
         obstacle = obstacles[row]
         if not obstacle[6] > 0.0:
             continue
         threat = threats[count]
-        for axis in range(3):
-            threat[axis] = obstacle[axis] - position[axis]
-            threat[axis] += lag * (obstacle[3 + axis] - velocity[axis])
-            threat[3 + axis] = obstacle[3 + axis]
-        threat[6] = 0.5 * obstacle[6] + limits.moving_margin
-        threat[7] = 0.5 * obstacle[7] + limits.moving_margin
-        threat[8] = FLOATING
+        middle, half = obstacle[2] - position[2], 0.5 * obstacle[7]
         if obstacle[7] > tall_from:
-            threat[8] = TALL
+            middle, half = 0.0, UNLIMITED
+        x, y = obstacle[0] - position[0], obstacle[1] - position[1]
+        _set_threat(threat, x, y, middle - half, middle + half, 0.5 * obstacle[6])
+        threat[VX], threat[VY] = obstacle[3], obstacle[4]
+        threat[VZ] = obstacle[5] if half < UNLIMITED else 0.0
+        threat[STANDING] = 0.0
         count += 1
     return count
 
 
 @njit(nogil=True)
-def _contact(threat, radius, horizon, vx, vy, vz):
-    """Return when a robot with this velocity first touches a threat; `NEVER` within the horizon."""
-    rx, ry, rz = threat[0], threat[1], threat[2]
-    qx, qy, qz = threat[3] - vx, threat[4] - vy, threat[5] - vz
-    kind = threat[8]
-    flat_z, flat_qz = (rz, qz) if kind == SPHERE else (0.0, 0.0)
-    squared = rx * rx + ry * ry + flat_z * flat_z
-    closing = rx * qx + ry * qy + flat_z * flat_qz
-    outside = squared - radius * radius
-    time = 0.0
-    if outside <= 0.0:
-        if closing >= ESCAPE_SPEED * math.sqrt(squared):
-            return NEVER
-    else:
-        speed = qx * qx + qy * qy + flat_qz * flat_qz
-        discriminant = closing * closing - speed * outside
-        if closing >= 0.0 or discriminant <= 0.0:
-            return NEVER
-        time = (-closing - math.sqrt(discriminant)) / max(speed, 1e-9)
-    if time >= horizon:
-        return NEVER
-    if kind == FLOATING:
-        later = min(time + PASSING_TIME, horizon)
-        now_z, later_z = rz + qz * time, rz + qz * later
-        if abs(now_z) > threat[7] and abs(later_z) > threat[7] and now_z * later_z > 0.0:
-            return NEVER
-    return time
+def _nearest_first(threats, count, order):
+    """Write the numbers of the threats by their gaps: contacts with near ones end most searches."""
+    for number in range(count):
+        place = number
+        while place > 0 and threats[order[place - 1], GAP] > threats[number, GAP]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = number
 
 
 @njit(nogil=True)
-def _first_contact(limits, threats, count, goal_distance, vx, vy, vz):
-    """Return the earliest contact as a share of its horizon (2 if there is none), and its kind."""
+def _fly(times, held, velocity, vx, vy, vz, path):
+    """Write the path of a command: where each piece begins, and its velocity.
+
+    Until `times`, the robot has come as far as `held` seconds at its present velocity and the rest
+    at the command would bring it.
+    """
+    last = times.shape[0] - 1
+    for piece in range(last + 1):
+        kept, flown = held[piece], times[piece] - held[piece]
+        path[piece, 0] = flown * vx + kept * velocity[0]
+        path[piece, 1] = flown * vy + kept * velocity[1]
+        path[piece, 2] = flown * vz + kept * velocity[2]
+    for piece in range(last):
+        share = 1.0 / (times[piece + 1] - times[piece])
+        for axis in range(3):
+            path[piece, 3 + axis] = (path[piece + 1, axis] - path[piece, axis]) * share
+    path[last, 3], path[last, 4], path[last, 5] = vx, vy, vz
+
+
+@njit(nogil=True)
+def _entry(threat, margin, time, piece):
+    """Return after how many s of a piece of the path the robot is within a margin of a threat.
+
+    A negative number if it never is; where it already is, 0 if it comes nearer.
+    """
+    x = threat[X] + threat[VX] * time - piece[0]
+    y = threat[Y] + threat[VY] * time - piece[1]
+    vx, vy = threat[VX] - piece[3], threat[VY] - piece[4]
+    radius = threat[HALF_WIDTH] + margin
+    outside, closing = x * x + y * y - radius * radius, x * vx + y * vy
+    if outside > 0.0 and closing >= 0.0:
+        return -1.0
+    squared = vx * vx + vy * vy
+    discriminant = closing * closing - squared * outside
+    if outside > 0.0 and discriminant <= 0.0:
+        return -1.0
+    root, squared = math.sqrt(max(discriminant, 0.0)), max(squared, 1e-9)
+    enters = max((-closing - root) / squared, 0.0)
+    if threat[HALF_HEIGHT] < UNLIMITED:
+        z, vz = threat[Z] + threat[VZ] * time - piece[2], threat[VZ] - piece[5]
+        half, leaves = threat[HALF_HEIGHT] + margin, (root - closing) / squared
+        if abs(vz) < 1e-6:
+            if abs(z) > half:
+                return -1.0
+        else:
+            one, other = (-half - z) / vz, (half - z) / vz
+            enters, leaves = max(enters, min(one, other)), min(leaves, max(one, other))
+            if enters > leaves:
+                return -1.0
+        if abs(z) - threat[HALF_HEIGHT] > math.sqrt(x * x + y * y) - threat[HALF_WIDTH]:
+            closing = z * vz
+    if enters == 0.0 and time == 0.0 and closing >= 0.0:
+        return -1.0
+    return enters
+
+
+@njit(nogil=True)
+def _is_left_behind(threat, margin, velocity, vx, vy):
+    """Tell whether neither the present velocity nor the command leads towards a threat beside."""
+    x, y = threat[X], threat[Y]
+    radius = threat[HALF_WIDTH] + margin
+    if x * x + y * y < radius * radius:
+        return False
+    if x * (vx - threat[VX]) + y * (vy - threat[VY]) > 0.0:
+        return False
+    return x * (velocity[0] - threat[VX]) + y * (velocity[1] - threat[VY]) <= 0.0
+
+
+@njit(nogil=True)
+def _first_contact(limits, times, threats, order, count, goal, velocity, command, path, enough):
+    """Return the first contact as a share of its horizon (from 0 to 2), and its kind.
+
+    A contact at or before `enough` ends the search. What is met behind the goal, in `goal` m, does
+    not count.
+    """
+    first, kind = NEVER, CLEAN
+    vx, vy, vz = command
     speed = math.sqrt(vx * vx + vy * vy + vz * vz)
-    arrival = goal_distance / max(speed, 1e-6)
-    radius = limits.static_radius + limits.static_growth * speed
-    first, kind = 2.0, CLEAN
+    wide = limits.static_radius + limits.static_growth * speed
+    arrival = goal / max(speed, 1e-6)  # s
     for number in range(count):
-        threat = threats[number]
-        static = threat[8] == SPHERE
-        horizon = limits.static_horizon if static else limits.moving_horizon
-        time = _contact(threat, radius if static else threat[6], horizon, vx, vy, vz)
-        if time < arrival and time < horizon and 2.0 * time / horizon < first:
-            first = 2.0 * time / horizon
-            kind = STATIC if static else MOVING
+        threat = threats[order[number]]
+        standing = threat[STANDING] > 0.0
+        horizon = limits.static_horizon if standing else limits.moving_horizon
+        margin = wide if standing else limits.moving_margin
+        margin = min(max(threat[GAP] - SLACK, limits.body), margin, threat[GAP])
+        if _is_left_behind(threat, margin, velocity, vx, vy):
+            continue
+        for piece in range(times.shape[0]):
+            begin, end = times[piece], min(horizon, arrival)
+            if begin >= end or NEVER * begin / horizon >= first:
+                break
+            if piece + 1 < times.shape[0]:
+                end = min(end, times[piece + 1])
+            enters = _entry(threat, margin, begin, path[piece])
+            if enters < 0.0 or begin + enters >= end:
+                continue
+            contact = NEVER * (begin + enters) / horizon
+            if contact < first:
+                first, kind = contact, STATIC if standing else MOVING
+                if first <= enough:
+                    return first, kind
+            break
     return first, kind
+
+
+@njit(nogil=True)
+def _nearness(limits, times, threats, begin, count, path):
+    """Return what it costs to come so near to moving obstacles that a turn of theirs would hit."""
+    cost = 0.0
+    for number in range(begin, count):
+        threat = threats[number]
+        missing = 0.0
+        for piece in range(1, times.shape[0]):
+            x = threat[X] + threat[VX] * times[piece] - path[piece, 0]
+            y = threat[Y] + threat[VY] * times[piece] - path[piece, 1]
+            gap = math.sqrt(x * x + y * y) - threat[HALF_WIDTH]
+            if threat[HALF_HEIGHT] < UNLIMITED:
+                z = threat[Z] + threat[VZ] * times[piece] - path[piece, 2]
+                gap = max(gap, abs(z) - threat[HALF_HEIGHT])
+            missing = max(missing, limits.turning_gap - gap)
+        cost += limits.turning_cost * missing * missing
+    return cost
 
 
 @njit(nogil=True)
@@ -151,7 +275,8 @@ def _climbs(limits, height, climb):
     after = height + limits.lag * climb
     low = (limits.lowest - after) / limits.height_horizon
     high = (limits.highest - after) / limits.height_horizon
-    return max(min(low, limits.speed), -limits.speed), min(max(high, -limits.speed), limits.speed)
+    top = limits.climb
+    return max(min(low, top), -top), min(max(high, -top), top)
 
 
 @njit(nogil=True)
@@ -165,44 +290,80 @@ def _within_limits(limits, velocity, climbs, vx, vy, vz):
         vx = velocity[0] + scale * dx
         vy = velocity[1] + scale * dy
         vz = velocity[2] + scale * dz
-    top = limits.speed
-    return min(max(vx, -top), top), min(max(vy, -top), top), min(max(vz, -top), top)
+    top, climb = limits.speed, limits.climb
+    return min(max(vx, -top), top), min(max(vy, -top), top), min(max(vz, -climb), climb)
 
 
 @njit(nogil=True)
-def _nearest_clean(
-    limits, threats, count, climbs, velocity, wanted, goal_distance, candidates, out
+def _candidate(limits, candidate, wanted):
+    """Return a sampled command: turned from the wanted one, at a share of the possible speed."""
+    speed = math.sqrt(wanted[0] * wanted[0] + wanted[1] * wanted[1])
+    ahead, left = 1.0, 0.0
+    if speed > STANDSTILL:
+        ahead, left = wanted[0] / speed, wanted[1] / speed
+    x = ahead * candidate[0] - left * candidate[1]
+    y = left * candidate[0] + ahead * candidate[1]
+    fastest = min(max(limits.speed, speed), limits.speed / max(abs(x), abs(y)))
+    scale = candidate[2] * fastest
+    return x * scale, y * scale, wanted[2] + candidate[3] * limits.speed
+
+
+@njit(nogil=True)
+def _cheapest(
+    limits,
+    times,
+    held,
+    threats,
+    order,
+    walls,
+    count,
+    climbs,
+    velocity,
+    wanted,
+    goal,
+    candidates,
+    path,
+    out,
 ):
-    """Write the cheapest command; return why it is not the wanted one."""
+    """Write the cheapest command; return why it is not the wanted one, and its first contact."""
+    speed = math.sqrt(wanted[0] ** 2 + wanted[1] ** 2 + wanted[2] ** 2)
+    _fly(times, held, velocity, wanted[0], wanted[1], wanted[2], path)
+    command = (wanted[0], wanted[1], wanted[2])
     first, why = _first_contact(
-        limits, threats, count, goal_distance, wanted[0], wanted[1], wanted[2]
+        limits, times, threats, order, count, goal, velocity, command, path, -1.0
     )
     out[0], out[1], out[2] = wanted[0], wanted[1], wanted[2]
-    if why == CLEAN:
-        return CLEAN
-    best, best_first = CONTACT_COST - 20.0 * first, first
-    speed = max(math.sqrt(wanted[0] ** 2 + wanted[1] ** 2 + wanted[2] ** 2), 1e-6)
+    best, best_first = _nearness(limits, times, threats, walls, count, path), first
+    if why != CLEAN:
+        best += limits.contact_cost * (LATEST - first)
+    elif best == 0.0:
+        return CLEAN, NEVER
+    else:
+        why = MOVING
+    changed = False
     for number in range(candidates.shape[0]):
-        vx, vy, vz = _within_limits(
-            limits,
-            velocity,
-            climbs,
-            candidates[number, 0],
-            candidates[number, 1],
-            wanted[2] + candidates[number, 2],
-        )
+        vx, vy, vz = _candidate(limits, candidates[number], wanted)
+        vx, vy, vz = _within_limits(limits, velocity, climbs, vx, vy, vz)
         cost = (vx - wanted[0]) ** 2 + (vy - wanted[1]) ** 2 + (vz - wanted[2]) ** 2
-        along = (vx * wanted[0] + vy * wanted[1] + vz * wanted[2]) / speed
+        along = (vx * wanted[0] + vy * wanted[1] + vz * wanted[2]) / max(speed, 1e-6)
         cost += limits.slowing * max(speed - along, 0.0) ** 2
         if cost >= best:
             continue
-        first, _ = _first_contact(limits, threats, count, goal_distance, vx, vy, vz)
-        if first < 2.0:
-            cost += CONTACT_COST - 20.0 * first
+        _fly(times, held, velocity, vx, vy, vz, path)
+        cost += _nearness(limits, times, threats, walls, count, path)
+        if cost >= best:
+            continue
+        enough = LATEST - (best - cost) / limits.contact_cost
+        command = (vx, vy, vz)
+        first, _ = _first_contact(
+            limits, times, threats, order, count, goal, velocity, command, path, enough
+        )
+        if first < NEVER:
+            cost += limits.contact_cost * (LATEST - first)
         if cost < best:
-            best, best_first = cost, first
+            best, best_first, changed = cost, first, True
             out[0], out[1], out[2] = vx, vy, vz
-    return why if best_first >= 2.0 else NO_CLEAN_VELOCITY
+    return why if changed else CLEAN, best_first
 
 
 @njit(nogil=True)
@@ -213,25 +374,44 @@ def _is_finite(values):
     return True
 
 
+@njit(nogil=True)
+def _distance(start, end):
+    """Return how far it is from one point to another; infinity where one is not finite."""
+    squared = 0.0
+    for axis in range(3):
+        squared += (end[axis] - start[axis]) ** 2
+    return math.sqrt(squared) if math.isfinite(squared) else math.inf
+
+
 @kernel(nogil=True)
 def filter_velocities(
-    limits,
+    rules,
+    times,
+    held,
     desired,
     position,
     velocity,
     bearing,
     lidar,
     obstacles,
-    goal_distance,
+    goals,
     sines,
     cosines,
     candidates,
     tall_from,
     out,
     reason,
+    changed,
 ):
-    """Write the safe command of every robot, and why it differs from the desired one."""
+    """Write the safe command of every robot, whether it differs from the desired one, and why.
+
+    `rules` are the usual limits, and those where nothing is clean by them: less margin, and
+    contacts cost more.
+    """
+    limits = rules[0]
     threats = np.zeros((lidar.shape[1] * lidar.shape[2] + obstacles.shape[1], THREAT))
+    order = np.zeros(threats.shape[0], np.int64)
+    path = np.zeros((times.shape[0], 6))
     wanted = np.zeros(3)
     for robot in range(desired.shape[0]):
         usable = _is_finite(desired[robot]) and _is_finite(position[robot])
@@ -239,24 +419,42 @@ def filter_velocities(
         usable = usable and _is_finite(obstacles[robot]) and math.isfinite(bearing[robot])
         if not usable:
             out[robot, 0] = out[robot, 1] = out[robot, 2] = 0.0
-            reason[robot] = INVALID
+            reason[robot], changed[robot] = INVALID, True
             continue
-        own = velocity[robot]
-        height = position[robot, 2]
+        own, height = velocity[robot], position[robot, 2]
+        goal = _distance(position[robot], goals[robot])
         climbs = _climbs(limits, height, own[2])
-        climb = min(max(desired[robot, 2], -limits.speed), limits.speed)
+        climb = min(max(desired[robot, 2], -limits.climb), limits.climb)
         wanted[0], wanted[1], wanted[2] = _within_limits(
             limits, own, climbs, desired[robot, 0], desired[robot, 1], climb
         )
-        count = _static_threats(
-            limits, height, bearing[robot], own, lidar[robot], sines, cosines, threats
-        )
-        count = _moving_threats(
-            limits, position[robot], own, obstacles[robot], threats, count, tall_from
-        )
-        distance = goal_distance[robot]
-        why = _nearest_clean(
-            limits, threats, count, climbs, own, wanted, distance, candidates, out[robot]
-        )
+        walls = _columns(limits, height, bearing[robot], lidar[robot], sines, cosines, threats)
+        count = _moving(position[robot], obstacles[robot], threats, walls, tall_from)
+        _nearest_first(threats, count, order)
+        why, first = CLEAN, NEVER
+        for number in range(2):
+            why, first = _cheapest(
+                rules[number],
+                times,
+                held,
+                threats,
+                order,
+                walls,
+                count,
+                climbs,
+                own,
+                wanted,
+                goal,
+                candidates,
+                path,
+                out[robot],
+            )
+            if first >= NEVER:
+                break
+        if first < NEVER:
+            why = NO_CLEAN_VELOCITY
         limited = climb < climbs[0] or climb > climbs[1]
         reason[robot] = HEIGHT if why == CLEAN and limited else why
+        changed[robot] = False
+        for axis in range(3):
+            changed[robot] |= abs(out[robot, axis] - desired[robot, axis]) > CHANGED

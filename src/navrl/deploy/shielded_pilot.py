@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from navrl.deploy.contract import velocity_lag
 from navrl.deploy.observed_tracks import observed_tracks
 from navrl.deploy.shield import Shield, ShieldCounts, ShieldResult, ShieldSettings
+from navrl.evaluation.flights import flying_commands
 from navrl.evaluation.policy_lookup import Policy
 from navrl.sim.env import NavigationEnv
 
@@ -24,6 +26,13 @@ class ShieldedPilot:
     The shield is given what a robot has: the scan, the observed tracks, its own velocity and
     height, all with the noise and delay of the environment's sensors. `counts` has how often it
     intervened in the flights that were still under way.
+
+    >>> import navrl
+    >>> from navrl.deploy import ShieldedPilot
+    >>> env = navrl.NavigationEnv(navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1))
+    >>> pilot = ShieldedPilot(navrl.load_policy("pretrained").act, env)
+    >>> pilot(env.reset()).shape
+    torch.Size([4, 3])
     """
 
     def __init__(
@@ -44,21 +53,24 @@ class ShieldedPilot:
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the commands that the shield lets pass, in the goal frame, (N, 3) in m/s."""
-        result = self.filtered(observation, self.act(observation))
+        desired = flying_commands(self.act, observation, self.env.flying)
+        result = self.filtered(observation, desired)
         return torch.from_numpy(result.velocity.astype(np.float32))
 
     def filtered(self, observation: dict[str, Tensor], desired: Tensor) -> ShieldResult:
         """Return what the shield makes of commands in the goal frame, (N, 3) in m/s."""
-        forward = self.env.forward
-        bearing = self.env.yaw - torch.atan2(forward[:, 1], forward[:, 0])
-        state = observation["state"].double().numpy()
-        height = self.env.position[:, 2].double().numpy()
-        scan = observation["lidar"][:, 0].double().numpy()
-        tracks = observation["dynamic_obstacle"][:, 0].double().numpy()
+        flying = self.env.flying.numpy()
+        chosen = np.flatnonzero(flying)  # those that have ended need no command
+        forward = self.env.forward[chosen]
+        bearing = self.env.yaw[chosen] - torch.atan2(forward[:, 1], forward[:, 0])
+        state = observation["state"][chosen].double().numpy()
+        height = self.env.position[chosen, 2].double().numpy()
+        scan = observation["lidar"][chosen, 0].double().numpy()
+        tracks = observation["dynamic_obstacle"][chosen, 0].double().numpy()
         place = np.zeros((len(state), 3))
         place[:, 2] = height
         result = self._filter(
-            desired,
+            desired[chosen],
             position=place,
             velocity=state[:, 5:8],
             lidar=self._filter.settings.lidar_range - scan,
@@ -66,8 +78,8 @@ class ShieldedPilot:
             obstacles=observed_tracks(tracks, height),
             goal=_goals(state, place),
         )
-        self.counts.add(result, self.env.flying.numpy())
-        return result
+        self.counts.add(result)
+        return result if len(chosen) == len(flying) else _spread(result, flying)
 
 
 def shielded(policy: Policy) -> tuple[Policy, ShieldedPilot]:
@@ -76,16 +88,30 @@ def shielded(policy: Policy) -> tuple[Policy, ShieldedPilot]:
     return replace(policy, name=f"{policy.name} + shield", act=pilot, begin=pilot.begin), pilot
 
 
+def _spread(result: ShieldResult, flying: NDArray[np.bool_]) -> ShieldResult:
+    """Return results of the drones that fly as those of all; the others are told to stop."""
+    number = len(flying)
+    whole = ShieldResult(np.zeros((number, 3)), np.zeros(number, bool), np.zeros(number, np.int64))
+    whole.velocity[flying] = result.velocity
+    whole.intervened[flying] = result.intervened
+    whole.reason[flying] = result.reason
+    return whole
+
+
 def settings_for(env: NavigationEnv) -> ShieldSettings:
     """Return the shield's settings that fit an environment's robot: body, LiDAR and limits."""
-    sensor, radius, usual = env.settings.sensor, env.settings.env.collision_radius, ShieldSettings()
+    task, sensor, usual = env.settings.env, env.settings.sensor, ShieldSettings()
+    radius, climb = task.collision_radius, env.settings.drone.vertical_speed
     low, high = sensor.lidar_vfov
     elevations = np.linspace(low, high, sensor.lidar_vbeams)
     return ShieldSettings(
-        speed_limit=env.settings.env.action_limit,
+        speed_limit=task.action_limit,
+        climb_limit=0.0 if task.planar else climb or usual.climb_limit,
+        lag=velocity_lag(env.settings.drone),
+        body_radius=radius,
         static_radius=max(usual.static_radius, radius + 0.04),
         moving_margin=max(usual.moving_margin, radius + 0.2),
-        lowest=0.0 if env.settings.env.planar else usual.lowest,
+        lowest=0.0 if task.planar else usual.lowest,
         lidar_range=sensor.lidar_range,
         elevations=tuple(float(angle) for angle in elevations),
     )

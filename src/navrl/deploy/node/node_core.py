@@ -111,6 +111,9 @@ class NodeCore:
         return Shield(
             ShieldSettings(
                 speed_limit=self.limit,
+                climb_limit=float(robot.get("vertical_speed_limit_m_per_s", usual.climb_limit)),
+                lag=float(robot.get("velocity_lag_s", usual.lag)),
+                body_radius=radius,
                 static_radius=max(usual.static_radius, radius + 0.04),
                 moving_margin=max(usual.moving_margin, radius + 0.2),
                 lowest=0.0 if robot.get("planar") else usual.lowest,

@@ -9,7 +9,12 @@ from navrl.errors import ConfigError
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """When a node flies and when it stops."""
+    """When a node flies and when it stops.
+
+    >>> from navrl.deploy import NodeSettings
+    >>> NodeSettings(max_age=0.2).dry_run
+    True
+    """
 
     dry_run: bool = True  # decide and report, but send no command
     armed: bool = False  # at the start; else a message must arm it
