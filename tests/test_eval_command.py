@@ -27,8 +27,9 @@ from navrl.evaluation import (
     load_policy,
     scenario_tasks,
 )
-from navrl.evaluation.comparison import comparison_table
+from navrl.evaluation.comparison import comparison_table, short_names
 from navrl.evaluation.report import cell_table, outcome_table, summary
+from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
 from navrl.sim.episode_statistics import STATISTICS
 from navrl.sim.settings import NavigationSettings
 
@@ -55,12 +56,13 @@ def made_up(success: list[float], world: list[int]) -> Flights:
     return Flights(statistics, torch.tensor(world))
 
 
-def told(table: object) -> str:
-    console = Console(width=120, record=True, file=io.StringIO())
+def told(table: object, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text()
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_a_table_numbers_recordings_and_pictures(tmp_path, capsys):
     folder = tmp_path / "made" / "here"
     assert main([*SMALL, "--out", str(folder)]) == 0
@@ -115,6 +117,16 @@ def test_two_policies_are_compared_on_the_same_episodes(tmp_path, capsys):
     assert compared["mcnemar_p"] == 1.0
     assert compared["differing"] == []
     assert len(list((tmp_path / "recordings").iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_original_is_compared_with_another_policy(tmp_path, capsys):
+    torch.save(to_upstream(NavigationNetwork()), tmp_path / "published.pt")
+    words = [*SMALL[:2], str(tmp_path / "published.pt"), *SMALL[3:], "--scenario", "light,grid"]
+    assert main([*words, "flight.recorded=0", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out.split("success on the same episodes")[1]
+    for word in ("scripted", "published.pt", "light", "grid 300+60", "grid, all"):
+        assert word in printed
 
 
 def test_a_word_with_an_equals_sign_is_a_setting_unless_it_is_a_file(tmp_path, monkeypatch):
@@ -245,6 +257,29 @@ def test_a_comparison_shows_differences_and_discordant_pairs():
     assert "-25.0" in text
     assert "1 / 2" in text
     assert "1.000" in text
+
+
+PATHS = {
+    "runs": (["/home/ada/runs/first", "/home/ada/runs/second/"], ["first", "second"]),
+    "models": (["runs/a/model.pt", "runs/b/model.pt"], ["a/model.pt", "b/model.pt"]),
+    "a name and a run": (["pretrained", "runs/pretrained"], ["pretrained", "runs/pretrained"]),
+    "a shield": (["runs/a", "runs/a + shield"], ["a", "a + shield"]),
+}
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_policies_are_told_apart_by_the_ends_of_their_paths(kind):
+    references, names = PATHS[kind]
+    assert short_names(references) == names
+
+
+def test_the_names_of_two_policies_are_whole_in_a_terminal_of_80_columns():
+    runs = ("/home/ada/projects/drones/runs/best-0", "/home/ada/projects/drones/runs/quick-17")
+    flown = {run: {"crossing-static": made_up([1, 1, 1, 0], [0, 0, 1, 1])} for run in runs}
+    text = told(comparison_table(flown), width=80)
+    assert "best-0" in text
+    assert "quick-17" in text
+    assert "…" not in text
 
 
 def test_the_scripted_pilot_obeys_the_limit_of_the_task():

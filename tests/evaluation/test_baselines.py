@@ -16,7 +16,17 @@ from navrl.config import load_config
 from navrl.errors import ConfigError
 from navrl.evaluation import evaluate, load_policy
 from navrl.evaluation.baselines.catalogue import BASELINES
-from navrl.evaluation.baselines.kernels.clearance import CELL, ORIGIN
+from navrl.evaluation.baselines.kernels.clearance import (
+    CELL,
+    FARTHEST,
+    LAYER,
+    LAYERS,
+    ORIGIN,
+    SIZE,
+    lower,
+    paint_boxes,
+    paint_cylinders,
+)
 from navrl.evaluation.baselines.oracle import clearance_grids, future_tracks
 from navrl.evaluation.baselines.orca import project, reciprocal_velocities
 from navrl.evaluation.names import POLICIES
@@ -215,6 +225,21 @@ def test_clearance_is_the_distance_to_the_boxes_that_are_high_enough():
             assert grids[1, layer, i, j] <= 100 * exact + 1e-6
             if (np.abs(boxes[:, 5] - height) > 0.13).all():
                 assert grids[1, layer, i, j] >= 100 * exact - 1.01
+
+
+def test_a_shape_is_in_the_way_between_its_bottom_and_its_top():
+    grid = np.full((LAYERS, SIZE, SIZE), FARTHEST, np.uint8)
+    boxes = np.array([[0.0, 1, 0, 1, 0, 1.0], [10, 11, 0, 1, 2.0, 3.0]])
+    for standing in (True, False):
+        paint_boxes(grid, boxes, standing)
+        paint_cylinders(grid, np.array([[0.5, 10.5, 0.5, 0.0, 2.0]]), standing)
+        if standing:
+            lower(grid)
+    heights = LAYER * np.arange(LAYERS)
+    cell = [round((place - ORIGIN) / CELL) for place in (0.5, 10.5)]
+    for i, j, bottom, top in ((0, 0, 0.0, 1.0), (1, 0, 2.0, 3.0), (0, 1, 0.0, 2.0)):
+        met = grid[:, cell[i], cell[j]] == 0
+        assert (met == ((heights >= bottom) & (heights <= top))).all()
 
 
 def test_the_oracle_refuses_an_environment_that_has_flown():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 
 from navrl.config import FlightSettings
 from navrl.errors import ConfigError
-from navrl.evaluation import Policy, conditions, evaluate, scenario_tasks
+from navrl.evaluation import Policy, conditions, evaluate, load_policy, scenario_tasks
 from navrl.evaluation.comparison import check_same_episodes, compare
 from navrl.evaluation.names import DEFAULT_SCENARIOS, SCENARIOS
 from navrl.evaluation.scenarios import parse_scenarios
 from navrl.sim.env import NavigationEnv
+from navrl.sim.robots import load_robot
 from navrl.sim.settings import NavigationSettings
 
 FLIGHT = FlightSettings(episodes=16, worlds=4)
@@ -85,6 +89,65 @@ def test_what_only_training_varies_is_not_flown():
     assert typed.env.crossing_share == 0.6
 
 
+RANDOMISED = {
+    "sensor.noise": 0.05,
+    "sensor.dropout": 0.1,
+    "sensor.detection_dropout": 0.3,
+    "sensor.detection_noise": 0.1,
+    "sensor.position_noise": 0.1,
+    "sensor.observation_delay": 1,
+    "drone.mass_variation": 0.1,
+    "drone.thrust_variation": 0.1,
+    "drone.wind": 2.0,
+    "drone.delay": 5,
+}
+
+
+def randomised(**more) -> NavigationSettings:
+    task = NavigationSettings.of(**more)
+    for key, value in RANDOMISED.items():
+        task.set(key, value)
+    return task
+
+
+def values_of(task: NavigationSettings, keys) -> dict[str, object]:
+    groups = task.as_dict()
+    return {key: groups[key.split(".")[0]][key.split(".")[1]] for key in keys}
+
+
+def test_noise_delay_and_wind_of_a_training_are_not_flown_unless_they_are_typed():
+    policy = Policy("p", at_rest, randomised(env__action_repeat=5))
+    nominal = values_of(NavigationSettings(), RANDOMISED)
+    of_eval = tasks("standard", policy=policy)["standard"]
+    of_training = tasks("standard", task=policy.task, policy=policy)["standard"]
+    interim = [*conditions(policy.task, FLIGHT).values()][-1]
+    for flown in (of_eval, of_training, interim):
+        assert values_of(flown, RANDOMISED) == nominal
+    typed = tasks("standard", task=randomised(), policy=policy, typed=RANDOMISED)["standard"]
+    assert values_of(typed, RANDOMISED) == RANDOMISED
+
+
+def test_a_robot_has_the_noise_of_its_file_and_not_that_of_its_training():
+    ground = load_robot("ground").applied_to(NavigationSettings())
+    of_file = ground.sensor.noise
+    ground.sensor.noise = 0.3
+    flown = tasks("standard", policy=Policy("p", at_rest, ground))["standard"]
+    assert flown.sensor.noise == of_file > 0
+    ground.drone.robot = "my_own"  # whose file is not known here
+    flown = tasks("standard", policy=Policy("p", at_rest, ground))["standard"]
+    assert flown.sensor.noise == 0.3
+
+
+def test_a_policy_trained_with_noise_still_flies_its_robot():
+    policy = load_policy("pretrained")
+    noisy = copy.deepcopy(policy.task)
+    noisy.sensor.noise = 0.05
+    trained = replace(policy, task=noisy)
+    assert trained.on_robot(load_robot("hummingbird")).task.sensor.noise == 0.0
+    with pytest.raises(ConfigError, match="radius"):
+        trained.on_robot(replace(load_robot("hummingbird"), radius=0.5))
+
+
 @pytest.mark.parametrize("text", ["crosing", "", ",", "standard,nowhere"])
 def test_an_unknown_scenario_is_refused_with_the_known_ones(text):
     with pytest.raises(ConfigError, match="crossing"):
@@ -147,6 +210,36 @@ def test_policies_of_different_decision_rates_fly_the_same_episodes(name):
     assert together > 5
     assert (a.moving_position[:together] == b.moving_position[:together]).all()
     assert not (a.position[together - 1] == b.position[together - 1]).all()
+
+
+def test_deciding_for_the_drones_that_still_fly_changes_no_flight():
+    task = NavigationSettings.of(env__max_episode_length=600, env__action_repeat=5)
+    pilot = load_policy("straight", task)
+    found = tasks("standard", task=task, policy=pilot)["standard"]
+    flown = [
+        evaluate(NavigationEnv(found, seed=5, auto_reset=False), each).statistics
+        for each in (pilot, lambda observation: pilot(observation))
+    ]
+    assert pilot.act.decides_alone
+    assert len(set(flown[0]["length"].tolist())) > 2  # some end before others
+    for name, values in flown[0].items():
+        assert torch.equal(values.nan_to_num(), flown[1][name].nan_to_num())
+
+
+@pytest.mark.parametrize("kept", [1, 5, 16, 30])
+def test_a_network_gives_a_drone_the_same_bits_whatever_the_others_observe(kept):
+    policy = load_policy("pretrained")
+    env = NavigationEnv(replace_drones(policy.task, 37), seed=5)
+    observation, rows = env.reset(), torch.randperm(37)[:kept]
+    some = policy({name: part[rows] for name, part in observation.items()})
+    assert policy.act.decides_alone
+    assert torch.equal(some, policy(observation)[rows])
+
+
+def replace_drones(task: NavigationSettings, drones: int) -> NavigationSettings:
+    own = copy.deepcopy(task)
+    own.env.num_envs, own.env.num_worlds = drones, 2
+    return own
 
 
 def test_evaluations_of_different_episodes_are_not_compared():

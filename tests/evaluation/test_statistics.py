@@ -31,6 +31,7 @@ def coverage(worlds: int, episodes: int, mean: float, spread: float, trials: int
     return held / trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("worlds", "episodes", "mean", "spread"),
     [(32, 64, 0.85, 0.06), (32, 64, 0.5, 0.15), (16, 64, 0.85, 0.06), (16, 16, 0.7, 0.1)],

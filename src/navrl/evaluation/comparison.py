@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from rich import box
 from rich.table import Table
 
 from navrl.errors import ConfigError
 from navrl.evaluation.flights import Flights
 from navrl.evaluation.recording import ending_of
-from navrl.evaluation.report import percent, points
+from navrl.evaluation.report import cells_of, percent, points, pooled
 from navrl.evaluation.statistics import Paired, differing, paired
+from navrl.wording import counted
 
-__all__ = ["check_same_episodes", "compare", "comparison_table"]
+__all__ = ["check_same_episodes", "compare", "comparison_table", "short_names"]
 
 
 def check_same_episodes(a: Flights, b: Flights) -> None:
@@ -51,37 +53,61 @@ def compare(a: Flights, b: Flights) -> dict[str, Any]:
     }
 
 
-def comparison_table(
-    flown: Mapping[str, Mapping[str, Flights]], names: Mapping[str, str] | None = None
-) -> Table:
+def short_names(references: Sequence[str]) -> list[str]:
+    """Return the ends of paths that tell references apart: `a` for `runs/a` beside `runs/b`."""
+    parts = [reference.rstrip("/").split("/") for reference in references]
+    names = []
+    for own in parts:
+        others = [other for other in parts if other != own]
+        length = 1
+        while length < len(own) and any(other[-length:] == own[-length:] for other in others):
+            length += 1
+        names.append("/".join(own[-length:]))
+    return names
+
+
+def comparison_table(flown: Mapping[str, Mapping[str, Flights]]) -> Table:
     """Return successes of several policies side by side, and their paired differences to the first.
 
     Args:
         flown: flights by scenario, by policy.
-        names: shown for the policies, by their keys in `flown`.
     """
     first, *others = flown
-    shown = {key: (names or {}).get(key, key) for key in flown}
+    shown = dict(zip(flown, short_names([*flown]), strict=True))
     sample = next(iter(flown[first].values()))
-    counted = f"{len(sample.world)} episodes in {len(sample.world.unique())} worlds"
-    table = Table(title=f"success on the same episodes: {counted}", title_justify="left")
-    table.add_column("scenario")
-    table.add_column(shown[first], justify="right")
+    flown_in = counted(len(sample.world.unique()), "world")
+    title = f"success on the same episodes: {counted(len(sample.world), 'episode')} in {flown_in}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    table.pad_edge = False  # two policies fit into 80 columns
+    table.add_column("scenario", no_wrap=True)
+    table.add_column(shown[first], justify="right", overflow="fold")
     for key in others:
-        table.add_column(shown[key], justify="right")
+        table.add_column(shown[key], justify="right", overflow="fold")
         table.add_column("difference", justify="right")
-        table.add_column("only it /\nonly first", justify="right")
+        table.add_column("won /\nlost", justify="right", no_wrap=True)
         table.add_column("p", justify="right")
-    for scenario, reference in flown[first].items():
+    every = {key: _with_totals(flights) for key, flights in flown.items()}
+    for scenario, reference in every[first].items():
         cells = [_stacked(percent(reference.share("success_100")))]
         for key in others:
-            other = flown[key][scenario]
+            other = every[key][scenario]
             check_same_episodes(reference, other)
             result = paired(reference.success, other.success, reference.world)
             cells += [_stacked(percent(other.share("success_100"))), *_difference(result)]
         table.add_row(scenario, *cells)
-    table.caption = "p: McNemar's exact test, two-sided"
+    table.caption = (
+        f"difference: to {shown[first]}, in percentage points\n"
+        f"won / lost: episodes in which only it, or only {shown[first]}, succeeds\n"
+        "p: McNemar's exact test of these, two-sided"
+    )
+    table.caption_justify = "left"
     return table
+
+
+def _with_totals(flights: Mapping[str, Flights]) -> dict[str, Flights]:
+    """Return flights by scenario, and those of all cells of a grid together."""
+    totals = {f"{name}, all": pooled(cells) for name, cells in cells_of(flights).items()}
+    return {**flights, **totals}
 
 
 def _stacked(told: str) -> str:
@@ -91,4 +117,5 @@ def _stacked(told: str) -> str:
 
 def _difference(result: Paired) -> list[str]:
     p = "< 0.001" if result.p < 0.001 else f"{result.p:.3f}"
-    return [_stacked(points(result.difference)), f"{result.only_b} / {result.only_a}", p]
+    difference = points(result.difference).replace(" to ", ", ")
+    return [_stacked(difference), f"{result.only_b} / {result.only_a}", p]

@@ -19,7 +19,7 @@ from navrl.sim.episode_statistics import STATISTICS
 # observations -> velocity commands in the goal frame, m/s, (N, 3)
 Act = Callable[[dict[str, Tensor]], Tensor]
 OUTCOMES = {
-    "success_100": "within 1.0 m of the goal",
+    "success_100": "success: within 1.0 m",
     "success_050": "within 0.5 m of the goal",
     "static_collision": "hit an obstacle",
     "dynamic_collision": "hit a moving obstacle",
@@ -90,7 +90,8 @@ def evaluate(
     Args:
         env: made with `auto_reset=False`.
         policy: a function of the observations, or a `Policy`; its method `begin(env)`, if it has
-            one, is called once at the start.
+            one, is called once at the start. If its attribute `decides_alone` is true, it decides
+            only for the drones that still fly.
         recorded: number of flights to record, all in the first world.
         scenario: named in the recording.
         progress: called after every decision with the numbers of ended and of all episodes.
@@ -107,16 +108,14 @@ def evaluate(
     seconds = env.settings.sim.dt * env.settings.env.action_repeat
     meter = FlightMeter(env.position, env.velocity, env.target, seconds)
     recorder = Recorder(env, torch.nonzero(world == 0)[:recorded, 0]) if recorded else None
-    step, flying = env.make_step(), True
-    while flying:
-        env.step(policy(observation), out=step)
-        observation = step.observation
-        done = step.done
-        meter.update(env.position, env.velocity, ~done)
-        ended = int(done.sum())
-        flying = ended < env.num_envs
+    step, flying = env.make_step(), env.flying
+    while bool(flying.any()):
+        env.step(flying_commands(policy, observation, flying), out=step)
+        observation, flying = step.observation, ~step.done
+        meter.update(env.position, env.velocity, flying)
+        ended = int(step.done.sum())
         if recorder is not None:
-            recorder.sample(last=not flying)
+            recorder.sample(last=ended == env.num_envs)
         progress(ended, env.num_envs)
     statistics = {
         name: step.statistics[:, column].clone() for column, name in enumerate(STATISTICS)
@@ -129,3 +128,14 @@ def evaluate(
     name = str(getattr(policy, "name", ""))
     recording = recorder.finish(statistics, scenario=scenario, policy=name) if recorder else None
     return Flights(statistics, world, recording)
+
+
+def flying_commands(policy: Act, observation: dict[str, Tensor], flying: Tensor) -> Tensor:
+    """Return the commands of all drones, (N, 3); those of ended flights may be zero."""
+    alone = getattr(getattr(policy, "act", policy), "decides_alone", False)
+    if not alone or bool(flying.all()):
+        return policy(observation)
+    rows = torch.nonzero(flying)[:, 0]
+    commands = torch.zeros(len(flying), 3)
+    commands[rows] = policy({name: part[rows] for name, part in observation.items()})
+    return commands

@@ -19,9 +19,9 @@ from navrl.registry.resolve import find_model
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.networks.build import MakeFeatures
 from navrl.rl.policy import NetworkPilot
-from navrl.rl.scripted import scripted_pilot
+from navrl.rl.scripted import ScriptedPilot
 from navrl.sim.env import NavigationEnv
-from navrl.sim.robots import ROBOT_KEYS, Robot, differences, robot_of
+from navrl.sim.robots import MEASURING, ROBOT_KEYS, Robot, differences, robot_of
 from navrl.sim.settings import NavigationSettings
 from navrl.targets import find_target
 
@@ -65,15 +65,17 @@ class Policy:
             force: fly although it was trained for another robot.
 
         Raises:
-            ConfigError: it was trained for another robot, and it is not forced or cannot be.
+            ConfigError: it was trained for another robot, and it is not forced or cannot be. More
+                or less noise of the sensors does not make another robot.
         """
         own = self.robot
         if own is None or self.task is None or not isinstance(self.act, NetworkPilot):
             return self
         differ = differences(own, robot)
         cannot = [each for each in differ if each.startswith(SHAPE)]
-        if cannot or (differ and not force):
-            told = cannot or differ
+        another = [each for each in differ if not each.startswith(tuple(MEASURING))]
+        if cannot or (another and not force):
+            told = cannot or another
             more = f"; and {len(told) - TOLD} more" if len(told) > TOLD else ""
             advice = "" if cannot else "; `navrl eval --force` flies it all the same"
             raise ConfigError(
@@ -110,6 +112,12 @@ def load_policy(
     Raises:
         ConfigError: there is no such policy, or the file holds none.
         ContainerError: the file is damaged.
+
+    >>> import torch, navrl
+    >>> policy = navrl.load_policy("pretrained")
+    >>> env = navrl.NavigationEnv(navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1))
+    >>> policy.act(env.reset()).shape
+    torch.Size([4, 3])
     """
     name = str(reference)
     if name == "scripted":
@@ -166,5 +174,4 @@ def _baseline(name: str, task: NavigationSettings) -> Policy:
 
 
 def _scripted(task: NavigationSettings) -> Policy:
-    limit, reach = task.env.action_limit, task.sensor.lidar_range
-    return Policy("scripted pilot", lambda observation: scripted_pilot(observation, limit, reach))
+    return Policy("scripted pilot", ScriptedPilot(task.env.action_limit, task.sensor.lidar_range))

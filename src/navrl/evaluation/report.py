@@ -12,6 +12,7 @@ from rich.table import Table
 from navrl.evaluation.flights import OUTCOMES, Flights
 from navrl.evaluation.statistics import Estimate
 from navrl.registry.metric_names import other_names
+from navrl.wording import counted
 
 __all__ = [
     "DEFINITIONS",
@@ -84,7 +85,8 @@ def outcome_table(
     table = Table(title=": ".join(part for part in (title, flown) if part), title_justify="left")
     table.add_column("outcome")
     for label in conditions:
-        lines = [label, (subtitles or {}).get(label, ""), "" if same else counted[label]]
+        subtitle = (subtitles or {}).get(label, "").removeprefix(f"{label} ")
+        lines = [label, subtitle, "" if same else counted[label]]
         table.add_column("\n".join(line for line in lines if line), justify="right")
     for name, words in OUTCOMES.items():
         table.add_row(words, *(percent(flights.share(name)) for flights in conditions.values()))
@@ -99,7 +101,8 @@ def outcome_table(
 
 
 def _counted(flights: Flights) -> str:
-    return f"{len(flights.world)} episodes in {len(flights.world.unique())} worlds"
+    worlds = counted(len(flights.world.unique()), "world")
+    return f"{counted(len(flights.world), 'episode')} in {worlds}"
 
 
 def cells_of(conditions: Mapping[str, Flights]) -> dict[str, dict[str, Flights]]:
@@ -135,14 +138,14 @@ def cell_table(name: str, cells: Mapping[str, Flights], title: str = "") -> Tabl
     for column in columns:
         table.add_column(f"{column} moving", justify="right")
     for row in rows:
-        table.add_row(
-            row, *(percent(cells[f"{row}+{column}"].share("success_100")) for column in columns)
-        )
+        shares = (percent(cells[f"{row}+{column}"].share("success_100")) for column in columns)
+        table.add_row(row, *(share.replace(" (", "\n(") for share in shares))
     hardest = min(cells, key=lambda cell: cells[cell].share("success_100").mean)
     table.caption = (
-        f"all cells {percent(pooled(cells).share('success_100'))}; "
+        f"all cells {percent(pooled(cells).share('success_100'))}\n"
         f"hardest cell {hardest}: {percent(cells[hardest].share('success_100'))}"
     )
+    table.caption_justify = "left"
     return table
 
 

@@ -9,17 +9,22 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from navrl.config import Config
+from navrl.evaluation import simulator_compiler
 from navrl.evaluation.comparison import compare
 from navrl.evaluation.flights import Act, Flights, evaluate
 from navrl.evaluation.policy_lookup import Policy
 from navrl.evaluation.report import cells_of, pooled, summary
 from navrl.evaluation.scenarios import scenario_tasks
 from navrl.evaluation.tasks import label_of
+from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.step import observation_layout
+from navrl.sim.worlds.world_pool import build_pool
 
 __all__ = [
     "FINAL_SEED",
@@ -85,6 +90,8 @@ def fly_scenarios(
         watch: told about progress.
     """
     tasks = scenario_tasks(names, config.task, config.flight, policy, typed)
+    for task in [*tasks.values()][:1]:
+        _compile(policy, task)
     flights: dict[str, Flights] = {}
     latency: float | None = None
     for label, task in tasks.items():
@@ -97,6 +104,16 @@ def fly_scenarios(
             if latency is None and policy.begin is None:
                 latency = decision_latency(policy, env.observe())
     return Flown(policy, flights, tasks, latency)
+
+
+def _compile(policy: Policy, task: NavigationSettings) -> None:
+    """Compile what the first flight needs in two processes, if it is not on disk."""
+    if simulator_compiler.start():
+        build_pool(task, 0)
+        if isinstance(policy.act, NetworkPilot):
+            shapes = observation_layout(task).shapes
+            policy({name: torch.zeros(task.env.num_envs, *shape) for name, shape in shapes.items()})
+        simulator_compiler.wait()
 
 
 def decision_latency(act: Act, observation: Mapping[str, Tensor]) -> float:

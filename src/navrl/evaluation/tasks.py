@@ -10,17 +10,24 @@ from navrl.config import FlightSettings
 from navrl.errors import ConfigError
 from navrl.evaluation.names import CROSSING
 from navrl.evaluation.policy_lookup import INTERFACE, Policy
-from navrl.sim.robots import robot_of
+from navrl.sim.robots import measuring_errors, robot_of
 from navrl.sim.settings import NavigationSettings
 
 __all__ = ["conditions", "flight_task", "label_of"]
 
-# What a training varies from world to world and trip to trip; an evaluation does not.
+# What a training varies between worlds, trips and episodes to learn more from them. Evaluations of
+# all policies have these values, so that their numbers can be compared, unless the user types some.
 LEARNING_ONLY: dict[str, object] = {
     "env.obstacles_per_world": [],
     "env_dyn.obstacles_per_world": [],
     "env.crossing_share": 0.0,
     "env.midway_share": 0.0,
+    "sensor.position_noise": 0.0,
+    "sensor.observation_delay": 0,
+    "drone.mass_variation": 0.0,
+    "drone.thrust_variation": 0.0,
+    "drone.wind": 0.0,
+    "drone.delay": 0,
 }
 
 
@@ -33,6 +40,8 @@ def flight_task(
     """Return the task as it is flown in an evaluation: one episode a drone, in unseen worlds.
 
     The policy's robot is that of its training, except for the dotted keys that the user `typed`.
+    Noise, misses, delays, wind and variations that the training added are off: a robot has the
+    errors of measurement that its file gives it.
     """
     flown = copy.deepcopy(task)
     if policy is not None and policy.task is not None:
@@ -41,8 +50,9 @@ def flight_task(
         for key in set(INTERFACE) - set(typed):
             group, name = key.split(".")
             flown.set(key, copy.deepcopy(getattr(getattr(policy.task, group), name)))
-    for key in set(LEARNING_ONLY) - set(typed):
-        flown.set(key, copy.deepcopy(LEARNING_ONLY[key]))
+    fixed = LEARNING_ONLY | measuring_errors(flown)
+    for key in set(fixed) - set(typed):
+        flown.set(key, copy.deepcopy(fixed[key]))
     flown.env.num_envs, flown.env.action_frame = flight.episodes, "goal"
     flown.env.change_world_at_reset = False  # as many episodes in one world as in another
     if not flown.env.same_map:

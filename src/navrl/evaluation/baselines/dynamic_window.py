@@ -30,6 +30,8 @@ class DynamicWindow:
         margin: m beyond the collision radius.
     """
 
+    decides_alone = True
+
     def __init__(self, task: NavigationSettings, *, margin: float = 0.1) -> None:
         self._task, self._margin = task, margin
         angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS

@@ -19,6 +19,7 @@ from navrl.evaluation.baselines.kernels.clearance import (
     FARTHEST,
     LAYERS,
     SIZE,
+    lower,
     paint_boxes,
     paint_cylinders,
 )
@@ -59,8 +60,12 @@ def clearance_grids(env: NavigationEnv) -> NDArray[np.uint8]:
     """
     grids = np.full((len(env.pool.worlds), LAYERS, SIZE, SIZE), FARTHEST, np.uint8)
     for grid, world in zip(grids, env.pool.worlds, strict=True):
-        paint_boxes(grid, world.boxes.astype(np.float64))
-        paint_cylinders(grid, world.cylinders.astype(np.float64))
+        boxes, cylinders = world.boxes.astype(np.float64), world.cylinders.astype(np.float64)
+        for standing in (True, False):
+            paint_boxes(grid, boxes, standing)
+            paint_cylinders(grid, cylinders, standing)
+            if standing:
+                lower(grid)
     return grids
 
 

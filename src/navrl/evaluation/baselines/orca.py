@@ -81,6 +81,8 @@ class Orca:
         lag: s that the drone takes to answer: obstacles are taken where they will be then.
     """
 
+    decides_alone = True
+
     def __init__(
         self,
         task: NavigationSettings,

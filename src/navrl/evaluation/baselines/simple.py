@@ -23,6 +23,8 @@ def towards(goal: Tensor, limit: float) -> Tensor:
 class Straight:
     """Flies straight at the goal and avoids nothing."""
 
+    decides_alone = True
+
     def __init__(self, task: NavigationSettings) -> None:
         self._task = task
 
@@ -54,6 +56,8 @@ class PotentialField:
     An obstacle at distance d pushes with gain (1/d - 1/range) / d, horizontally. Moving obstacles
     are taken where they will be after `lookahead` seconds.
     """
+
+    decides_alone = True
 
     def __init__(
         self,

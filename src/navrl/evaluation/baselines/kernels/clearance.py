@@ -15,6 +15,7 @@ __all__ = [
     "LAYERS",
     "ORIGIN",
     "SIZE",
+    "lower",
     "paint_boxes",
     "paint_cylinders",
 ]
@@ -28,10 +29,16 @@ BELOW = 0.12  # m: an obstacle whose top is further below the drone is out of it
 
 
 @kernel(nogil=True)
-def _layers_up_to(bottom, top):
-    """Return the first and one past the last layer in which a shape is in the way."""
+def _layers(bottom, top, standing):
+    """Return the first and one past the last layer to paint: none, all, or the highest one.
+
+    Of shapes that stand on the ground only the highest layer is painted, and `lower` does the rest.
+    """
     first = max(math.ceil((bottom - BELOW) / LAYER), 0)
-    return first, min(math.floor((top + BELOW) / LAYER) + 1, LAYERS)
+    last = min(math.floor((top + BELOW) / LAYER) + 1, LAYERS)
+    if (first == 0) != standing:
+        return 0, 0
+    return (max(last - 1, 0), last) if standing else (first, last)
 
 
 @kernel(nogil=True)
@@ -43,10 +50,12 @@ def _cells(low, high):
 
 
 @kernel(nogil=True)
-def paint_boxes(grid, boxes):
-    """Lower the distances in a grid (LAYERS, X, Y) to those of boxes (M, 6)."""
+def paint_boxes(grid, boxes, standing):
+    """Reduce the distances in a grid (LAYERS, X, Y) to those of boxes (M, 6): of those that stand
+    on the ground, for `lower` to complete, or of the others.
+    """
     for box in boxes:
-        first, last = _layers_up_to(box[4], box[5])
+        first, last = _layers(box[4], box[5], standing)
         x_first, x_last = _cells(box[0], box[1])
         y_first, y_last = _cells(box[2], box[3])
         for i in range(x_first, x_last):
@@ -61,10 +70,10 @@ def paint_boxes(grid, boxes):
 
 
 @kernel(nogil=True)
-def paint_cylinders(grid, cylinders):
-    """Lower the distances in a grid (LAYERS, X, Y) to those of cylinders (M, 5)."""
+def paint_cylinders(grid, cylinders, standing):
+    """Reduce the distances in a grid (LAYERS, X, Y) to those of cylinders (M, 5), as above."""
     for x, y, radius, bottom, top in cylinders:
-        first, last = _layers_up_to(bottom, top)
+        first, last = _layers(bottom, top, standing)
         x_first, x_last = _cells(x - radius, x + radius)
         y_first, y_last = _cells(y - radius, y + radius)
         for i in range(x_first, x_last):
@@ -75,3 +84,12 @@ def paint_cylinders(grid, cylinders):
                 distance = np.uint8(min(100.0 * gap, FARTHEST))
                 for layer in range(first, last):
                     grid[layer, i, j] = min(grid[layer, i, j], distance)
+
+
+@kernel(nogil=True)
+def lower(grid):
+    """Let shapes that stand on the ground be in the way in all layers below their highest one."""
+    for layer in range(LAYERS - 2, -1, -1):
+        for i in range(SIZE):
+            for j in range(SIZE):
+                grid[layer, i, j] = min(grid[layer, i, j], grid[layer + 1, i, j])

@@ -1,0 +1,53 @@
+"""The simulator's step is compiled in a second process, once, and only where that helps."""
+
+from __future__ import annotations
+
+import pytest
+
+from navrl import kernel_cache
+from navrl.evaluation import simulator_compiler
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """A cache without kernels, and a compiler that only says that it was there."""
+    folder = tmp_path / kernel_cache.key()
+    folder.mkdir()
+    monkeypatch.setattr(kernel_cache, "_roots", lambda: [tmp_path])
+    monkeypatch.setattr(kernel_cache, "storage", lambda: folder)
+    program = f"open({str(tmp_path / 'compiled')!r}, 'a').write('x')"
+    monkeypatch.setattr(simulator_compiler, "PROGRAM", program)
+    monkeypatch.setattr(simulator_compiler, "_cores", lambda: 2)
+    return folder
+
+
+def test_one_process_is_started_however_often_it_is_asked_for(empty_cache):
+    assert simulator_compiler.start()
+    assert simulator_compiler.start()
+    simulator_compiler.wait()
+    assert (empty_cache.parent / "compiled").read_text() == "x"
+
+
+def test_nothing_is_started_once_the_step_is_on_disk(empty_cache):
+    (empty_cache / "sim.kernels.step_kernel._step_chunk-0123.nbc").touch()
+    assert not simulator_compiler.start()
+
+
+def test_nothing_is_started_on_one_core_or_where_compiling_is_forbidden(empty_cache, monkeypatch):
+    with kernel_cache.loading_only():
+        assert not simulator_compiler.start()
+    monkeypatch.setattr(simulator_compiler, "_cores", lambda: 1)
+    assert not simulator_compiler.start()
+
+
+def test_a_compiler_that_fails_is_no_error(empty_cache, monkeypatch):
+    monkeypatch.setattr(simulator_compiler, "PROGRAM", "raise SystemExit(1)")
+    assert simulator_compiler.start()
+    simulator_compiler.wait()
+
+
+def test_the_name_of_the_step_in_the_cache_is_the_one_that_is_looked_for():
+    from navrl.sim.kernels.step_kernel import step_address
+
+    step_address()
+    assert simulator_compiler.is_on_disk()
