@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from navrl import load_checkpoint
 from navrl.cli import main
 from navrl.evaluation import PRETRAINED
 from navrl.registry import Registry
@@ -92,10 +93,13 @@ def test_the_model_of_the_package_is_registered_with_its_results(capsys):
         "good",
     )
     assert out == "policy:v1 (best, latest; stage none)\n"
+    evaluations = load_checkpoint(PRETRAINED)["card"]["evaluation"].values()
+    *_, crossing = evaluations  # the last one is judged by
+    success = f"{crossing['success_rate']:.4g}"
     shown = told(capsys, "show", "policy:best")
     for piece in (
         "success_100",
-        "0.8965",
+        success,
         "robot=small",
         "good",
         "SHA-256",
@@ -103,7 +107,8 @@ def test_the_model_of_the_package_is_registered_with_its_results(capsys):
         "register",
     ):
         assert piece in shown
-    assert "success_rate 0.8965, mean_reward 32.82" in told(capsys, "ls", "policy")
+    listed = told(capsys, "ls", "policy")
+    assert f"success_rate {success}, mean_reward {crossing['mean_reward']:.4g}" in listed
 
 
 def test_the_folder_of_a_run_is_registered_by_its_model(capsys, tmp_path):
@@ -124,7 +129,10 @@ def test_the_folder_of_a_run_is_registered_by_its_model(capsys, tmp_path):
         "navrl train",
     )
     # the model's own word
-    assert (lineage["iteration"], lineage["frames"], lineage["seed"]) == (1400, 91750400, 0)
+    card = load_checkpoint(PRETRAINED)["card"]
+    assert [lineage[key] for key in ("iteration", "frames", "seed")] == [
+        card[key] for key in ("iteration", "frames", "seed")
+    ]
 
 
 def test_lists_are_plain_lines_without_a_terminal(capsys, policy):
@@ -280,9 +288,9 @@ def test_gc_says_what_it_put_into_quarantine_and_purges_it_on_request(capsys, po
     stray = policy.root / "objects" / "ab" / ("c" * 62)
     stray.parent.mkdir(exist_ok=True)
     stray.write_text("12345")
-    assert "would move 1 unowned files" in told(capsys, "gc", "--dry-run")
+    assert "would move 1 unowned file to" in told(capsys, "gc", "--dry-run")
     assert "--purge-quarantine" in told(capsys, "gc")
-    assert "removed 1 files" in told(capsys, "gc", "--purge-quarantine")
+    assert "removed 1 file " in told(capsys, "gc", "--purge-quarantine")
 
 
 @pytest.mark.parametrize(

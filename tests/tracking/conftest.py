@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faulty_proxy import FaultyProxy
+from hub_emulator import TOKEN, HubEmulator
 from trackers import wait_for
 from wandb_emulator import Emulator
 
@@ -41,6 +42,28 @@ def wandb_environment(emulator):
     kill_client_processes(os.getpid())
     for name, value in before.items():
         os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def hub_server():
+    pytest.importorskip("huggingface_hub")
+    hub = HubEmulator()
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def hub(hub_server, monkeypatch, tmp_path):
+    """The stand-in for the Hugging Face hub, with a token for it in the environment.
+
+    Xet, a storage protocol of its own, is off: files go through Git LFS.
+    """
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    return hub_server
 
 
 @pytest.fixture(scope="session")

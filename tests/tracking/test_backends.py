@@ -10,7 +10,7 @@ import pytest
 from navrl.errors import ConfigError, RegistryError, TrackingError
 from navrl.tracking.backends import RunInfo, open_backend
 
-KINDS = ("local", "offline", "trackio", "mlflow", "mlflow_server", "wandb")
+KINDS = ("local", "offline", "trackio", "mlflow", "mlflow_server", "wandb", "hf")
 ALIASES = ("best", "v1.0", "Latest_2")
 HOSTILE = ("../up", "a/b", "a b", "", ".", "..", "a:b", "a\0b", "-rf", "x" * 200, "con", "ä", "a\n")
 FRESH = itertools.count()
@@ -27,6 +27,8 @@ def opened(wandb_environment):
 @pytest.fixture(params=KINDS)
 def backend(request, wandb_environment, opened, tmp_path_factory):
     kind = request.param
+    if kind == "hf":
+        request.getfixturevalue("hub")  # its token, for every test
     if kind not in opened:
         folder = tmp_path_factory.mktemp(kind)
         options = {"folder": folder, "project": "contract"}
@@ -38,6 +40,8 @@ def backend(request, wandb_environment, opened, tmp_path_factory):
             request.getfixturevalue("trackio_folder")
         elif kind == "offline":
             options["mode"] = "offline"
+        elif kind == "hf":
+            options["endpoint"] = request.getfixturevalue("hub").url
         elif kind == "local":
             pytest.importorskip("navrl.registry.registry")
             options = {"folder": folder}

@@ -14,13 +14,18 @@ from navrl.registry import Registry
 from navrl.registry.tracker_sync import push
 from navrl.tracking.backends import RunInfo, open_backend
 
-mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.slow  # MLflow takes seconds to make its tables
 OBSERVATION = {"lidar": (3, 1, 36, 4), "dynamic_obstacle": (3, 1, 5, 10), "state": (3, 8)}
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory):
+def mlflow():
+    """The package, which takes seconds to import."""
+    return pytest.importorskip("mlflow")
+
+
+@pytest.fixture(scope="module")
+def pushed(mlflow, tmp_path_factory):
     """The address of a store of MLflow with the policy of the package and a run."""
     folder = tmp_path_factory.mktemp("mlflow")
     backend = open_backend("mlflow", folder=folder)
@@ -34,7 +39,7 @@ def pushed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def loaded(pushed):
+def loaded(mlflow, pushed):
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(pushed)
     yield mlflow.pyfunc.load_model("models:/navigation@best")
@@ -66,7 +71,9 @@ def test_an_observation_without_a_part_is_refused_by_name(loaded, observation):
         loaded.predict({"state": observation["state"]})
 
 
-def test_the_version_in_mlflow_has_the_model_card_the_metrics_and_the_number_of_parameters(pushed):
+def test_the_version_in_mlflow_has_the_model_card_the_metrics_and_the_number_of_parameters(
+    mlflow, pushed
+):
     client = mlflow.MlflowClient(tracking_uri=pushed, registry_uri=pushed)
     version = client.get_model_version_by_alias("navigation", "best")
     known = json.loads(version.tags["navrl.metadata"])
@@ -76,7 +83,7 @@ def test_the_version_in_mlflow_has_the_model_card_the_metrics_and_the_number_of_
     assert known["metrics"]["success_100"] > 0
 
 
-def test_the_name_of_a_metric_stays_readable(pushed):
+def test_the_name_of_a_metric_stays_readable(mlflow, pushed):
     client = mlflow.MlflowClient(tracking_uri=pushed)
     runs = client.search_runs([client.get_experiment_by_name("NavRL").experiment_id])
     assert {"eval/350 static and 80 moving": 0.5} in [run.data.metrics for run in runs]

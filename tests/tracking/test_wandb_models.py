@@ -52,6 +52,7 @@ def test_an_uploaded_model_is_the_one_of_the_moment_and_comes_back_by_its_alias(
     assert kinds(offline.folder, "metrics")[0]["values"]["model/total_parameters"] == 1000
 
 
+@pytest.mark.slow
 def test_a_script_may_change_its_folder_after_an_upload(tmp_path):
     program = (
         "import os, torch, navrl\n"
@@ -304,6 +305,7 @@ def test_what_to_do_fits_the_reason_that_a_model_was_not_fetched(reason, advice)
     assert advice in _advice(reason)
 
 
+@pytest.mark.slow
 def test_a_missing_key_is_told_as_such(tmp_path):
     """In a process of its own: W&B's client remembers keys."""
     program = "import navrl; navrl.download_model_from_wandb('user/project/model:best')"

@@ -66,6 +66,7 @@ def test_a_tracker_has_one_process_and_it_is_a_child_of_the_training(client, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_fault")
 def test_a_worker_whose_client_hangs_is_replaced_and_the_next_one_delivers(client, tmp_path):
     (client / "hang").write_text("write 1")
     before = {*children()}
@@ -77,6 +78,7 @@ def test_a_worker_whose_client_hangs_is_replaced_and_the_next_one_delivers(clien
     assert {*children()} <= before
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_worker_that_was_killed_is_replaced_while_the_training_goes_on(client, tmp_path):
     with Tracking(settings(), {}, tmp_path / "run") as tracking:
         tracking.log(1, {"x": 1})
@@ -105,6 +107,7 @@ def test_a_client_that_hangs_at_the_end_of_a_run_is_given_the_patience_and_no_mo
     assert RecordQueue(tmp_path / "run").deliveries("tensorboard").read().done
 
 
+@pytest.mark.usefixtures("one_fault")
 def test_a_worker_of_a_killed_training_ends_when_the_patience_is_over(client, tmp_path):
     (client / "hang").write_text("close 9")
     order = {"trackers": ["tensorboard"], "patience": 1.0, "deadline": 600.0}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from navrl.errors import ContainerError, RegistryError
 from navrl.registry.metric_names import evaluation_metrics
 
-__all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "read_contents"]
+__all__ = ["CHECKPOINT", "FILE", "MODEL", "Contents", "as_one_file", "read_contents"]
 
 MODEL, CHECKPOINT, FILE = "model", "checkpoint", "file"
 MODEL_KIND = "navrl.policy"  # navrl.models.KIND, without loading the networks
@@ -67,6 +69,27 @@ def read_contents(path: Path, shown: str) -> Contents:
             f"{shown}: its settings are not plain values: {str(error)[:200]}"
         ) from error
     return contents
+
+
+@contextmanager
+def as_one_file(path: Path) -> Iterator[Path]:
+    """Yield the file, or a temporary one that holds a checkpoint of several parts."""
+    from navrl.io.checkpoint.conversion import convert_checkpoint
+    from navrl.io.checkpoint.parts import parts_of
+    from navrl.io.container.index import read_index
+
+    try:
+        parts = parts_of(read_index(path)).parts
+    except (ContainerError, OSError, ValueError):  # reported when the file is placed and read
+        parts = ()
+    if not parts:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            yield convert_checkpoint(path, Path(folder) / path.name, to="navrl")
+        except ContainerError as error:
+            raise RegistryError(f"{path} is damaged: {error}") from error
 
 
 def _state(path: Path, tree: Any) -> Any:

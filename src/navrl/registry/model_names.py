@@ -65,6 +65,10 @@ def check_name(name: str, what: str = "model") -> str:
     Raises:
         RegistryError: it is not a string, empty, too long, reserved, or has a character outside the
             alphabet.
+
+    >>> from navrl.registry import check_name
+    >>> check_name("policy")
+    'policy'
     """
     if not isinstance(name, str):
         raise RegistryError(
@@ -100,6 +104,10 @@ def parse_reference(text: str) -> Reference:
 
     Raises:
         RegistryError: the text has another form, or one of its parts is illegal.
+
+    >>> from navrl.registry import parse_reference
+    >>> parse_reference("ada/drones/policy:best").alias
+    'best'
     """
     if not isinstance(text, str):
         raise RegistryError(

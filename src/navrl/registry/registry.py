@@ -36,7 +36,12 @@ LATEST = "latest"
 
 
 def default_root() -> Path:
-    """Return the registry's folder: `$NAVRL_REGISTRY`, or `navrl/registry` in the data folder."""
+    """Return the registry's folder: `$NAVRL_REGISTRY`, or `navrl/registry` in the data folder.
+
+    >>> from navrl.registry import default_root
+    >>> default_root().name
+    'registry'
+    """
     if own := os.environ.get("NAVRL_REGISTRY"):
         return Path(own).expanduser()
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
@@ -57,6 +62,13 @@ class Registry:
         root: the folder; `default_root()` if None.
         deadline: seconds that all calls of this object together may wait for other processes; None
             for up to a minute each.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED, aliases=["best"])
+    ...     print(version.label, registry.resolve("policy:best").version)
+    policy:v1 1
     """
 
     def __init__(
@@ -134,13 +146,14 @@ class Registry:
 
         Returns None if another process collected the file as garbage before it was referred to.
         """
-        from navrl.registry.blob_contents import read_contents
+        from navrl.registry.blob_contents import as_one_file, read_contents
         from navrl.registry.provenance import gather_lineage
 
         with explained(self.root):
             # before there are files: without a database nothing tells which of them are needed
             self._database.open()
-            stored, copied = self._blobs.place(file)
+            with as_one_file(file) as whole:
+                stored, copied = self._blobs.place(whole)
             try:
                 contents = read_contents(self._blobs.path(stored.digest), str(file))
                 gathered = gather_lineage(file, contents, lineage)

@@ -21,6 +21,13 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
 
     Raises:
         RegistryError: there is neither such a file nor such a model, or its file is missing.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED)
+    ...     navrl.find_model("policy:latest", registry) == version.path
+    True
     """
     if not isinstance(reference, str | os.PathLike):
         raise RegistryError(

@@ -9,7 +9,7 @@ from navrl.credentials import check_address
 from navrl.errors import ConfigError, nearest_name
 
 MODES = ("disabled", "offline", "online")
-TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")
+TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard", "hf")
 
 
 @dataclass

@@ -46,6 +46,10 @@ def download_model_from_wandb(
     Raises:
         RegistryError: the reference is malformed.
         TrackingError: there is no such model, or W&B cannot be reached and there is no copy.
+
+    >>> import torch, navrl
+    >>> path = navrl.download_model_from_wandb("me/NavRL/model:best")  # doctest: +SKIP
+    >>> state = torch.load(path)  # doctest: +SKIP
     """
     return _readable_by_torch(fetch_model_from_wandb(reference, download_dir, timeout=timeout))
 

@@ -51,6 +51,11 @@ def upload_model_to_wandb(
 
     Raises:
         RegistryError: the alias or the name is illegal.
+
+    >>> import torch, navrl
+    >>> state = torch.nn.Linear(4, 2).state_dict()
+    >>> navrl.upload_model_to_wandb(state, step=100, model_alias="latest")  # doctest: +SKIP
+    'model:latest'
     """
     tracking = _tracking()
     copy = _copied(model_state_dict)
@@ -105,6 +110,11 @@ def save_and_upload_best_model(
 
     Raises:
         ConfigError: `eval_metrics` lacks the metric; the message names the nearest one.
+
+    >>> import torch, navrl
+    >>> state, best = torch.nn.Linear(4, 2).state_dict(), {"best_value": 9.0}
+    >>> navrl.save_and_upload_best_model(state, 100, {"mean_reward": 1.5}, best_value_tracker=best)
+    False
     """
     eval_metrics = as_mapping("eval_metrics", eval_metrics)
     if threshold_metric not in eval_metrics:

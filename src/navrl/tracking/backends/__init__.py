@@ -1,4 +1,6 @@
-"""Backends: one interface to W&B, trackio, MLflow, TensorBoard and the local registry."""
+"""Backends: one interface to W&B, trackio, MLflow, TensorBoard, the Hugging Face hub and the local
+registry.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from navrl.tracking.backends.interface import Backend, RunInfo
 __all__ = ["Backend", "RunInfo", "open_backend"]
 
 _CLASSES = {
+    "hf": "HfBackend",
     "local": "LocalBackend",
     "mlflow": "MlflowBackend",
     "queued": "QueuedBackend",
@@ -28,10 +31,18 @@ def open_backend(kind: str, **options: Any) -> Backend:
     Raises:
         ConfigError: there is no such tracker.
         MissingExtraError: its package is not installed.
+
+    >>> from pathlib import Path
+    >>> from navrl.tracking.backends import open_backend
+    >>> written = Path("model.pt").write_bytes(b"any file")
+    >>> backend = open_backend("wandb", mode="offline", folder="runs/mine")
+    >>> backend.upload(Path("model.pt"), "model", aliases=["best"])
+    'v0'
     """
     if kind not in _CLASSES:
+        known = [name for name in _CLASSES if name != "queued"]  # which users know as wandb
         raise ConfigError(
-            f"no tracker {kind!r}; there are {', '.join(_CLASSES)}.{nearest_name(kind, _CLASSES)}"
+            f"no tracker {kind!r}; there are {', '.join(known)}.{nearest_name(kind, known)}"
         )
     if kind == "wandb":
         mode = options.pop("mode", "online")

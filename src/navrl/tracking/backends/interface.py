@@ -107,7 +107,7 @@ class Backend:
 
     def _keeps_none(self) -> TrackingError:
         kind = type(self).__name__.removesuffix("Backend")
-        return TrackingError(f"{kind} keeps no models; use local, wandb, trackio or mlflow")
+        return TrackingError(f"{kind} keeps no models; use wandb, trackio, mlflow or hf")
 
 
 def all_aliases(aliases: Collection[str]) -> list[str]:
