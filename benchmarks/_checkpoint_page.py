@@ -1,4 +1,4 @@
-"""Writes the measured tables of docs/checkpoints.md and README.md from results/checkpoint.json.
+"""Writes the measured tables of docs/checkpoints.md from results/checkpoint.json.
 
 python benchmarks/_checkpoint_page.py     # `navrl bench checkpoint` does it after a whole run
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "checkpoints.md", ROOT / "README.md"
+PAGE = ROOT / "docs" / "checkpoints.md"
 RESULTS = ROOT / "benchmarks" / "results" / "checkpoint.json"
 BEGIN, END = (
     f"<!-- {word} of what benchmarks/_checkpoint_page.py writes -->" for word in ("begin", "end")
@@ -30,23 +30,6 @@ COLUMNS = {
     "resume": ("load in a new process ms", 1e3),
     "peak": ("memory MB", 1e-6),
 }
-
-
-# The writers of the README.
-SHOWN = ("torch.save", "Lightning async", "DCP thread", "copy and write", "navrl", "navrl raw")
-
-
-def summary(results: Mapping[str, Any]) -> str:
-    """Return the table of the README."""
-    lines = [
-        "| writer | " + " | ".join(f"{size}: stall / added ms" for size in SIZES) + " | size |",
-        "|---|" + "---:|" * (len(SIZES) + 1),
-    ]
-    for writer in SHOWN:
-        rows = [results["cases"][f"{writer}, {size}"]["metrics"] for size in SIZES]
-        cells = [f"{_cell(row, 'stall')} / {_cell(row, 'added')}" for row in rows]
-        lines.append(f"| {_title(writer)} | {' | '.join(cells)} | {_cell(rows[-1], 'size')} |")
-    return "\n".join(lines)
 
 
 def generated(results: Mapping[str, Any]) -> str:
@@ -112,11 +95,10 @@ def written(page: str) -> str:
 
 
 def write_pages(results: Mapping[str, Any]) -> None:
-    """Bring both pages up to date with a run."""
-    for path, tables in ((PAGE, generated(results)), (README, summary(results))):
-        before, _, rest = path.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        path.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")
+    """Bring the page up to date with a run."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _training_peers.environments import python_of
 from _training_peers.process import ContestantProcess
 from _training_peers.task import Task
 from navrl.benchmark import Case, Column, Gate, Results, Suite
+from navrl.benchmark.peers import python_of
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 
 from navrl import benchmark as bench
-from navrl.benchmark import Case, Column, Gate, Results, Suite
+from navrl.benchmark import Case, Column, Gate, Results, Suite, folder, peers, session
+from navrl.benchmark.compare import compare, student_quantile
 from navrl.cli import main
 from navrl.errors import BenchmarkError
+from navrl.machine import machine
 
 
 def two_case_suite(order, gates=()):
@@ -134,6 +137,214 @@ def test_an_unknown_benchmark_names_the_nearest(benchmark_in, capsys):
 
 def test_outside_a_clone_the_error_says_where_benchmarks_live(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bench, "__file__", str(tmp_path / "a" / "b" / "bench.py"))
+    monkeypatch.setattr(folder, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
     with pytest.raises(BenchmarkError, match="inside a clone"):
         bench.find_suite("tiny", smoke=True)
+
+
+# --------------------------------------------------------------------- all of them
+
+COUNTED = """
+from pathlib import Path
+from navrl.benchmark import Case, Column, Suite
+
+def measure():
+    path = Path(__file__).with_suffix(".calls")
+    path.write_text(path.read_text() + "x" if path.exists() else "x")
+    {extra}
+    return {{"m": 1.0}}
+
+def suite(smoke):
+    return Suite("{name}", "", [Case("navrl", measure)], [Column("m", "m")], repeats=2, warm_up=False)
+"""
+
+
+@pytest.fixture
+def two_benchmarks(tmp_path, monkeypatch):
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "good.py").write_text(COUNTED.format(name="good", extra=""))
+    (folder / "bad.py").write_text(COUNTED.format(name="bad", extra="raise ValueError('boom')"))
+    (folder / "plan.json").write_text('{"bad": {"minutes": 1}, "good": {"minutes": 1}}')
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.mark.slow
+def test_all_goes_on_after_a_failure_and_skips_what_this_commit_has(two_benchmarks, capfd):
+    assert main(["bench", "all"]) == 1
+    first = capfd.readouterr()
+    assert "bad (1 of 2): about 1 min, 2 min left for all" in first.out
+    assert "bad: failed, exit status 1" in first.out
+    assert "boom" in first.err
+    assert main(["bench", "all"]) == 1
+    assert "good: already measured" in capfd.readouterr().out
+    assert (two_benchmarks / "good.calls").read_text() == "xx"
+    kept = json.loads((two_benchmarks / "results" / "good.json").read_text())
+    assert kept["seconds"] >= 0
+
+
+def test_all_starts_nothing_that_would_end_too_late(two_benchmarks, capsys):
+    assert main(["bench", "all", "--minutes", "0.1"]) == 0
+    assert "good: no time left, run the command again" in capsys.readouterr().out
+
+
+def test_a_benchmark_that_takes_hours_is_left_to_its_own_command(two_benchmarks, capsys):
+    plan = {"bad": {"minutes": 600, "alone": True}, "good": {"minutes": 1, "alone": True}}
+    (two_benchmarks / "plan.json").write_text(json.dumps(plan))
+    assert main(["bench", "all"]) == 0
+    assert "good: takes too long to run with the others, navrl bench good" in (
+        capsys.readouterr().out
+    )
+    assert not (two_benchmarks / "good.calls").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "finished"),
+    [
+        ({}, True),
+        ({"date": "2001-01-01"}, True),
+        ({"commit": "0123456789"}, False),
+        ({"processor": "another"}, False),
+    ],
+)
+def test_results_of_another_commit_or_machine_are_measured_again(two_benchmarks, changed, finished):
+    here = machine() | {"commit": "abcdef0123"}
+    (two_benchmarks / "results").mkdir()
+    content = {"machine": here | changed, "smoke": False, "cases": {}}
+    (two_benchmarks / "results" / "good.json").write_text(json.dumps(content))
+    assert session.is_finished("good", here) is finished
+
+
+def test_a_run_with_a_time_limit_leaves_rounds_out_but_never_the_first():
+    report = bench.run(two_case_suite([]), minutes=0.0)
+    assert report.results.rounds["ours"]["seconds"] == [1.0]
+
+
+def test_the_plan_names_every_benchmark_and_takes_less_than_an_hour():
+    known = set(bench.known_benchmarks())
+    listed = json.loads((bench.benchmark_folder() / "plan.json").read_text())
+    assert set(listed) == known
+    assert sum(entry.minutes for entry in bench.plan() if not entry.alone) <= 60
+
+
+def test_a_plan_with_an_unknown_benchmark_is_refused(two_benchmarks):
+    (two_benchmarks / "plan.json").write_text('{"ugly": {"minutes": 1}}')
+    with pytest.raises(BenchmarkError, match=r"plan.json names 'ugly'; there are bad, good"):
+        bench.plan()
+
+
+def test_installed_packages_need_no_environment_of_their_own():
+    assert peers.interpreter_with("any", ["numpy", "torch"]) == sys.executable
+
+
+# ---------------------------------------------------------------------- two results
+
+
+def result(metric="seconds", **cases):
+    names = {name: {"metrics": {metric: {"rounds": rounds}}} for name, rounds in cases.items()}
+    return {"benchmark": "demo", "machine": {"processor": "p", "cores": 2}, "cases": names}
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "expected"),
+    [(0.975, 1, 12.706205), (0.995, 2, 9.924843), (0.995, 10, 3.169273), (0.975, 1000, 1.962339)],
+)
+def test_quantiles_are_those_of_students_tables(probability, freedom, expected):
+    assert student_quantile(probability, freedom) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_change_beyond_the_scatter_of_the_rounds_is_real():
+    change = compare(
+        result(navrl=[1.00, 1.01, 0.99, 1.0]), result(navrl=[1.20, 1.21, 1.19, 1.2])
+    ).changes[0]
+    assert change.verdict == "higher by 20 %"
+    assert 1.1 < change.low < 1.2 < change.high < 1.3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([1.0, 1.2, 0.9, 1.1], [1.1, 1.2, 1.0, 1.15]),  # within the scatter
+        ([1.0], [2.0]),  # no scatter known
+    ],
+)
+def test_a_change_within_the_scatter_cannot_be_told_from_noise(first, second):
+    change = compare(result(navrl=first), result(navrl=second)).changes[0]
+    assert change.verdict == "cannot be told from noise"
+
+
+def test_a_change_that_the_peers_share_is_the_machines():
+    steady, slower = [1.0, 1.01, 0.99], [1.2, 1.21, 1.19]
+    comparison = compare(result(navrl=steady, peer=steady), result(navrl=slower, peer=slower))
+    assert [change.real for change in comparison.changes] == [False, False]
+    assert comparison.drift == pytest.approx(0.2, abs=0.01)
+
+
+def test_equal_sizes_are_the_same_and_other_sizes_a_change():
+    sizes = result("bytes", navrl=[90, 90], peer=[70, 70])
+    other = result("bytes", navrl=[90, 90], peer=[75, 75])
+    assert [c.verdict for c in compare(sizes, sizes).changes] == ["the same"] * 2
+    assert compare(sizes, other).changes[0].verdict == "the same"
+
+
+def test_the_command_compares_folders_and_warns_of_other_processors(tmp_path, capsys):
+    for name, processor in (("old", "p"), ("new", "q")):
+        (tmp_path / name).mkdir()
+        content = result(navrl=[1.0, 1.1]) | {"machine": {"processor": processor, "cores": 2}}
+        (tmp_path / name / "demo.json").write_text(json.dumps(content))
+    assert main(["bench", "compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
+    told = capsys.readouterr().out
+    assert "cannot be told from noise" in told
+    assert "different processors: p and q" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read"), ("{", "not JSON"), ("{}", "no results"), ("[]", "no results")],
+)
+def test_a_file_that_is_no_result_is_refused_by_name(tmp_path, capsys, content, words):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["bench", "compare", str(path), str(path)]) == 2
+    told = capsys.readouterr().err
+    assert "a.json" in told
+    assert words in told
+
+
+def test_only_compare_takes_files(capsys):
+    assert main(["bench", "simulator", "x.json"]) == 2
+    assert "only `navrl bench compare` takes files" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------- the page
+
+
+@pytest.fixture(scope="module")
+def summary():
+    sys.path.insert(0, str(bench.benchmark_folder()))
+    import _summary_page
+
+    return _summary_page
+
+
+def test_page_and_charts_show_the_results_that_are_kept(summary):
+    results = summary.load()
+    assert summary.page(results) in summary.PAGE.read_text()
+    for name, _, _, svg in summary.charts(results):
+        assert (summary.CHARTS / name).read_text() == svg
+
+
+def test_what_a_peer_does_better_is_listed_and_what_navrl_does_better_is_not(summary):
+    told = summary.losses(summary.load())
+    assert "| Replay: a batch, ms |" in told
+    assert "Replay: bytes a frame" not in told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(1976665.7, "1.98 million"), (12287.6, "12.3 thousand"), (7038.6, "7,039"), (0.1096, "0.11")],
+)
+def test_numbers_have_three_digits(summary, value, told):
+    assert summary.number(value) == told

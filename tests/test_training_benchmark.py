@@ -5,6 +5,7 @@ right peers.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -15,13 +16,13 @@ import torch
 from torch.distributions import Beta
 
 from navrl import benchmark as bench
-from navrl.benchmark import Results
+from navrl.benchmark import Results, peers
 from navrl.errors import BenchmarkError
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from _training_peers import environments, gemm_limit, task  # noqa: E402
+from _training_peers import gemm_limit, task  # noqa: E402
 from _training_peers.plain_loop import PlainLoop, PlainUpdate  # noqa: E402
 from _training_peers.process import ContestantProcess, _session  # noqa: E402
 
@@ -87,13 +88,37 @@ def test_both_forms_of_a_convolution_have_outputs_of_the_same_size():
         assert len({rows * outputs for rows, _, outputs in layer.shapes}) == 1
 
 
+EACH = """
+import importlib, json, os, sys
+from _training_peers.task import Task
+task = Task(**json.loads(sys.argv[1]))
+for name in sys.argv[2:]:
+    contestant = importlib.import_module(f"_training_peers.{name}").make(task)
+    print(name, *contestant.iterate(), flush=True)
+os._exit(0)  # collectors leave threads behind
+"""
+
+
 @pytest.mark.slow
-def test_the_smoke_run_measures_every_contestant_that_is_installed(monkeypatch):
+def test_every_contestant_that_is_installed_trains(monkeypatch):
+    monkeypatch.chdir(BENCHMARKS.parent)
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
+    names = [case.measure.__self__.name for case in bench.find_suite("training", smoke=True).cases]
+    assert {"navrl_trainer", "plain_loop", "gemm_limit"} <= set(names)
+    command = [sys.executable, "-W", "ignore", "-c", EACH, TINY.as_json(), *names]
+    done = subprocess.run(command, capture_output=True, text=True)
+    told = [line.split() for line in done.stdout.splitlines() if line.startswith(tuple(names))]
+    assert [name for name, *_ in told] == names, done.stderr
+    assert all(float(seconds) > 0 for _, *both in told for seconds in both)
+
+
+@pytest.mark.slow
+def test_the_smoke_run_measures_speed_and_memory(monkeypatch):
     monkeypatch.chdir(BENCHMARKS.parent)
     suite = bench.find_suite("training", smoke=True)
+    names = ["navrl", "GEMM limit"]  # each is a process
+    suite = replace(suite, cases=[case for case in suite.cases if case.name in names])
     report = bench.run(suite, smoke=True)
-    names = [case.name for case in suite.cases]
-    assert {"navrl", "plain loop", "GEMM limit"} <= set(names)
     for name in names:
         assert report.results.median(name, "frames_per_second") > 0
         assert report.results.median(name, "memory") > 50e6
@@ -130,6 +155,7 @@ def test_a_contestant_sleeps_between_its_iterations_and_ends_when_closed():
         os.kill(process.pid, 0)
 
 
+@pytest.mark.slow
 def test_a_contestant_that_fails_says_why():
     contestant = ContestantProcess("nobody", TINY, lambda: sys.executable)
     with pytest.raises(
@@ -141,7 +167,7 @@ def test_a_contestant_that_fails_says_why():
 
 
 def test_an_environment_sees_navrl_of_this_checkout_and_is_made_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(environments, "CACHE", tmp_path / "bench")
+    monkeypatch.setattr(peers, "cache", lambda: tmp_path / "bench")
     commands = []
 
     def call(command, name):
@@ -152,13 +178,13 @@ def test_an_environment_sees_navrl_of_this_checkout_and_is_made_once(tmp_path, m
         (tmp_path / "bench" / name / "bin").mkdir(exist_ok=True)
         (tmp_path / "bench" / name / "bin" / "python").touch()
 
-    monkeypatch.setattr(environments, "_call", call)
-    first = environments.python_of("peer", ["peer==1.0"])
-    assert environments.python_of("peer", ["peer==1.0"]) == first
+    monkeypatch.setattr(peers, "_call", call)
+    first = peers.python_of("peer", ["peer==1.0"])
+    assert peers.python_of("peer", ["peer==1.0"]) == first
     assert len(commands) == 2
     assert commands[1][-1] == "peer==1.0"
     assert "site.addsitedir" in next((tmp_path / "bench").rglob("below.pth")).read_text()
-    environments.python_of("peer", ["peer==2.0"])
+    peers.python_of("peer", ["peer==2.0"])
     assert len(commands) == 4
 
 
@@ -166,7 +192,7 @@ def test_an_environment_that_cannot_be_made_is_an_error_with_pips_words():
     with pytest.raises(
         BenchmarkError, match=r"environment of peer cannot be made: no such package.*--smoke"
     ):
-        environments._call([sys.executable, "-c", "raise SystemExit('no such package')"], "peer")
+        peers._call([sys.executable, "-c", "raise SystemExit('no such package')"], "peer")
 
 
 def test_the_gates_compare_with_the_faster_form_of_torchrl(monkeypatch):

@@ -8,12 +8,19 @@ sums statistics and gradients over the processes.
 
 from __future__ import annotations
 
+import multiprocessing
+import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import FileStore
 
 from _training_peers.task import Task
 from navrl.config import Config, load_config
-from navrl.training.distributed.team import Team, assemble
+from navrl.training.distributed.team import Team, connected
 from navrl.training.ppo_trainer import PPOTrainer
 
 
@@ -56,12 +63,37 @@ def follow(team: Team, task: Task) -> None:
         trainer.learn(trainer.collect())
 
 
+def assemble(
+    size: int, follow: Callable[[Team, Any], None], argument: Any, held: ExitStack
+) -> Team:
+    """Return rank 0 of a team; the other ranks are new processes that end with this one."""
+    if size == 1:
+        return Team()
+    store = Path(held.enter_context(tempfile.TemporaryDirectory())) / "store"
+    context = multiprocessing.get_context("spawn")
+    for rank in range(1, size):
+        words = (rank, size, store, follow, argument)
+        context.Process(target=_join, args=words, daemon=True).start()
+    return held.enter_context(_connected(0, size, store))
+
+
+def _join(
+    rank: int, size: int, store: Path, follow: Callable[[Team, Any], None], argument: Any
+) -> None:
+    with _connected(rank, size, store) as team:
+        follow(team, argument)
+
+
+def _connected(rank: int, size: int, store: Path) -> AbstractContextManager[Team]:
+    return connected(rank, size, FileStore(str(store), size), one_machine=True)
+
+
 class Leader:
     """The first process of the team. The others end with it."""
 
     def __init__(self, task: Task) -> None:
         self.held = ExitStack()  # the team lasts as long as this does
-        self.team = self.held.enter_context(assemble(task.threads, follow, task))
+        self.team = assemble(task.threads, follow, task, self.held)
         self.trainer = PPOTrainer(configuration(task), self.team)
 
     def iterate(self) -> tuple[float, float]:

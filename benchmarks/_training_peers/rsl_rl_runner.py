@@ -54,9 +54,10 @@ class Actor(MLPModel):
         obs_set: str,
         output_dim: int,
         limit: float,
+        network: nn.Module | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        self.network, self.obs_normalization = make_network(), False
+        self.network, self.obs_normalization = network or make_network(), False
         self.distribution = BetaDistribution(output_dim, (-limit, limit))
         self.last: tuple[Any, Any] = (None, None)
 

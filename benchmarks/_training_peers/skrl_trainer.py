@@ -19,7 +19,7 @@ from skrl.envs.wrappers.torch import Wrapper
 from skrl.memories.torch import RandomMemory
 from skrl.models.torch import Model
 from skrl.trainers.torch import SequentialTrainer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Beta
 
 from _training_peers.task import (
@@ -73,11 +73,11 @@ class DroneWrapper(Wrapper):
 class NavigationModel(Model):
     """Policy and value of one network: the policy's pass leaves the value behind."""
 
-    def __init__(self, env: DroneWrapper) -> None:
+    def __init__(self, env: DroneWrapper, network: nn.Module | None = None) -> None:
         super().__init__(
             observation_space=env.observation_space, action_space=env.action_space, device="cpu"
         )
-        self.network = make_network()
+        self.network = network or make_network()
         self.seen: Any = None
         self.heads = torch.empty(0)
 

@@ -14,7 +14,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
-from torch import Tensor
+from torch import Tensor, nn
 
 from _training_peers.task import (
     Task,
@@ -31,8 +31,12 @@ from navrl.adapters.stable_baselines3 import NavigationVecEnv
 class NavigationPolicy(ActorCriticPolicy):
     """The network with its Beta distribution, in the form that PPO asks for."""
 
+    def __init__(self, *words: Any, network: nn.Module | None = None, **named: Any) -> None:
+        self._given = [network or make_network()]  # in a list: it becomes a part in `_build`
+        super().__init__(*words, **named)
+
     def _build(self, lr_schedule: Any) -> None:
-        self.network = make_network()
+        self.network = self._given.pop()
         self.limit = float(self.action_space.high[0])
         self.optimizer = self.optimizer_class(
             self.network.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs
@@ -54,7 +58,9 @@ class NavigationPolicy(ActorCriticPolicy):
         return self.network(obs)[:, 6:]
 
 
-class _Quiet(BaseCallback):
+class Quiet(BaseCallback):
+    """A callback that does nothing."""
+
     def _on_step(self) -> bool:
         return True
 
@@ -82,7 +88,7 @@ class StableBaselines:
             device="cpu",
             verbose=0,
         )
-        _, self.callback = self.model._setup_learn(2**62, _Quiet())
+        _, self.callback = self.model._setup_learn(2**62, Quiet())
 
     def iterate(self) -> tuple[float, float]:
         model = self.model

@@ -1,18 +1,12 @@
-"""The benchmark harness: ours beside its peers, interleaved in one run, with gates that can be
-checked.
+"""One benchmark: cases run in turn, round after round, with medians, spreads and gates.
 
-A benchmark is a file `benchmarks/NAME.py` with a function `suite(smoke: bool) -> Suite`. The cases
-of a suite are run in turn, round after round, so that a noisy machine is noisy for all of them;
-medians and spreads are over the rounds. `navrl bench NAME` prints the table, writes JSON, and with
-`--check` fails and lists the gates that failed.
+The cases of a suite are interleaved, so that a noisy machine is noisy for all of them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,20 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from navrl.errors import BenchmarkError, nearest_name
 from navrl.machine import machine
 
-__all__ = [
-    "Case",
-    "Column",
-    "Gate",
-    "Report",
-    "Results",
-    "Suite",
-    "find_suite",
-    "run",
-    "seconds_per_call",
-]
+__all__ = ["Case", "Column", "Gate", "Report", "Results", "Suite", "run", "seconds_per_call"]
 
 
 @dataclass(frozen=True)
@@ -150,6 +133,7 @@ class Report:
     gates: Sequence[tuple[Gate, float]]
     machine: Mapping[str, Any]
     smoke: bool
+    seconds: float = 0.0  # how long the run took
 
     @property
     def missed(self) -> list[str]:
@@ -191,6 +175,7 @@ class Report:
             "title": self.suite.title,
             "smoke": self.smoke,
             "machine": dict(self.machine),
+            "seconds": round(self.seconds, 1),
             "settings": dict(self.suite.settings),
             "cases": cases,
             "gates": gates,
@@ -209,27 +194,40 @@ def run(
     suite: Suite,
     *,
     repeats: int | None = None,
+    minutes: float | None = None,
     smoke: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Run every case once to warm up, then all in turn for `repeats` rounds, and check the gates.
 
-    A smoke run has one round and no warm-up.
+    With `minutes`, no round is started that would probably end later than that; the first always
+    is. A smoke run has one round and no warm-up.
     """
     rounds = 1 if smoke else repeats or suite.repeats
-    results = Results()
+    start, results = time.monotonic(), Results()
+    longest = 0.0
     try:
         for case in suite.cases if suite.warm_up and not smoke else ():
             progress(f"warming up {case.name}")
             case.measure()
         for number in range(rounds):
+            began = time.monotonic()
+            if number and minutes is not None and began - start + longest > 60 * minutes:
+                break
+            left = f", about {_minutes(longest * (rounds - number))} left" if number else ""
             for case in suite.cases:
-                progress(f"round {number + 1} of {rounds}: {case.name}")
+                progress(f"round {number + 1} of {rounds}: {case.name}{left}")
                 results.add(case.name, case.measure())
+            longest = max(longest, time.monotonic() - began)
     finally:
         suite.close()
     gates = [(gate, gate.value(results)) for gate in suite.gates]
-    return Report(suite, results, gates, machine(suite.packages), smoke)
+    about = machine(suite.packages)
+    return Report(suite, results, gates, about, smoke, time.monotonic() - start)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else "a minute"
 
 
 def seconds_per_call(function: Callable[[], object], minimum_seconds: float = 0.1) -> float:
@@ -242,36 +240,3 @@ def seconds_per_call(function: Callable[[], object], minimum_seconds: float = 0.
         elapsed = time.perf_counter() - start
         if elapsed >= minimum_seconds:
             return elapsed / calls
-
-
-def benchmark_folder() -> Path:
-    """Return the folder of benchmark files: `benchmarks/` here, or the one of the checkout navrl
-    runs from.
-    """
-    for folder in (Path.cwd() / "benchmarks", Path(__file__).resolve().parents[2] / "benchmarks"):
-        if folder.is_dir():
-            return folder
-    raise BenchmarkError(
-        "no benchmarks/ folder here or beside the installed package: benchmarks live in the "
-        "repository, "
-        "not in the wheel; run this command inside a clone of it"
-    )
-
-
-def find_suite(name: str, *, smoke: bool) -> Suite:
-    """Load `benchmarks/NAME.py` and build its suite."""
-    folder = benchmark_folder()
-    known = sorted(path.stem for path in folder.glob("[a-z]*.py"))
-    if name not in known:
-        raise BenchmarkError(
-            f"no benchmark {name!r}; there are "
-            f"{', '.join(known) or 'none'}.{nearest_name(name, known)}"
-        )
-    spec = importlib.util.spec_from_file_location(f"navrl_benchmark_{name}", folder / f"{name}.py")
-    if spec is None or spec.loader is None:
-        raise BenchmarkError(f"benchmarks/{name}.py cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    suite: Suite = module.suite(smoke=smoke)
-    return suite
