@@ -38,6 +38,7 @@ def run_all(sources: list[str]) -> dict[str, object]:
     return names
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_was_executed(tmp_path, monkeypatch):
     pytest.importorskip("gymnasium")
     monkeypatch.chdir(tmp_path)
@@ -50,6 +51,7 @@ def test_the_notebook_runs_and_was_executed(tmp_path, monkeypatch):
     assert names["steps"] > 0
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_on_python_runs(tmp_path, monkeypatch):
     pytest.importorskip("gymnasium")
     monkeypatch.chdir(tmp_path)
@@ -63,6 +65,7 @@ def test_the_code_of_the_page_on_python_runs(tmp_path, monkeypatch):
     assert list(names["result"].conditions) == ["light"]
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_on_environments_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     own, check, network = blocks("environments.md")
