@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from torture import SCENARIOS, count
+import pytest
+
+from torture import HERE, KEPT, PAGE, SCENARIOS, Counts, Result, count, keep, kept, page
 
 TESTS = """
 import pytest
@@ -33,6 +34,7 @@ def test_that_fails(injected):
 """
 
 
+@pytest.mark.slow
 def test_only_faults_that_were_counted_are_reported(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     report = tmp_path / "report.xml"
@@ -52,16 +54,29 @@ def test_only_faults_that_were_counted_are_reported(tmp_path):
 
 
 def test_the_page_shows_the_results_that_are_kept():
-    root = Path(__file__).parents[1]
-    kept = json.loads((root / "benchmarks" / "results" / "reliability.json").read_text())
-    page = (root / "docs" / "reliability.md").read_text()
-    assert [result["scenario"] for result in kept["results"]] == [
-        scenario.name for scenario in SCENARIOS
-    ]
-    assert f"--rounds {kept['rounds']}" in page
-    for result in kept["results"]:
-        row = (
-            f"| {result['what']} | {result['injected']:,} | {result['tests']} | "
-            f"{result['failed']} |"
-        )
-        assert row in page
+    results = kept(KEPT)
+    assert [*results] == [scenario.name for scenario in SCENARIOS]
+    assert page([*results.values()]) in PAGE.read_text()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+def test_the_tests_of_a_scenario_are_there(scenario):
+    assert all((HERE / test).is_file() for test in scenario.tests)
+
+
+def test_counts_reach_the_tests_that_read_them():
+    counts = Counts(rounds=3, kills=200, files=1_000_000, hostile=100_000, saves=10_000)
+    assert counts.environment("kill")["NAVRL_TORTURE"] == "20"
+    assert counts.environment("disk")["NAVRL_TORTURE"] == "3"
+    assert counts.environment("damage")["NAVRL_FUZZ"] == "1000000"
+    assert counts.environment("hostile")["NAVRL_HOSTILE"] == "62500"
+
+
+def test_results_are_kept_in_the_order_of_the_scenarios_and_come_back(tmp_path):
+    results = {
+        name: Result(name, "what", 1, 2, 0, 0, 0.1, {"NAVRL_SAVES": "5"}, "abc")
+        for name in ("hostile", "kill")
+    }
+    assert [one.scenario for one in keep(tmp_path / "r.json", results)] == ["kill", "hostile"]
+    assert kept(tmp_path / "r.json") == results
+    assert kept(tmp_path / "nothing.json") == {}

@@ -1,11 +1,12 @@
 """`make torture`: the hostile tests with many more rounds, and a table of what was injected and
 survived.
 
-The tests are those of `make test`, which runs one round of each. Usage:
+The tests are those of `make test`, which runs one round of each. A part that has been run at this
+commit with these counts is not run again, so an interrupted torture goes on where it stopped. Usage:
 
-    python tests/torture.py                          about an hour on two cores
-    python tests/torture.py --rounds 3 --only kill   some minutes
-    python tests/torture.py --json reliability.json
+    python tests/torture.py                          all, about two hours on two cores
+    python tests/torture.py --only kill --kills 20   some minutes
+    python tests/torture.py --page                   only write docs/reliability.md
 """
 
 from __future__ import annotations
@@ -18,13 +19,39 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
+KEPT = HERE.parent / "benchmarks" / "results" / "reliability.json"
+PAGE = HERE.parent / "docs" / "reliability.md"
+BEGIN, END = (f"<!-- {word} of what tests/torture.py writes -->" for word in ("begin", "end"))
+KILLS_A_ROUND = 10  # of test_resume.py
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much is injected."""
+
+    rounds: int = 10  # of every other random test
+    kills: int = 200  # of trainings
+    files: int = 1_000_000  # damaged ones
+    hostile: int = 100_000  # names, settings and world files
+    saves: int = 10_000
+
+    def environment(self, scenario: str) -> dict[str, str]:
+        """Return what the tests of a scenario read."""
+        rounds = -(-self.kills // KILLS_A_ROUND) if scenario == "kill" else self.rounds
+        files = {"damage": self.files, "crafted": 200 * self.rounds}.get(scenario, 0)
+        return {
+            "NAVRL_TORTURE": str(rounds),
+            "NAVRL_FUZZ": str(files),
+            "NAVRL_HOSTILE": str(-(-self.hostile * 10 // 16)),  # as much in three tests together
+            "NAVRL_SAVES": str(self.saves),
+        }
 
 
 @dataclass(frozen=True)
@@ -34,12 +61,13 @@ class Scenario:
     name: str
     what: str
     tests: tuple[str, ...]
-    files: int = 0  # damaged or crafted ones in a round, for each property
 
 
 SCENARIOS = (
     Scenario(
-        "kill", "kill -9 of trainings, resumed to the same bits", ("training/test_resume.py",)
+        "kill",
+        "kill -9 of trainings, resumed to the same bits; damaged checkpoints; two in one folder",
+        ("training/test_resume.py",),
     ),
     Scenario(
         "save",
@@ -49,13 +77,22 @@ SCENARIOS = (
     Scenario(
         "power", "power loss: every prefix of the writes of a save", ("io/test_power_loss.py",)
     ),
-    Scenario("disk", "full and broken disks under a training", ("training/test_failing_disk.py",)),
+    Scenario(
+        "disk",
+        "full and broken disks, folders deleted under a training",
+        ("training/test_failing_disk.py",),
+    ),
     Scenario(
         "clock",
         "clocks that run fast and are set back",
         ("io/test_sequence.py", "training/test_newest_run.py"),
     ),
     Scenario("terminal", "terminals closed under a training", ("training/test_hangup.py",)),
+    Scenario(
+        "tracker",
+        "trackers killed and hanging under a training",
+        ("tracking/test_worker_processes.py",),
+    ),
     Scenario(
         "registry",
         "registry: kill -9 at every change, lost and old databases, power loss",
@@ -65,7 +102,8 @@ SCENARIOS = (
             "registry/test_registry_power_loss.py",
         ),
     ),
-    Scenario("damage", "damaged files: flipped, cut, spliced", ("io/test_fuzz.py",), 20_000),
+    Scenario("flat", "saves, with memory and open files flat", ("io/test_flat_resources.py",)),
+    Scenario("damage", "damaged files: flipped, cut, spliced", ("io/test_fuzz.py",)),
     Scenario(
         "crafted",
         "crafted files: indexes, models, worlds, pickles",
@@ -75,8 +113,8 @@ SCENARIOS = (
             "sim/test_world_limits.py",
             "io/test_numpy_pickles.py",
         ),
-        200,
     ),
+    Scenario("hostile", "hostile names, settings and world files", ("test_hostile_input.py",)),
 )
 
 
@@ -91,14 +129,14 @@ class Result:
     failed: int
     skipped: int
     minutes: float
+    asked: dict[str, str] = field(default_factory=dict)  # counts that the tests were given
+    commit: str = ""
 
 
-def run(scenario: Scenario, rounds: int, folder: Path) -> Result:
+def run(scenario: Scenario, counts: Counts, commit: str, folder: Path) -> Result:
     """Run the tests of a scenario, each file in a process of its own, and count."""
-    environment = os.environ | {
-        "NAVRL_TORTURE": str(rounds),
-        "NAVRL_FUZZ": str(rounds * scenario.files),
-    }
+    asked = counts.environment(scenario.name)
+    environment = os.environ | asked
     start, counted = time.monotonic(), [0, 0, 0, 0]
     for test in scenario.tests:
         report = folder / f"{Path(test).stem}.xml"
@@ -120,7 +158,8 @@ def run(scenario: Scenario, rounds: int, folder: Path) -> Result:
         if done.returncode:
             print(done.stdout[-4000:])
         counted = [total + more for total, more in zip(counted, count(report), strict=True)]
-    return Result(scenario.name, scenario.what, *counted, round((time.monotonic() - start) / 60, 1))
+    minutes = round((time.monotonic() - start) / 60, 1)
+    return Result(scenario.name, scenario.what, *counted, minutes, asked, commit)
 
 
 def count(report: Path) -> tuple[int, int, int, int]:
@@ -160,44 +199,91 @@ def table_of(results: list[Result]) -> Table:
     return table
 
 
-def main() -> int:
-    """Run what is asked for; return 1 if anything was lost."""
+def page(results: list[Result]) -> str:
+    """Return the table of docs/reliability.md."""
+    lines = ["| what was done | faults | tests | failed |", "|---|---:|---:|---:|"]
+    lines += [f"| {r.what} | {r.injected:,} | {r.tests} | {r.failed} |" for r in results]
+    total = sum(result.injected for result in results)
+    return "\n".join([*lines, "", f"{total:,} faults in all."])
+
+
+def write_page(results: list[Result]) -> None:
+    """Put the table into docs/reliability.md."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{page(results)}\n\n{END}{after}")
+
+
+def kept(path: Path) -> dict[str, Result]:
+    """Return the results that a file keeps, by scenario."""
+    try:
+        content = json.loads(path.read_text())
+        return {one["scenario"]: Result(**one) for one in content["results"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def keep(path: Path, results: dict[str, Result]) -> list[Result]:
+    """Write the results in the order of the scenarios and return them so."""
+    ordered = [results[one.name] for one in SCENARIOS if one.name in results]
+    content = {"results": [asdict(result) for result in ordered]}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return ordered
+
+
+def parse() -> argparse.Namespace:
+    """Return the options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--rounds", type=int, default=10, help="of every random test (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="NAME,...",
-        help=f"of {', '.join(one.name for one in SCENARIOS)}",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    helps = {
+        "rounds": "of every random test that has no count of its own",
+        "kills": "kill -9 of trainings",
+        "files": "damaged files",
+        "hostile": "names, settings and world files",
+        "saves": "with memory and open files watched",
+    }
+    for name, text in helps.items():
+        default = getattr(Counts(), name)
+        words = f"{text} (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=words)
+    names = ", ".join(one.name for one in SCENARIOS)
+    parser.add_argument("--only", default="", metavar="NAME,...", help=f"of {names}")
+    parser.add_argument("--json", type=Path, default=KEPT, metavar="FILE", help="the results")
+    parser.add_argument("--fresh", action="store_true", help="run again what has been run")
+    parser.add_argument("--page", action="store_true", help="only write docs/reliability.md")
     arguments = parser.parse_args()
-    wanted = set(filter(None, arguments.only.split(",")))
-    if unknown := wanted - {one.name for one in SCENARIOS}:
+    if unknown := set(filter(None, arguments.only.split(","))) - {one.name for one in SCENARIOS}:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
-    console, results = Console(), []
-    with tempfile.TemporaryDirectory() as folder:
-        for scenario in SCENARIOS:
-            if wanted and scenario.name not in wanted:
-                continue
-            with console.status(scenario.what):
-                results.append(run(scenario, arguments.rounds, Path(folder)))
-            last = results[-1]
-            console.print(
-                f"{last.what}: {last.injected:,} faults, {last.failed} of {last.tests} tests failed"
-            )
-            if arguments.json:
-                content = {
-                    "rounds": arguments.rounds,
-                    "results": [asdict(result) for result in results],
-                }
-                arguments.json.write_text(json.dumps(content, indent=2) + "\n")
-    console.print(table_of(results))
-    return 1 if any(result.failed for result in results) else 0
+    return arguments
+
+
+def main() -> int:
+    """Run what is asked for and not done; return 1 if anything was lost."""
+    from navrl.machine import machine
+
+    arguments, console = parse(), Console()
+    results, commit = kept(arguments.json), machine()["commit"]
+    counts = Counts(*(getattr(arguments, name) for name in Counts.__dataclass_fields__))
+    wanted = set(filter(None, arguments.only.split(",")))
+    for scenario in () if arguments.page else SCENARIOS:
+        old = results.get(scenario.name)
+        asked = counts.environment(scenario.name)
+        same = old and (old.commit, old.asked, old.failed) == (commit, asked, 0)
+        if (wanted and scenario.name not in wanted) or (same and not arguments.fresh):
+            continue
+        with console.status(scenario.what), tempfile.TemporaryDirectory() as folder:
+            last = run(scenario, counts, commit, Path(folder))
+        results[scenario.name] = last
+        keep(arguments.json, results)
+        console.print(
+            f"{last.what}: {last.injected:,} faults, {last.failed} of {last.tests} tests failed"
+        )
+    ordered = keep(arguments.json, results)
+    console.print(table_of(ordered))
+    if arguments.json == KEPT:
+        write_page(ordered)
+    return 1 if any(result.failed for result in ordered) else 0
 
 
 if __name__ == "__main__":
