@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
-NAME   ?= simulator
+NAME   ?= all
 
-.PHONY: help browser setup train test test-fast test-old torture lint bench clean
+.PHONY: help browser setup train test test-fast test-old torture lint kernels bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,11 +25,19 @@ browser:
 train: $(VENV)/.run  ## train a policy in about twelve minutes, evaluate it, leave model, report and replay in runs/ (ARGS="seed=1 ...")
 	$(BIN)/navrl train $(ARGS)
 
-test: $(VENV)/.dev lint  ## lint, types and every test, in two processes (ARGS="-k lidar"; ARGS="-n 0 --pdb" in one)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+# For two cores: many tests wait for processes, servers and disks. tests/conftest.py says what runs together.
+PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-fast: $(VENV)/.dev  ## the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: $(VENV)/.dev  ## lint, types and every test, in three processes (ARGS="-k lidar"; ARGS="-n 0 --pdb" in one)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint kernels
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-fast: $(VENV)/.dev kernels  ## the tests that take milliseconds, without lint
+	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 -m "not slow" $(ARGS)
+
+# Before the tests, while mypy runs: two test processes would each compile them.
+kernels: $(VENV)/.dev
+	$(BIN)/python tests/compile_kernels.py
 
 # The oldest torch and NumPy that navrl.io is for, as in the Python of an older Isaac Sim.
 OLD := .venv-old
@@ -42,7 +50,7 @@ $(OLD)/.made:
 	$(OLD)/bin/pip --disable-pip-version-check install --quiet 'torch==2.2.*' 'numpy==1.26.*' lz4 zstandard xxhash pytest hypothesis
 	@touch $@
 
-torture: $(VENV)/.dev  ## kills, full disks, power loss, clocks, damaged files for about an hour (ARGS="--rounds 2 --only kill,disk")
+torture: $(VENV)/.dev  ## kills, full disks, power loss, clocks, damaged files, for hours; goes on where it stopped (ARGS="--kills 20 --only kill,disk")
 	$(BIN)/python tests/torture.py $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff and mypy
@@ -50,8 +58,11 @@ lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev  ## run a benchmark beside its peers (NAME=simulator)
+bench: $(VENV)/.dev  ## every benchmark beside its peers in under an hour, or one (NAME=simulator)
 	$(BIN)/navrl bench $(NAME) $(ARGS)
+
+docs: $(VENV)/.dev  ## build the documentation site into build/site
+	$(BIN)/mkdocs build --strict $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) $(OLD) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,9 @@ settings.load_profile("navrl")
 SHARE = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) or 1
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", str(SHARE))
+# Threads that wait for each other sleep: spinning takes the core from the one that is waited for,
+# and doubles the processor time of a short training.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -47,11 +51,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that hold most slow tests, so that no worker is left alone with one at
-    the end.
-    """
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    """Begin with what holds most slow tests, so that no worker is left alone with it at the end."""
+    slow = Counter(_scope(item.nodeid) for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[_scope(item.nodeid)])
+
+
+# Their tests share servers, trained runs and exported policies, which take seconds to make.
+TOGETHER = ("tests/deploy", "tests/documents", "tests/tracking", "tests/training")
+
+
+def _scope(nodeid: str) -> str:
+    """Return what runs in one process: a file, or a folder of `TOGETHER`."""
+    path = nodeid.split("::")[0]
+    return next((folder for folder in TOGETHER if path.startswith(f"{folder}/")), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from navrl.cli import main
+from navrl.config import as_saved, load_config
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,7 @@ def test_a_command_line_that_makes_no_sense_exits_2(capsys, arguments):
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_program():
     done = subprocess.run(
         [sys.executable, "-m", "navrl.cli", "train", "--cfg", "x.y=1"],
@@ -83,6 +87,15 @@ def test_cfg_prints_every_setting_with_its_override(capsys):
 def test_settings_may_stand_behind_options(capsys):
     assert main(["train", "--cfg", "job", "env.num_envs=78"]) == 0
     assert "num_envs: 78" in capsys.readouterr().out
+
+
+def test_cfg_explains_every_setting_beside_its_value(capsys):
+    long = "a " * 60 + "# b: c"
+    assert main(["train", "--cfg", "job", f"wandb.name='{long}'", "preset=best"]) == 0
+    told = capsys.readouterr().out
+    assert yaml.safe_load(told) == as_saved(load_config([f"wandb.name='{long}'", "preset=best"]))
+    assert re.search(r"^  vel_range: +# m/s$", told, re.M)
+    assert re.search(r"^seed: 0 +# of the weights", told, re.M)
 
 
 def test_cfg_leaves_nothing_behind(tmp_path):
@@ -164,7 +177,7 @@ def test_training_in_the_originals_task_flies_its_one_map(tmp_path, capsys):
         main([*TRAIN, f"run_folder={tmp_path / 'run'}", *arguments, "env.max_episode_length=30"])
         == 0
     )
-    assert "4 episodes in 1 worlds" in " ".join(capsys.readouterr().out.split())
+    assert "4 episodes in 1 world " in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.fixture
@@ -176,6 +189,7 @@ def yard(tmp_path):
     return tmp_path / "yard.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [[], ["env=navrl_exact"], ["env.world_files=[yard.yaml]"], ["env_dyn.num_obstacles=0"]],

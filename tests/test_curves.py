@@ -18,6 +18,7 @@ def test_the_curve_of_the_packaged_policy_rises_above_the_published_one():
     assert [point["frames"] for point in curve] == sorted(point["frames"] for point in curve)
     assert curve[-1]["static"] > 94.0
     assert curve[-1]["moving"] > max(64.8, curve[0]["moving"])
+    assert curve[-1]["moving"] > curve[-1]["crossing"] > max(60.0, curve[0]["crossing"])
 
 
 def test_a_point_lies_in_its_interval():

@@ -35,6 +35,7 @@ def run_example(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "steps"), [("pretrained", "100"), ("scripted", "400")])
 def test_the_native_example_flies(run_example, policy, steps):
     told = run_example("fly.py", "--policy", policy, "--drones", "32", "--steps", steps)
@@ -57,9 +58,11 @@ def test_the_example_that_learns_from_pictures_learns_and_saves_memory(run_examp
     assert 0 < held < plain
 
 
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_python_of_the_first_pages_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert blocks
     for block in blocks:
         exec(block, {})

@@ -79,11 +79,19 @@ def test_both_commands_are_told():
     assert str(error) == told
 
 
+@pytest.mark.slow
 def test_every_extra_that_is_named_exists():
     calls = list(calls_of("missing_extra"))
     named = {call.args[1].value for _, call in calls if isinstance(call.args[1], ast.Constant)}
     assert len(calls) >= 15
     assert named | set(TRACKERS) <= set(EXTRAS)
+
+
+@pytest.mark.slow
+def test_the_quickstart_lists_every_extra():
+    page = (ROOT / "docs" / "quickstart.md").read_text().partition("## Extras")[2]
+    listed = [name for row in re.findall(r"^\| (`.*?) \|", page, re.M) for name in row.split(", ")]
+    assert sorted(listed) == sorted(f"`{extra}`" for extra in EXTRAS)
 
 
 def test_nothing_else_makes_up_a_command():
@@ -93,6 +101,7 @@ def test_nothing_else_makes_up_a_command():
     }
 
 
+@pytest.mark.slow
 def test_without_any_extra_each_public_name_works_or_says_what_to_install():
     told = json.loads(run_without(OPTIONAL, EVERY_NAME))
     assert all("pip install 'navrl[torchrl]'" in message for message in told.values())

@@ -27,6 +27,7 @@ HEAVY = {
     "matplotlib",
     "PIL",
     "rich",
+    "ray",
 }
 
 

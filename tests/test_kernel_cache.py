@@ -223,6 +223,7 @@ def test_every_source_of_a_kernel_is_part_of_the_key():
     assert {str(path.relative_to(PACKAGE)) for path in found - keyed} == set()
 
 
+@pytest.mark.slow
 def test_no_kernel_is_kept_by_the_cache_of_numba():
     for path in PACKAGE.rglob("*.py"):
         calls = [

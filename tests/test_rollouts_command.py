@@ -101,6 +101,7 @@ def storage(run):
 # ------------------------------------------------------------------ training
 
 
+@pytest.mark.slow
 def test_a_training_leaves_its_last_rollouts(storage):
     assert storage.list() == [2, 3, 4]
     info = storage.info(4)
@@ -118,6 +119,7 @@ def test_a_training_leaves_its_last_rollouts(storage):
     assert info.metadata["frames"] == 4096
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_was_flown(storage):
     config = load_config([*SMALL])
     trainer = PPOTrainer(config, Team())
@@ -207,6 +209,7 @@ def test_the_last_batch_is_kept_beside_each_checkpoint_if_asked_for(settings, tm
     assert "2 rollouts" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_batch_stays_as_long_as_its_checkpoint_also_in_a_resumed_run(tmp_path):
     keys = ("save_interval=1", "keep_last_n=1")
     folder = train(tmp_path / "run", "compress_lidar=true", "max_frame_num=2048", *keys)
@@ -232,6 +235,7 @@ def assert_same(found, expected):
             assert torch.equal(found[name], value), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "steps"), [(SMALL, 32), (SAC, 8)], ids=["PPO", "SAC"])
 def test_a_checkpoint_that_a_signal_asked_for_has_its_batch_too(tmp_path, settings, steps):
     stopped = train(
@@ -357,6 +361,7 @@ def episodes_of(storage, iteration):
     return found
 
 
+@pytest.mark.slow
 def test_minari_reads_the_export_by_its_name(run, storage, tmp_path, monkeypatch, capsys):
     minari = pytest.importorskip("minari")
     assert (

@@ -124,7 +124,7 @@ class Run:
         end = time.monotonic() + PATIENCE
         while not self.ended() and not happened():
             assert time.monotonic() < end, self.output.read_text()
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def wait_for_words(self, words: str) -> None:
         """Return when the process has printed these words."""
@@ -154,8 +154,8 @@ def steps(folder: Path) -> list[int]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
-    return sorted((folder / "checkpoints").glob("checkpoint_*.pt"))
+    """Return the checkpoints of a run, oldest first, without the parts of other ranks."""
+    return sorted((folder / "checkpoints").glob("checkpoint_?????????.pt"))
 
 
 def same(first: object, second: object) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from navrl.adapters.gymnasium_registry import register_when_loaded
 from navrl.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     "AsyncCheckpointSaver": "navrl.io.checkpoint.saver",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from navrl import __version__
 from navrl.commands import COMMANDS
+from navrl.commands.candidates import command_parsers
 from navrl.errors import NavrlError, missing_extra, nearest_name
 from navrl.lazy import TRAINING
 
@@ -23,14 +24,13 @@ EPILOG = """examples:
   navrl inspect checkpoint.pt --verify               what is inside a checkpoint, and whether it is whole
   navrl models register policy runs/mine             keep a model under a name: navrl eval policy
   navrl settings lidar                               every setting that mentions a word
+  eval "$(navrl completion bash)"                    complete commands and settings in the shell
   navrl bench simulator --check                      measure the simulator beside MuJoCo and PyTorch
 """  # noqa: E501
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 a check or a save failed, 2 a
-    mistake in the input.
-    """
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of every command; building it imports nothing heavy."""
     parser = argparse.ArgumentParser(
         prog="navrl",
         description="Train a drone to fly to a goal among static and moving obstacles.",
@@ -41,9 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
     for command in COMMANDS:
         command.register(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 1 a check or a save failed, 2 a
+    mistake in the input.
+    """
+    parser = make_parser()
     typed = sys.argv[1:] if arguments is None else list(arguments)
-    if typed and not typed[0].startswith("-") and typed[0] not in subparsers.choices:
-        near = nearest_name(typed[0], subparsers.choices)
+    commands = command_parsers(parser)
+    if typed and not typed[0].startswith("-") and typed[0] not in commands:
+        near = nearest_name(typed[0], commands)
         parser.error(f"unknown command {typed[0]!r}.{near} `navrl --help` lists all")
     parsed, late = parser.parse_known_args(typed)
     if late and not (

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from navrl.conf.overrides import GROUPS, check_overrides, opened
+from navrl.conf.collect_settings import LOCAL, CollectSettings, check_collection
+from navrl.conf.overrides import GROUPS, apply_override, check_overrides
 from navrl.credentials import redact, redacted
 from navrl.errors import ConfigError, RegistryError, shown
 from navrl.io.checkpoint.differences import MAX_CHAIN
@@ -28,6 +31,9 @@ from navrl.tracking.tracker_settings import (
     WandbSettings,
     tracker_names,
 )
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
 # maps of evaluations during training follow those of the final evaluation by this many seeds
@@ -157,6 +163,7 @@ class Config(NavigationSettings):
     network: NetworkSettings = field(default_factory=NetworkSettings)
     curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
     flight: FlightSettings = field(default_factory=FlightSettings)
+    collect: CollectSettings = field(default_factory=CollectSettings)
     registry: UploadPolicy = field(default_factory=UploadPolicy)
     wandb: WandbSettings = field(default_factory=WandbSettings)
     mlflow: MlflowSettings = field(default_factory=MlflowSettings)
@@ -208,6 +215,7 @@ class Config(NavigationSettings):
                 f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn"
             )
         self._check_algorithm()
+        check_collection(self)
         self._check_shield()
         self._check_device()
         self._check_worlds()
@@ -330,14 +338,12 @@ def our_overrides(overrides: Sequence[str]) -> list[str]:
     """Return overrides with `robot=NAME` and other spellings replaced by our settings; see
     `navrl.conf.robot_overrides` and `navrl.conf.spellings`.
     """
-    from omegaconf import OmegaConf
-
     from navrl.conf.robot_overrides import with_robot
     from navrl.conf.spellings import with_our_spelling
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are {shown(overrides)}; expected a list, such as ['seed=1']")
-    return with_our_spelling(with_robot(overrides), OmegaConf.structured(Config))
+    return with_our_spelling(with_robot(overrides), _schema())
 
 
 def with_default_preset(overrides: Sequence[str]) -> list[str]:
@@ -357,23 +363,19 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
         ConfigError: an override is malformed, names no setting (the nearest one is named), or has
             an impossible value.
     """
-    from hydra import compose, initialize_config_module
-    from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    schema = OmegaConf.structured(Config)
     overrides = our_overrides(overrides)
-    check_overrides(overrides, schema)
-    ConfigStore.instance().store(name="schema", node=schema)
-    # Hydra keeps its state in a global object
-    with _composing, initialize_config_module("navrl.conf", version_base="1.3"):
-        try:
-            composed = compose("config", overrides=[*map(opened, _with_parts(overrides))])
-            config = OmegaConf.to_object(composed)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(f"the settings cannot be composed: {_short(error)}") from error
+    check_overrides(overrides, _schema())
+    chosen, others = _with_parts(overrides)
+    composed = copy.deepcopy(_composed(*chosen))
+    for override in others:
+        apply_override(override, composed, _schema())
+    try:
+        config = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the settings cannot be composed: {_short(error)}") from error
     if not isinstance(config, Config):
         raise ConfigError(
             f"the configuration became {type(config).__name__}; expected {Config.__name__}"
@@ -383,6 +385,31 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
         config.registry.name = model_name(config.env) or config.registry.name
     config.check()
     return config
+
+
+@functools.cache
+def _schema() -> DictConfig:
+    """Return every setting with its type and default; not to be changed."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.structured(Config)
+
+
+@functools.cache
+def _composed(*chosen: str) -> DictConfig:
+    """Return the configuration of chosen groups, such as `preset=best`; not to be changed."""
+    from hydra import compose, initialize_config_module
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    ConfigStore.instance().store(name="schema", node=_schema())
+    # Hydra keeps its state in a global object
+    with _composing, initialize_config_module("navrl.conf", version_base="1.3"):
+        try:
+            return compose("config", overrides=[*chosen])
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(f"the settings cannot be composed: {_short(error)}") from error
 
 
 def model_name(env: EnvironmentSettings, given: str = "") -> str:
@@ -412,6 +439,9 @@ def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
                     f"override {shown(override)} is of the navigation task; env={config.env.name} "
                     f"has {', '.join(ANY_ENVIRONMENT)}, and its own options as env.options.NAME"
                 )
+    remote = [override for override in overrides if override.startswith("collect.")]
+    if remote and config.collect.name == LOCAL:
+        raise ConfigError(f"override {remote[0]!r} has no effect without collect=ray")
     foreign = {"ppo": "sac.", "sac": "algo."}.get(config.algorithm, "")
     wrong = [override for override in overrides if foreign and override.startswith(foreign)]
     if wrong:
@@ -421,19 +451,16 @@ def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
         )
 
 
-def _with_parts(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the groups that a preset selects, unless others were selected.
+def _with_parts(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides that choose a group, with those that a preset selects, and the others.
 
     Of several choices for one group, which Hydra refuses, the last stays.
     """
-    chosen = {override.split("=", 1)[0]: override for override in overrides}
-    kept = [
-        one
-        for one in overrides
-        if one.split("=", 1)[0] not in GROUPS or chosen[one.split("=", 1)[0]] is one
-    ]
-    parts = [part for override in kept for part in PARTS.get(override, ())]
-    return [*(part for part in parts if part.split("=", 1)[0] not in chosen), *kept]
+    chosen = {one.split("=", 1)[0]: one for one in overrides if one.split("=", 1)[0] in GROUPS}
+    parts = [part for override in chosen.values() for part in PARTS.get(override, ())]
+    added = [part for part in parts if part.split("=", 1)[0] not in chosen]
+    others = [one for one in overrides if one.split("=", 1)[0] not in GROUPS]
+    return [*added, *chosen.values()], others
 
 
 def as_yaml(config: Config) -> str:
@@ -466,7 +493,7 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     if not isinstance(values, Mapping):
         raise ConfigError(f"saved settings are {shown(values)}; expected settings by name")
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), dict(values)))
+        config = OmegaConf.to_object(OmegaConf.merge(_schema(), dict(values)))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise ConfigError(f"saved settings do not fit this version: {_short(error)}") from error
     if not isinstance(config, Config):
@@ -479,11 +506,9 @@ def from_dict(values: Mapping[str, Any]) -> Config:
 
 def known_keys() -> list[str]:
     """Return every dotted key that can be set."""
-    from omegaconf import OmegaConf
-
     from navrl.conf.overrides import keys_of
 
-    return keys_of(OmegaConf.structured(Config))
+    return keys_of(_schema())
 
 
 def _short(error: BaseException) -> str:

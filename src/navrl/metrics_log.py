@@ -38,6 +38,12 @@ class MetricsLog:
         path: the file; created if it is missing.
         on_error: if a write fails, `raise` OSError, or `hold` up to 10,000 records in memory until
             writes succeed again.
+
+    >>> from navrl.metrics_log import MetricsLog
+    >>> with MetricsLog("metrics.jsonl") as log:
+    ...     log.write("train", 1, loss=0.5)
+    >>> MetricsLog.read("metrics.jsonl", "train")[0]["loss"]
+    0.5
     """
 
     def __init__(
@@ -257,6 +263,10 @@ def plain_value(value: Any, place: str) -> Any:
 
     Raises:
         ConfigError: JSON cannot hold it; the message names its place.
+
+    >>> from navrl.metrics_log import plain_value
+    >>> plain_value({"loss": float("nan"), "step": 3}, "metrics")
+    {'loss': None, 'step': 3}
     """
     if isinstance(value, Mapping):
         return {str(key): plain_value(inner, f"{place}.{key}") for key, inner in value.items()}

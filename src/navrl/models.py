@@ -328,6 +328,11 @@ def create_navrl_model(
 
     Raises:
         ConfigError: a spec has a shape that the network does not support, or a setting is unknown.
+
+    >>> import navrl
+    >>> model = navrl.create_navrl_model()
+    >>> path = model.save_checkpoint("policy.pt", step=100)
+    >>> loaded = model.load_checkpoint("policy.pt")
     """
     settings, task = _settings_of(cfg)
     layout = observation_layout(task)

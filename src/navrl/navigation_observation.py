@@ -12,7 +12,7 @@ import math
 
 from navrl.observation import ObservationLayout, Part
 
-__all__ = ["GOAL_DISTANCE", "GOAL_HEIGHT", "OBSTACLE", "STATE", "navigation_layout"]
+__all__ = ["GOAL_DISTANCE", "GOAL_HEIGHT", "OBSTACLE", "STATE", "navigation_layout", "reflection"]
 
 STATE = (
     "goal_direction_x",
@@ -97,3 +97,25 @@ def navigation_layout(
         ("x", "y", "z"),
     )
     return ObservationLayout((lidar, obstacles, state, direction), padding)
+
+
+def reflection(layout: ObservationLayout) -> tuple[list[int], list[float]]:
+    """Return how a row of the navigation task is reflected left to right: order and signs.
+
+    Number i of the reflected row is `row[order[i]] * signs[i]`. Ray i of a scan, which points at
+    i / azimuths of a turn to the left, changes places with the one as far to the right; what is
+    named `..._y` changes its sign. `direction`, from start to target in the world frame, is along
+    the mirror and stays.
+    """
+    order, signs = [*range(layout.width)], [1.0] * layout.width
+    lidar, start = layout["lidar"], layout.slices["lidar"].start
+    azimuths, beams = lidar.shape[-2:]
+    for ray in range(azimuths):
+        for beam in range(beams):
+            order[start + ray * beams + beam] = start + (-ray % azimuths) * beams + beam
+    for name in ("dynamic_obstacle", "state"):
+        part, start = layout[name], layout.slices[name].start
+        for number in range(part.size):
+            if part.features[number % len(part.features)].endswith("_y"):
+                signs[start + number] = -1.0
+    return order, signs

@@ -30,6 +30,10 @@ class Part:
 
     `low`, `high`, `unit` and `features` describe the last axis: one value for all of it, or one for
     each of its numbers. An empty unit means a pure number.
+
+    >>> from navrl.observation import Part
+    >>> Part("velocity", (3,), unit="m/s").size
+    3
     """
 
     name: str
@@ -83,7 +87,14 @@ class Part:
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """Named parts one after the other in a row of float32; what follows them is padding."""
+    """Named parts one after the other in a row of float32; what follows them is padding.
+
+    >>> import torch
+    >>> from navrl.observation import ObservationLayout, Part
+    >>> layout = ObservationLayout((Part("position", (2,)), Part("velocity", (3,), unit="m/s")))
+    >>> layout.split(torch.zeros(4, layout.width))["velocity"].shape
+    torch.Size([4, 3])
+    """
 
     parts: tuple[Part, ...]
     padding: int = 0

@@ -6,8 +6,10 @@ The meaning of a setting is the comment beside or above its field, so it is writ
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,10 @@ from typing import Any
 
 from navrl.errors import ConfigError, nearest_name
 
-__all__ = ["RUN", "Group", "Setting", "find_settings", "setting_groups"]
+__all__ = ["RUN", "Group", "Setting", "find_settings", "setting_groups", "with_meanings"]
+
+_KEY = re.compile(r"( *)(\w+):( |$)")  # of a line of YAML
+_COMMENTS_FROM = 34  # column
 
 RUN = "run"  # the group of settings that stand at the top, without a prefix
 
@@ -78,6 +83,30 @@ def find_settings(groups: Sequence[Group], word: str) -> list[Group]:
     return found
 
 
+def with_meanings(text: str, groups: Sequence[Group]) -> str:
+    """Return settings in YAML with the meaning of each as a comment beside it.
+
+    Args:
+        text: nested keys, as OmegaConf writes them.
+        groups: what `setting_groups` returns.
+    """
+    meanings = {setting.key: setting.meaning for group in groups for setting in group.settings}
+    meanings |= {group.name: group.about for group in groups}
+    lines, parents = text.splitlines(), [""]
+    written = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        found = _KEY.match(line)
+        if found:
+            depth = len(found[1]) // 2
+            parents[depth:] = [f"{parents[depth - 1]}.{found[2]}" if depth else found[2]]
+        meaning = meanings.get(parents[-1], "") if found else ""
+        folded = following.startswith("  ") and not re.match(r" *(- |\w+:)", following)
+        if meaning and not folded:  # a comment would end a text that goes on in the next line
+            line = f"{line:<{_COMMENTS_FROM}} # {meaning}"
+        written.append(line)
+    return "\n".join(written) + "\n"
+
+
 def _about(values: Any) -> str:
     """Return what follows the colon in the first line of a class's docstring."""
     first = (inspect.getdoc(type(values)) or "").partition("\n")[0]
@@ -95,7 +124,7 @@ def _all_settings(values: Any, prefix: str) -> Iterator[Setting]:
 
 
 def _settings(values: Any, prefix: str, names: Sequence[str]) -> Iterator[Setting]:
-    meanings = _meanings(type(values))
+    meanings = _meanings(values.__class__)
     for part in dataclasses.fields(values):
         if part.name in names:
             meaning = meanings.get(part.name) or _weight_of(part.metadata)
@@ -119,6 +148,7 @@ def _typed(value: Any) -> str:
     return "''" if value == "" else str(value)
 
 
+@functools.cache
 def _meanings(kind: type) -> dict[str, str]:
     """Return the comments on the fields of a dataclass, those of its bases included."""
     meanings: dict[str, str] = {}

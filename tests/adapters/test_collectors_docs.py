@@ -29,6 +29,7 @@ def test_the_code_on_the_page_of_adapters_runs(capsys):
     assert "torch.Size([16, 60])" in told
 
 
+@pytest.mark.slow
 def test_the_code_on_the_page_of_collectors_runs(capsys):
     assert run_page("collectors.md") == 4
     told = capsys.readouterr().out

@@ -63,6 +63,7 @@ def trained_meanwhile(collector, bias):
         collector.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"trust_policy": True}, {"policy_device": "cpu"}, {"return_same_td": True}],
@@ -74,12 +75,14 @@ def test_every_batch_of_torchrls_collector_comes_from_one_version_of_the_weights
     assert [len(actions) for actions in trained_meanwhile(collector, policy.module.bias)] == [1] * 4
 
 
+@pytest.mark.slow
 def test_without_the_wrapper_this_test_sees_the_difference():
     policy = constant_policy()
     base = PipelinedDataCollector(pendulum(policy), policy=None)
     assert max(len(actions) for actions in trained_meanwhile(base, policy.module.bias)) > 1
 
 
+@pytest.mark.slow
 def test_a_module_that_torchrl_wraps_itself_is_frozen_too():
     class Network(nn.Module):
         def __init__(self):

@@ -272,6 +272,7 @@ def test_a_forward_of_the_instance_acts_and_is_there_again_afterwards():
     assert policy.forward is doubled
 
 
+@pytest.mark.slow
 def test_a_compiled_policy_is_frozen_as_any_other():
     inner = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     policy = torch.compile(inner, backend="eager")
@@ -498,6 +499,7 @@ def test_the_base_is_shut_down_once():
     assert base.calls == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [0, 1, 3])
 def test_one_that_nobody_holds_any_more_is_collected_and_its_thread_ends(used):
     policy = nn.Linear(2, 2)
@@ -531,6 +533,7 @@ for batch in collector:
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_torchrl_that_forgets_to_shut_down_leaves_cleanly():
     program = PROGRAM.format(pause=0, body="break")
     done = subprocess.run(

@@ -78,6 +78,7 @@ def test_the_environment_passes_gymnasiums_checker_with_pictures(single):
     env_checker.check_env(single.unwrapped)
 
 
+@pytest.mark.slow
 def test_gymnasium_records_an_episode(single, tmp_path):
     pytest.importorskip("moviepy")
     recorded = RecordVideo(single, str(tmp_path / "film"), disable_logger=True)
@@ -91,6 +92,7 @@ def test_gymnasium_records_an_episode(single, tmp_path):
     assert frames_of(film) == pytest.approx(steps + 1, abs=1)
 
 
+@pytest.mark.slow
 def test_gymnasium_records_several_drones_side_by_side(tmp_path):
     pytest.importorskip("moviepy")
     drones = NavigationVectorEnv(SETTINGS, num_envs=4, render_mode="rgb_array")

@@ -46,6 +46,7 @@ def mean_reward(env, policy, steps=100):
     return total
 
 
+@pytest.mark.slow
 def test_the_runner_of_rsl_rl_learns_in_one_of_our_environments():
     torch.manual_seed(0)
     env = RslRlVecEnv(Point(32), max_episode_length=20)

@@ -57,6 +57,7 @@ def test_the_statistics_have_the_documented_names():
     assert stats["compression_ratio"] > 10  # raw over stored
 
 
+@pytest.mark.slow
 def test_a_verbose_saver_prints_each_file():
     told = printed_by(
         "import torch; from navrl import AsyncCheckpointSaver\n"
@@ -66,6 +67,7 @@ def test_a_verbose_saver_prints_each_file():
     assert "verbose.pt" in told
 
 
+@pytest.mark.slow
 def test_a_full_queue_warns():
     told = printed_by(
         "import torch; from navrl import AsyncCheckpointSaver\n"

@@ -44,6 +44,7 @@ def test_two_processes_rollouts_and_a_tracker_work_for_an_environment_of_the_use
     assert list(run.rglob("events.out.tfevents*"))
 
 
+@pytest.mark.slow
 def test_a_gymnasium_run_is_resumed_evaluated_and_registered_by_the_commands(tmp_path, capsys):
     pytest.importorskip("gymnasium")
     run, out = tmp_path / "run", f"--out={tmp_path / 'eval'}"

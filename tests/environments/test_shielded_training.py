@@ -27,6 +27,7 @@ def test_the_shield_is_off_unless_asked_for():
     assert type(made("shield=true")) is ShieldedTraining
 
 
+@pytest.mark.slow
 def test_it_changes_actions_near_obstacles_and_each_change_costs_the_penalty():
     free = made("shield=true", "shield_penalty=0.0")
     costly = made("shield=true", "shield_penalty=0.25")

@@ -191,6 +191,7 @@ def test_a_tree_nested_too_deep_is_refused_by_name(saved):
         load_checkpoint(saved)
 
 
+@pytest.mark.slow
 def test_a_hostile_claim_costs_no_memory(saved):
     """Load with hardly more memory than the file needs: a claim that was believed would end in a
     MemoryError.
@@ -223,6 +224,7 @@ def test_saving_over_a_file_leaves_neither_its_memory_nor_a_descriptor_behind(sa
     assert settled() == before
 
 
+@pytest.mark.slow
 def test_a_writer_that_fails_leaves_the_old_file_and_no_other(saved, state):
     before = saved.read_bytes()
     program = (

@@ -245,6 +245,7 @@ def test_no_crafted_checkpoint_ends_in_anything_but_a_sentence(
     shutil.copy(templates / name, path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(parquet is None, reason="needs pyarrow")
 def test_an_array_that_the_state_does_not_hold_is_refused_by_an_export(templates, folder):
     def rename(index):
@@ -382,6 +383,7 @@ def test_a_metric_beyond_all_numbers_is_never_best(folder, capsys):
     assert main(["inspect", str(folder)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tree", "message"),
     [

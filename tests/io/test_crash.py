@@ -237,6 +237,7 @@ def test_ctrl_c_ends_the_training_but_not_the_pending_saves(tmp_path):
     assert assert_all_whole(tmp_path) == 3
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_leaves_whole_files_only(tmp_path):
     process = start(THREE_SAVES, tmp_path)
     process.stdout.readline()
@@ -280,6 +281,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0,
     reason="needs a private mount",

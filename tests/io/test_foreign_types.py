@@ -126,6 +126,7 @@ def test_a_tensor_that_cannot_be_stored_is_found_inside_a_tensordict(tmp_path):
         save_checkpoint({"batch": data}, tmp_path / "x.pt")
 
 
+@pytest.mark.slow
 def test_without_their_libraries_they_come_back_as_plain_dicts(tmp_path):
     state = {
         "data": TensorDict({"x": torch.ones(2), "s": "word"}, [2]),

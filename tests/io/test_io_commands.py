@@ -184,7 +184,7 @@ def test_inspect_of_a_run_lists_its_checkpoints(trained, capsys):
 
 def test_prune_takes_a_run_too(trained, capsys):
     assert main(["checkpoints", "prune", str(trained), "--keep-last", "1"]) == 0
-    assert "1 checkpoints kept" in capsys.readouterr().out
+    assert "1 checkpoint kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["latest", "checkpoint_000000001.pt"])

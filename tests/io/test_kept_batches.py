@@ -118,5 +118,5 @@ def test_the_command_names_the_batches_that_go(tmp_path, capsys, dry):
     assert f"{verb} {tmp_path}/checkpoint_000000001.pt" in printed
     assert ", and the batch beside it" in printed
     assert f"{verb} {tmp_path}/rollout_000000002.navrl, a batch without its checkpoint" in printed
-    assert "1 checkpoints kept" in printed
+    assert "1 checkpoint kept" in printed
     assert batches(tmp_path) == ([1, 2, 3] if dry else [3])

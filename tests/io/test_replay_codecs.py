@@ -83,7 +83,8 @@ def decode_rows(
     begin, groups = 33 + 4 * size, -(-frame_bytes // 8)
     frames, position = [], begin
     for t in range(count):
-        differs = bits_of(blob[position : position + (groups + 7) // 8])[:groups]
+        differs = bits_of(blob[position : position + (groups + 7) // 8])
+        assert not any(differs[groups:])
         position += (groups + 7) // 8
         nibbles = [
             nibble
@@ -350,6 +351,14 @@ class TestRows(ChunkedCodecContract):
     def decode_independently(self, blob, kind, count):
         length = frame_codec("rows", kind).parameter
         return decode_rows(blob, kind.nbytes, length, 8, count)
+
+    def test_a_bit_behind_the_last_group_is_damage(self):
+        store, state = stored(self.name, 90)
+        groups, table = 12 * 12 // 8, 33 + 4 * 8  # 18 groups: the third byte has six bits left
+        state["columns"]["x"]["blobs"][table + groups // 8] |= 0x80
+        store.load_state_dict(state)
+        with pytest.raises(ReplayError, match="a stored frame is damaged"):
+            store.get(np.arange(1))
 
 
 class TestLz4(ChunkedCodecContract):

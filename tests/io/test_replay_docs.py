@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_code_on_the_page_runs(tmp_path, monkeypatch):
     pytest.importorskip("torchrl")
     monkeypatch.chdir(tmp_path)

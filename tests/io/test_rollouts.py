@@ -470,6 +470,7 @@ def test_a_copy_of_a_storage_opens_its_files_itself(tmp_path):
     assert_same(copy.load(1, envs=3, keys="reward")["reward"], flights()["reward"][3])
 
 
+@pytest.mark.slow
 def test_threads_read_different_rollouts_through_one_storage(tmp_path):
     with RolloutStorage(tmp_path) as storage:
         for iteration in range(4):

@@ -140,6 +140,7 @@ with RolloutStorage(sys.argv[1]) as storage:
 """
 
 
+@pytest.mark.slow
 def test_rollouts_are_stored_without_numba_too(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_NUMBA, str(tmp_path)],

@@ -198,6 +198,7 @@ def pairs():
     }
 
 
+@pytest.mark.slow
 @given(moment=st.integers(0, 150), repeat=st.sampled_from([1, 3]), after=st.integers(0, 20))
 @settings(max_examples=8, deadline=None)
 def test_a_restored_environment_continues_bit_for_bit(pairs, moment, repeat, after):

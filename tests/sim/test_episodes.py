@@ -1024,7 +1024,8 @@ def _opposite(env):
 
 
 def test_all_trips_cross_the_field_if_the_share_is_one():
-    env = NavigationEnv(NavigationSettings.of(env__num_envs=512, env__crossing_share=1.0), seed=0)
+    settings = NavigationSettings.of(env__num_envs=512, env__num_worlds=4, env__crossing_share=1.0)
+    env = NavigationEnv(settings, seed=0)
     env.reset()
     assert _opposite(env).all()
     sides = env.target[:, :2].abs().argmax(1) * 2 + (env.target[:, :2].sum(1) > 0)
@@ -1033,7 +1034,11 @@ def test_all_trips_cross_the_field_if_the_share_is_one():
 
 def test_crossing_trips_that_start_on_the_way_start_clear_of_static_obstacles():
     settings = NavigationSettings.of(
-        env__num_envs=1024, env__crossing_share=1.0, env__midway_share=1.0, env_dyn__num_obstacles=0
+        env__num_envs=1024,
+        env__num_worlds=4,
+        env__crossing_share=1.0,
+        env__midway_share=1.0,
+        env_dyn__num_obstacles=0,
     )
     env = NavigationEnv(settings, seed=0)
     env.reset()
@@ -1043,7 +1048,8 @@ def test_crossing_trips_that_start_on_the_way_start_clear_of_static_obstacles():
 
 
 def test_the_share_of_crossing_trips_is_as_set():
-    env = NavigationEnv(NavigationSettings.of(env__num_envs=4096, env__crossing_share=0.5), seed=0)
+    settings = NavigationSettings.of(env__num_envs=4096, env__num_worlds=4, env__crossing_share=0.5)
+    env = NavigationEnv(settings, seed=0)
     env.reset()
     # a quarter of the trips between random edges lead to the opposite one, too
     assert 0.59 < _opposite(env).float().mean() < 0.66

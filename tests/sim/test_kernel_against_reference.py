@@ -126,6 +126,7 @@ def test_every_ray_is_within_a_tenth_of_a_millimetre_of_brute_force(sensor):
     assert torch.allclose(reach - scan.double(), true_distances(env), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_rays_meet_moving_obstacles_when_they_are_visible():
     env = make_env(
         env_dyn__visible_to_lidar=True, env_dyn__num_obstacles=400, env__num_obstacles=100

@@ -166,6 +166,7 @@ def mujoco_model_of(world: Scene) -> str:
     return f"<mujoco><worldbody>{''.join(geoms)}</worldbody></mujoco>"
 
 
+@pytest.mark.slow
 def test_rays_in_a_random_scene_are_those_of_mujoco():
     mujoco = pytest.importorskip("mujoco")
     np = pytest.importorskip("numpy")
@@ -278,6 +279,7 @@ def test_flight_does_not_depend_on_the_direction_flown():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (-1.0, -1.0, -0.5)])
 def test_every_direction_settles_at_the_same_share_of_its_command(command):
     last = fly(drone_at(0, 0, 2, yaw=0.4), tensor(command), 500)[-1]
@@ -290,6 +292,7 @@ def test_the_yaw_is_held_while_flying():
     ).item() == pytest.approx(0.4, abs=2e-2)
 
 
+@pytest.mark.slow
 def test_without_damping_the_command_is_reached():
     airframe = replace(HUMMINGBIRD, damping=0.0)
     assert fly(drone_at(0, 0, 2), tensor([2.0, 0.0, 0.0]), 500, airframe)[-1].velocity[
@@ -418,6 +421,7 @@ FLIGHTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("throttle", FLIGHTS.values(), ids=FLIGHTS.keys())
 def test_free_flight_converges_to_that_of_mujoco(throttle):
     # The integrator is of first order, so its error must halve with the step, and the combination

@@ -72,6 +72,7 @@ def test_three_robots_come_with_the_package():
     assert load_robot("hummingbird") == Robot()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(robot=robots)
 @example(robot=Robot(name="no"))

@@ -70,6 +70,7 @@ def draws(draw, env: NavigationEnv, purpose: int, *numbers: int) -> torch.Tensor
     return torch.tensor(values, dtype=torch.float64).view(DRONES, *numbers)
 
 
+@pytest.mark.slow
 def test_missed_and_misplaced_obstacles_are_those_of_the_reference():
     env = make(sensor__detection_dropout=0.3, sensor__detection_noise=0.2)
     seen = scatter(env)["dynamic_obstacle"][:, 0].double()

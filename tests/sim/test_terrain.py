@@ -218,6 +218,7 @@ def test_whatever_is_within_range_of_a_point_is_in_the_list_of_its_cell(table, r
     assert len(set(listed.tolist())) == len(listed)
 
 
+@pytest.mark.slow
 @given(table=shapes(), reach=st.floats(0.5, 20.0))
 @settings(max_examples=50, deadline=None)
 def test_the_list_of_every_cell_begins_with_the_nearest(table, reach):

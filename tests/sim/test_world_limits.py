@@ -191,6 +191,7 @@ def told(tmp_path_factory):
     return {name: message.replace(f"{folder}/", "") for name, message in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
 @pytest.mark.usefixtures("one_fault")
 @pytest.mark.parametrize("name", CRAFTED)
@@ -200,6 +201,7 @@ def test_a_crafted_file_is_refused_in_one_short_sentence_and_little_memory(told,
     assert len(told[name]) < LONGEST_MESSAGE
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_with_changed_bytes_is_refused_or_read_but_never_breaks(tmp_path, injected, data):

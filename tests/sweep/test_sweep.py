@@ -64,7 +64,7 @@ def wait_for(condition):
 
 @pytest.mark.slow
 def test_a_killed_sweep_is_finished_by_two_processes_without_losing_a_trial(tmp_path, command):
-    path = space_file(tmp_path, [1.0e-3, 2.0e-3, 3.0e-3])
+    path = space_file(tmp_path, [1.0e-3, 2.0e-3])
     first = command(path)
     begun = tmp_path / "s" / "trial_0000" / "metrics.jsonl"
     wait_for(lambda: begun.is_file() or first.poll() is not None)
@@ -75,13 +75,10 @@ def test_a_killed_sweep_is_finished_by_two_processes_without_losing_a_trial(tmp_
     told = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     results = json.loads((tmp_path / "s" / "results.json").read_text())["trials"]
-    assert sorted(trial["number"] for trial in results) == [0, 1, 2]
+    assert sorted(trial["number"] for trial in results) == [0, 1]
     assert {trial["state"] for trial in results} == {"complete"}
-    assert {trial["settings"]["algo.actor.learning_rate"] for trial in results} == {
-        1e-3,
-        2e-3,
-        3e-3,
-    }
+    rates = {trial["settings"]["algo.actor.learning_rate"] for trial in results}
+    assert rates == {1e-3, 2e-3}
     assert "trial 0 goes on" in "".join(told)
     assert sorted((t["value"] for t in results), reverse=True) == [t["value"] for t in results]
     assert (tmp_path / "s" / "report.html").is_file()

@@ -148,6 +148,13 @@ def test_a_long_reason_stays_within_the_panel():
     assert all(len(line) <= 46 for line in drawn(failing, width=46).splitlines())
 
 
+def test_remote_workers_have_a_line_in_the_panel_and_a_piece_of_the_plain_line():
+    status = replace(FULL, collection="3 of 4 workers, staleness 1.0")
+    assert "collection 3 of 4 workers, staleness 1.0" in drawn(status)
+    assert "3 of 4 workers, staleness 1.0" in plain_line(status)
+    assert "workers" not in drawn(FULL)
+
+
 def test_nothing_is_cut_at_eighty_columns():
     assert "…" not in drawn(FULL, [0.5] * 500, 76)
 

@@ -53,6 +53,7 @@ def state_of(trainer):
     )
 
 
+@pytest.mark.slow
 def test_an_update_that_spoils_a_weight_stops_with_iteration_and_parameter():
     trainer = trainer_of(*PPO, DIVERGES)
     with pytest.raises(DivergedError, match=r"^iteration 1: .*'dynamic.0.weight' \(6400 of 6400\)"):

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -115,6 +116,23 @@ def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later
     (run.folder / "checkpoints").unlink()
     aside.rename(run.folder / "checkpoints")
     go_on(server, run.folder)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_training_whose_checkpoints_were_deleted_stops_and_starts_over_later(
+    server, tmp_path, number, injected
+):
+    run = server.start(tmp_path / "run", *ENDLESS)
+    run.wait_for(random.Random(number).randint(3, 10))
+    with run.paused():
+        shutil.rmtree(run.folder / "checkpoints")
+    injected.add()
+    told = run.finish(1)
+    assert "3 checkpoints in a row failed" in told
+    assert "No such file or directory" in told
+    assert "Traceback" not in told
+    server.train(run.folder, *ENDLESS, "resume=auto", f"max_frame_num={FRAMES * 4}")
+    assert_no_iteration_is_missing(run.folder)
 
 
 @pytest.mark.usefixtures("one_fault")

@@ -20,13 +20,14 @@ from navrl.io.checkpoint.checkpoint_file import load_checkpoint
 from navrl.registry.upload_policy import UploadPolicy
 from navrl.tracking.tracker import Tracking
 from navrl.training.display import PlainDisplay
-from navrl.training.distributed.team import TeamError, assemble
+from navrl.training.distributed.team import TeamError
 from navrl.training.loop import Start, follow, lead
 from navrl.training.ppo_trainer import PPOTrainer
 from navrl.training.run_folder import RunFolder
 from navrl.training.saving.publisher import Publisher
 from navrl.training.signals import StopRequest
 from navrl.training.status import Status
+from teams import team_of
 from training_runs import TINY, checkpoints, same, steps
 
 SHORT = (*TINY, "max_frame_num=1024")  # four iterations
@@ -47,7 +48,7 @@ def train(path, *overrides, display=PlainDisplay, policy=NOTHING_PUBLISHED):
         RunFolder.create(path, "", "navrl train") as folder,
         Tracking(config.tracking, {}, folder.path) as tracking,
         Publisher(policy, tracking) as publisher,
-        assemble(config.processes, follow, order) as team,
+        team_of(config.processes, follow) as team,
     ):
         return lead(
             team, order, folder, display(Console(file=io.StringIO()), ""), StopRequest(), publisher
@@ -161,6 +162,7 @@ def undisturbed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", ["last iteration", "last evaluation in training", "final evaluation"]
 )

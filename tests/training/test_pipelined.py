@@ -72,6 +72,7 @@ def test_batches_follow_one_another():
     assert torch.equal(first.rows[-1], trainer.collect().rows[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learnt", [0, 1, 3, 5])
 def test_a_run_goes_on_from_a_file_bit_for_bit(learnt, tmp_path):
     first, second = trainer_of(), trainer_of()

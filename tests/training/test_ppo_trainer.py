@@ -124,7 +124,8 @@ def test_drones_that_cannot_be_shared_evenly_are_an_error_that_names_the_setting
 
 
 def batch_of(trainer):
-    return {name: value.clone() for name, value in vars(trainer.collect()).items()}
+    batch = vars(trainer.collect())
+    return {name: value.clone() for name, value in batch.items() if value is not None}
 
 
 def test_an_evaluation_does_not_disturb_the_training():
@@ -332,8 +333,9 @@ def test_a_model_cut_short_is_refused(tmp_path):
 # ----------------------------------------------------------------------- saving
 
 
-def test_a_trainer_goes_on_from_a_saved_state_bit_for_bit():
-    first, second = trainer_of(), trainer_of("seed=0")
+@pytest.mark.parametrize("options", [(), ("algo.average=0.9", "algo.mirror_share=0.5")])
+def test_a_trainer_goes_on_from_a_saved_state_bit_for_bit(options):
+    first, second = trainer_of(*options), trainer_of("seed=0", *options)
     first.learn(first.collect())
     state = copy.deepcopy(first.shared_state() | {"ranks": [first.own_state()]})
     second.load(state)
@@ -343,6 +345,22 @@ def test_a_trainer_goes_on_from_a_saved_state_bit_for_bit():
         )
     for name, value in first.network.state_dict().items():
         assert torch.equal(value, second.network.state_dict()[name])
+    for name, value in first.policy_network.state_dict().items():
+        assert torch.equal(value, second.policy_network.state_dict()[name])
+    assert (first.policy_network is first.network) == (not options)
+
+
+def test_the_averaged_weights_are_evaluated_and_a_state_without_them_begins_with_its_weights():
+    plain, averaged = trainer_of(), trainer_of("algo.average=0.9")
+    state = copy.deepcopy(plain.shared_state() | {"ranks": [plain.own_state()]})
+    assert "average" not in state
+    averaged.load(state)
+    assert torch.equal(averaged.policy_network.alpha.weight, plain.network.alpha.weight)
+    with torch.no_grad():
+        averaged.policy_network.alpha.bias.fill_(50.0)  # full speed ahead, to the left and up
+    (flights, *_) = averaged.evaluate().values()
+    (others, *_) = plain.evaluate().values()
+    assert not torch.equal(flights.statistics["return"], others.statistics["return"])
 
 
 def test_a_state_that_is_none_of_a_training_is_refused():
@@ -363,11 +381,16 @@ def test_a_state_of_an_older_navrl_is_read_under_the_names_of_today():
     assert trainer.best == {"success_100": 0.5, "min_clearance": 0.2, "iteration": 4.0}
 
 
-def test_a_state_of_two_processes_is_refused_by_one_with_what_to_do():
-    trainer = trainer_of()
-    own = trainer.own_state()
-    with pytest.raises(ConfigError, match="processes=2"):
-        trainer.load(trainer.shared_state() | {"ranks": [own, own]})
+def test_a_state_of_two_processes_is_loaded_by_one_which_begins_new_episodes():
+    trained, trainer = trainer_of(), trainer_of()
+    trained.learn(trained.collect())
+    own = trained.own_state()
+    trainer.load(trained.shared_state() | {"ranks": [own, own]})
+    assert trainer.iteration == 1
+    for name, value in trainer.network.state_dict().items():
+        assert torch.equal(value, trained.network.state_dict()[name])
+    assert not torch.equal(trainer.own_state()["actions"], own["actions"])
+    trainer.learn(trainer.collect())
 
 
 # --------------------------------------------------------------------- learning

@@ -168,6 +168,7 @@ def whole_panel(columns: int, rows: int):
     return holds
 
 
+@pytest.mark.slow
 def test_the_panel_fits_sixty_by_twenty_survives_a_resize_and_says_that_it_saves(shown):
     shown.order("preparing compiling (1-2 minutes): 3 kernels")
     shown.until(has("compiling (1-2 minutes): 3 kernels"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from made_flights import made_recording
 from PIL import Image
 
@@ -15,6 +16,7 @@ def near(picture: np.ndarray, colour: str) -> int:
     return int((np.abs(picture.astype(int) - wanted).max(2) <= 10).sum())
 
 
+@pytest.mark.slow
 def test_every_ending_and_moving_obstacle_has_its_colour(tmp_path):
     recording = made_recording()
     save_flights(recording, tmp_path / "flights.png")
@@ -38,6 +40,7 @@ def test_a_failure_is_drawn_over_a_success(tmp_path):
     assert near(picture, LIGHT.static_collision) > 3 * near(picture, LIGHT.success_100)
 
 
+@pytest.mark.slow
 def test_an_animation_is_a_film_of_the_flights(tmp_path):
     save_animation(made_recording(), tmp_path / "flights.gif", frames=20)
     with Image.open(tmp_path / "flights.gif") as image:

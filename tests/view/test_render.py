@@ -158,6 +158,12 @@ def test_a_camera_in_the_middle_of_the_field_draws(renderer, recording):
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
 
 
+def test_every_kernel_is_compiled_for_one_kind_of_arrays(renderer, recording):
+    for seconds, chosen in ((1.0, None), (4.72, 2)):
+        renderer.picture(overview(), moment_at(recording, seconds), chosen=chosen)
+    assert [len(kernel.signatures) for kernel in (fill_triangles, draw_lines, shrink)] == [1, 1, 1]
+
+
 def test_an_outcome_has_its_colour_only_after_it_happened(renderer, recording):
     before, after = (
         renderer.picture(overview(), moment_at(recording, seconds)) for seconds in (1.0, 4.72)

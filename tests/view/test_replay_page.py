@@ -124,7 +124,7 @@ def test_the_speed_is_chosen_from_the_list(page):
 
 def test_failures_come_first_in_the_list(page):
     rows = page.page.locator("#list button").all_inner_texts()
-    reached = ["reached its goal" in row for row in rows]
+    reached = ["reached the goal" in row for row in rows]
     assert reached == [False] * 6 + [True] * 2
     assert page.page.locator("#list h2").all_inner_texts() == ["Failed (6)", "Reached the goal (2)"]
 

@@ -42,6 +42,14 @@ class CompressedDataCollector(ForwardsToBase):
         chunk_rows: as in CompressedTensorDict.
         seed: of the order of the frames; None to keep frames in order, so that a part of a rollout
             is read quickly.
+
+    >>> import torch, navrl
+    >>> from tensordict import TensorDict
+    >>> batches = [TensorDict({"lidar": torch.zeros(4, 8, 36)}, [4, 8]) for _ in range(2)]
+    >>> for rollout in navrl.CompressedDataCollector(batches):
+    ...     print(navrl.decompress_minibatch(rollout, [0, 5]).batch_size)
+    torch.Size([2])
+    torch.Size([2])
     """
 
     return_same_td = False

@@ -51,6 +51,13 @@ class CompressedTensorDict:
         chunk_rows: frames that are compressed together, in the order of the flattened batch.
         shuffle: draws the order in which frames are put into chunks. Then `minibatches`
             decompresses every frame once.
+
+    >>> import torch, navrl
+    >>> from tensordict import TensorDict
+    >>> data = TensorDict({"lidar": torch.zeros(64, 36), "reward": torch.ones(64)}, [64])
+    >>> small = navrl.CompressedTensorDict(data, compress_keys=["lidar"])
+    >>> small[3:5]["lidar"].shape, small["reward"].sum().item()
+    (torch.Size([2, 36]), 64.0)
     """
 
     def __init__(

@@ -60,6 +60,12 @@ class NavigationVectorEnv(VectorEnv):  # type: ignore[misc]
         num_envs: the number of drones, instead of that in the settings.
         statistics_key: another name for `flight`.
         render_mode: `rgb_array` for `render()`, with at most 64 drones.
+
+    >>> from navrl.adapters.gymnasium import NavigationVectorEnv
+    >>> drones = NavigationVectorEnv({"env": {"num_worlds": 1}}, num_envs=4)
+    >>> observation, info = drones.reset(seed=1)
+    >>> observation["lidar"].shape
+    (4, 1, 36, 4)
     """
 
     def __init__(
@@ -187,6 +193,12 @@ class NavigationSingleEnv(gymnasium.Env):  # type: ignore[misc]
     Training is much faster with all drones in one `NavigationVectorEnv`. Without a seed, every copy
     flies differently until `reset(seed=...)`. The statistics of an ended episode are in
     `info["flight"]`. The arguments are those of `NavigationVectorEnv`.
+
+    >>> from navrl.adapters.gymnasium import NavigationSingleEnv
+    >>> drone = NavigationSingleEnv({"env": {"num_worlds": 1}})
+    >>> observation, info = drone.reset(seed=1)
+    >>> observation["state"].shape
+    (8,)
     """
 
     # Gymnasium declares it so; every environment has its own with the speed of its decisions.

@@ -113,6 +113,13 @@ class CompressedLidarTransform(ObservationCompression):
         name: the last part of the keys to compress; `("next", "agents", "observation", "lidar")`
             ends with `lidar`.
         codec: as in ObservationCompression.
+
+    >>> import torch, navrl
+    >>> from tensordict import TensorDict
+    >>> transform = navrl.CompressedLidarTransform()
+    >>> small = transform(TensorDict({"lidar": torch.zeros(64, 36)}, [64]))
+    >>> transform.inv(small)["lidar"].shape
+    torch.Size([64, 36])
     """
 
     def __init__(

@@ -69,6 +69,14 @@ class PipelinedDataCollector(ForwardsToBase):
             message says what to pass.
         CollectorError: at the next request, with the original error as its cause, when collecting
             failed.
+
+    >>> import torch, navrl
+    >>> batches = ({"reward": torch.full((4,), float(number))} for number in range(3))
+    >>> collector = navrl.PipelinedDataCollector(batches, prefetch_count=2, policy=None)
+    >>> [batch["reward"][0].item() for batch in collector]
+    [0.0, 1.0, 2.0]
+    >>> collector.shutdown()
+    True
     """
 
     return_same_td = False

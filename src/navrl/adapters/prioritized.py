@@ -66,14 +66,38 @@ class _Trees:
 
 
 class PrioritizedSampler(_Trees, torchrl_samplers.PrioritizedSampler):  # type: ignore[misc]
-    """TorchRL's `PrioritizedSampler`: the same arguments and draws."""
+    """TorchRL's `PrioritizedSampler`: the same arguments and draws.
+
+    >>> import torch, navrl
+    >>> from tensordict import TensorDict
+    >>> from torchrl.data import LazyTensorStorage, ReplayBuffer
+    >>> sampler = navrl.PrioritizedSampler(max_capacity=100, alpha=0.7, beta=0.5)
+    >>> buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=8)
+    >>> frames = buffer.extend(TensorDict({"reward": torch.zeros(50)}, [50]))
+    >>> buffer.update_priority(frames, torch.arange(50.0))
+    >>> buffer.sample()["reward"].shape
+    torch.Size([8])
+    """
 
 
 class PrioritizedSliceSampler(
     _Trees,
     torchrl_samplers.PrioritizedSliceSampler,  # type: ignore[misc]
 ):
-    """TorchRL's `PrioritizedSliceSampler`: the same arguments and draws."""
+    """TorchRL's `PrioritizedSliceSampler`: the same arguments and draws.
+
+    >>> import torch, navrl
+    >>> from tensordict import TensorDict
+    >>> from torchrl.data import LazyTensorStorage, ReplayBuffer
+    >>> sampler = navrl.PrioritizedSliceSampler(
+    ...     max_capacity=100, alpha=0.7, beta=0.5, slice_len=5, traj_key="episode"
+    ... )
+    >>> buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=10)
+    >>> frames = buffer.extend(TensorDict({"episode": torch.arange(50) // 10}, [50]))
+    >>> buffer.update_priority(frames, torch.ones(50))
+    >>> buffer.sample()["episode"].shape
+    torch.Size([10])
+    """
 
 
 @contextlib.contextmanager

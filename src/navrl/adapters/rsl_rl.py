@@ -96,6 +96,12 @@ def navigation_vec_env(
 
     The groups are `lidar`, `dynamic_obstacle`, `state` and `direction`. Commands are velocities in
     m/s in the frame `env.action_frame`.
+
+    >>> import navrl
+    >>> from navrl.adapters.rsl_rl import navigation_vec_env
+    >>> drones = navigation_vec_env(navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1))
+    >>> drones.num_envs, drones.num_actions
+    (4, 3)
     """
     simulator = NavigationEnv(settings, seed=seed)
     length = -(-simulator.settings.env.max_episode_length // simulator.settings.env.action_repeat)

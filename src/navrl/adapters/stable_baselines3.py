@@ -46,6 +46,11 @@ class NavigationVecEnv(VecEnv):  # type: ignore[misc]
     calls it once.
 
     With `render_mode="rgb_array"` and at most 64 drones, `render()` and `VecVideoRecorder` work.
+
+    >>> from navrl.adapters.stable_baselines3 import NavigationVecEnv
+    >>> drones = NavigationVecEnv({"env": {"num_worlds": 1}}, num_envs=4)
+    >>> drones.reset()["lidar"].shape
+    (4, 1, 36, 4)
     """
 
     def __init__(

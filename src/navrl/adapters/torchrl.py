@@ -41,6 +41,12 @@ class TorchRLNavigationEnv(EnvBase):  # type: ignore[misc]
     `set_seed(seed)` is used by the next reset of all drones. If a step comes first, as in TorchRL's
     collectors, that step truncates every episode, so that the reset which follows begins all of
     them from the seed.
+
+    >>> import navrl
+    >>> from navrl.adapters.torchrl import TorchRLNavigationEnv
+    >>> settings = navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1)
+    >>> TorchRLNavigationEnv(settings).rollout(3).batch_size
+    torch.Size([4, 3])
     """
 
     def __init__(

@@ -65,6 +65,14 @@ class CompressedStorage(LazyStackStorage):  # type: ignore[misc]
     These are refused by name: `ndim` above 1; tensors, tensorclasses and pytrees in place of
     TensorDicts; keys that the first frames did not have; pickling; TorchRL's `update_if_present`
     and `Sequence` units.
+
+    >>> import torch, navrl
+    >>> from tensordict import TensorDict
+    >>> from torchrl.data import ReplayBuffer
+    >>> buffer = ReplayBuffer(storage=navrl.CompressedStorage(1000), batch_size=16)
+    >>> frames = buffer.extend(TensorDict({"lidar": torch.zeros(64, 36)}, [64]))
+    >>> buffer.sample()["lidar"].shape
+    torch.Size([16, 36])
     """
 
     _default_checkpointer = FrameCheckpointer

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from navrl.conf.collect_settings import RAY
 from navrl.conf.user_file import typed_value
 from navrl.config import (
     NAVIGATION,
@@ -113,12 +114,15 @@ def prepare(settings: Settings, env: Any, network: Any, folder: Any) -> Prepared
 
 
 def check_given(config: Config, given: Given) -> None:
-    """Raise a ConfigError if several processes would need what only this one has."""
-    if config.processes > 1 and given != Given():
+    """Raise a ConfigError if other processes would need what only this one has."""
+    remote = config.collect.name == RAY
+    if (config.processes > 1 or remote) and given != Given():
         what = "the environment" if given.env is not None else "the network"
+        asked = "collect is ray" if remote else f"processes is {config.processes}"
         raise ConfigError(
-            f"processes is {config.processes}, and {what} that was given cannot be sent to other "
-            "processes; expected a function or class of an importable module, or processes=1"
+            f"{asked}, and {what} that was given cannot be sent to other "
+            "processes; expected a function or class of an importable module, or "
+            f"{'collect=local' if remote else 'processes=1'}"
         )
 
 

@@ -57,6 +57,11 @@ def evaluate(
 
     Raises:
         ConfigError: there is no such policy or scenario, or a setting is wrong.
+
+    >>> import navrl
+    >>> result = navrl.evaluate("straight", scenario="light", episodes=4, worlds=1)
+    >>> 0 <= result["light"]["success_rate"] <= 1
+    True
     """
     names = scenario.split(",") if isinstance(scenario, str) else scenario
     chosen = None if names is None else parse_scenarios(",".join(names))

@@ -18,6 +18,13 @@ class Evaluation:
     """How the episodes of an evaluation ended, by condition: `result["crossing"]["success_rate"]`.
 
     The conditions of the navigation task are scenarios; another environment has one, its name.
+
+    >>> import navrl
+    >>> result = navrl.evaluate("straight", scenario="light", episodes=4, worlds=1)
+    >>> "static_collision" in result["light"]["outcomes"]
+    True
+    >>> len(result.flights["light"].world)
+    4
     """
 
     report: Mapping[str, Any]  # what `evaluation.json` holds

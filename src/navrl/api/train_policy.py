@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 
@@ -24,14 +27,19 @@ from navrl.evaluation import load_policy
 from navrl.tracking.tracker import Tracking, check_trackers
 from navrl.training.compile_kernels import compile_kernels
 from navrl.training.display import open_display
-from navrl.training.distributed.team import assemble
+from navrl.training.distributed.launched import join, place_of_this_process
+from navrl.training.distributed.launcher import launch
+from navrl.training.distributed.team import Team
 from navrl.training.loop import Ending, Start, follow, lead
 from navrl.training.progress import total_iterations
-from navrl.training.resume.open_run import Opened, open_run
-from navrl.training.run_folder import RunFolder
+from navrl.training.remote.ray_cluster import require_ray
+from navrl.training.resume.continued_run import goes_on_in_place
+from navrl.training.resume.open_run import Opened, as_launched, open_run, planned_processes
+from navrl.training.run_folder import RunFolder, reserve_folder
 from navrl.training.saving.checkpoints import reason_of
 from navrl.training.saving.publisher import Publisher
-from navrl.training.signals import CallerStop, Stopped, StopRequest
+from navrl.training.signals import STOPS, CallerStop, Stopped, StopRequest
+from navrl.training.terminal import surviving_output
 
 __all__ = ["Outcome", "run_training", "train"]
 
@@ -73,6 +81,13 @@ def train(
 
     Raises:
         ConfigError: a setting is wrong, or the folder holds another run.
+
+    >>> import gymnasium, navrl
+    >>> settings = {"max_frame_num": 512, "env.num_envs": 4, "flight.episodes": 2, "processes": 1}
+    >>> make = lambda: gymnasium.make("CartPole-v1")
+    >>> run = navrl.train(settings, env=make, folder="runs/cart")
+    >>> run.finished, run.summary["environment"]["episodes"]
+    (True, 2)
     """
     asked = prepare(config, env, network, folder)
     stop = CallerStop()
@@ -111,8 +126,73 @@ def run_training(
         Stopped: a signal came before the first iteration, or in the final evaluation.
     """
     check_trackers(config.tracking)
+    require_ray(config.collect)
+    place = place_of_this_process()
+    if place is not None:
+        with ExitStack() as stack:
+            team = stack.enter_context(join(place))
+            if team.leads:
+                config = as_launched(config, place)
+                leader = _Leader(team, stack.close, place.restarts)
+                return _lead(leader, config, typed, console, stop, given)
+            follow(team)
+            return Outcome(Path(config.run_folder), finished=True)
+    config = dataclasses.replace(config, processes=planned_processes(config, typed))
+    if config.processes > 1:
+        check_given(config, given)
+        return _run_in_processes(config, typed, console, stop)
+    return _lead(_Leader(Team()), config, typed, console, stop, given)
+
+
+def _run_in_processes(
+    config: Config, typed: list[str], console: Console, stop: StopRequest
+) -> Outcome:
+    """Train in processes of their own; this one waits and passes signals on."""
+    reserved = None
+    if not config.run_folder and not goes_on_in_place(config):
+        reserved = reserve_folder()  # for restarts too
+        config.run_folder = str(reserved)
+    try:
+        arguments = (config, typed, console.quiet)
+        outcome, number = launch(config.processes, run_rank, arguments, stop)
+        stop.signal = stop.signal or number
+        return cast(Outcome, outcome)
+    finally:
+        if reserved is not None:
+            with suppress(OSError):
+                reserved.rmdir()  # if nothing was written
+
+
+def run_rank(config: Config, typed: list[str], quiet: bool) -> tuple[Outcome, int | None]:
+    """Train as one of the processes of `processes=N`; return the outcome and the signal, if any."""
+    with surviving_output() as output, StopRequest(launched=True) as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        terminal = False if config.headless else None
+        console = Console(file=cast(IO[str], output), force_terminal=terminal, quiet=quiet)
+        return run_training(config, typed, console, stop), stop.signal
+
+
+@dataclass(frozen=True)
+class _Leader:
+    """Rank 0's membership of the team."""
+
+    team: Team
+    leave: Callable[[], None] = lambda: None
+    restarts: int = 0  # of the processes on this machine
+
+
+def _lead(
+    leader: _Leader,
+    config: Config,
+    typed: list[str],
+    console: Console,
+    stop: StopRequest,
+    given: Given,
+) -> Outcome:
+    """Open the run, train it as rank 0, evaluate the model, write the report."""
     opened = open_run(config, typed, given)
     if opened.folder is None:
+        leader.team.broadcast(None)  # nothing to train
         console.print(opened.note, markup=False, highlight=False, soft_wrap=True)
         return Outcome(opened.path, finished=True)
     folder, config = opened.folder, opened.config
@@ -123,7 +203,8 @@ def run_training(
     ):
         check_given(config, given)
         task = find_task(config, given.env)
-        ending = _train(opened, task, given, folder, publisher, console, stop)
+        ending = _train(leader, opened, task, given, folder, publisher, console, stop)
+        leader.leave()  # the rest is done by this process, with all its threads
         problems = [ending.problem] if ending.problem else []
         if ending.finished:
             try:
@@ -143,6 +224,7 @@ def run_training(
 
 
 def _train(
+    leader: _Leader,
     opened: Opened,
     task: Task,
     given: Given,
@@ -157,6 +239,8 @@ def _train(
         start.task, start.network = task, given.network
     opened.state = opened.weights = None  # their memory is not needed twice
     with open_display(console, f"navrl train: {folder.path}") as display:
+        if leader.restarts:
+            display.note(f"a training process died; all are started again ({leader.restarts})")
         if opened.note:
             display.note(opened.note)
         plural = "es" if config.processes > 1 else ""
@@ -167,8 +251,7 @@ def _train(
             )
             display.preparing("starting")
         stop.on_stop = lambda: display.stopping(STOPPING)
-        with assemble(config.processes, follow, start) as team:
-            ending = lead(team, start, folder, display, stop, publisher)
+        ending = lead(leader.team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
             display.note(
                 f"stopped by a signal; `navrl train resume=auto run_folder={folder.path}` goes on"

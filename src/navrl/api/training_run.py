@@ -30,6 +30,14 @@ class Run:
 
     Raises:
         ConfigError: the folder holds no run.
+
+    >>> import navrl
+    >>> from navrl.errors import ConfigError
+    >>> try:
+    ...     run = navrl.Run("runs/mine")  # then run.policy, run.curve(), run.summary, ...
+    ... except ConfigError as error:
+    ...     print("no run there")
+    no run there
     """
 
     def __init__(

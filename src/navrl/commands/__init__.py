@@ -5,6 +5,7 @@ carries it out.
 from navrl.commands import (
     bench,
     checkpoints,
+    completion,
     convert,
     curves,
     demo,
@@ -51,5 +52,6 @@ COMMANDS = (
     sync,
     settings,
     doctor,
+    completion,
     bench,
 )

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
-    from navrl.evaluation.card.card_rows import CardRow
     from navrl.sim.robots import Robot
 
 __all__ = ["make_card"]
@@ -31,7 +30,13 @@ def make_card(
 
     from navrl.api.progress_bars import watching
     from navrl.evaluation import load_policy
-    from navrl.evaluation.card.card_rows import CARD_DEFINITIONS, card_results, card_table, fly_card
+    from navrl.evaluation.card.card_rows import (
+        CARD_DEFINITIONS,
+        card_results,
+        card_table,
+        card_title,
+        fly_card,
+    )
     from navrl.evaluation.card.conditions import CONDITIONS
     from navrl.training.run_folder import as_json, make_folder
 
@@ -54,13 +59,13 @@ def make_card(
         "worlds": len(rows[0].flights.world.unique()),
         "rows": card_results(rows),
     }
-    title = f"{policy.name}, {scenario}"
+    title = card_title(policy.name, scenario, report["episodes"], report["worlds"])
     if arguments.json:
         print(as_json(report), end="")
     else:
         console.print(card_table(rows, title))
         console.print(CARD_DEFINITIONS, style="dim", highlight=False)
-    _write(arguments.out, report, rows, title, console)
+    _write(arguments.out, report, title, console)
     return 0
 
 
@@ -105,9 +110,7 @@ def _about(config: Config, seconds: float) -> dict[str, Any]:
     }
 
 
-def _write(
-    folder: Path, report: dict[str, Any], rows: Sequence[CardRow], title: str, console: Console
-) -> None:
+def _write(folder: Path, report: dict[str, Any], title: str, console: Console) -> None:
     """Write the numbers and the picture, and say where they are."""
     from navrl.errors import ConfigError, MissingExtraError
     from navrl.training.run_folder import as_json, write_text
@@ -116,7 +119,7 @@ def _write(
     paths = [folder / "card.json"]
     try:
         write_text(paths[0], as_json(report))
-        save_card(rows, title, folder / "card.png")
+        save_card(report["rows"], title, folder / "card.png")
         paths.append(folder / "card.png")
     except MissingExtraError as error:
         console.print(f"no picture: {error}", markup=False)

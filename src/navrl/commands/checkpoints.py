@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from navrl.wording import counted
+
 EPILOG = """examples:
   navrl checkpoints prune runs/a --keep-last 3 --dry-run
   navrl checkpoints prune runs/a --keep-last 3 --keep-best 2 --metric success --keep-every 1000
@@ -54,7 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.commands.named_file import checkpoint_folder
     from navrl.io import Retention
     from navrl.io.checkpoint.listing import list_entries
-    from navrl.io.checkpoint.pruning import prune_entries, remove_orphaned_rollouts
+    from navrl.io.checkpoint.pruning import (
+        prune_entries,
+        remove_orphaned_rollouts,
+        remove_unused_parts,
+    )
     from navrl.io.container.atomic_files import check_is_folder, remove_stale_files
 
     folder = checkpoint_folder(arguments.folder)
@@ -76,7 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{verb} {entry.path} ({entry.stored_bytes / 1e6:.1f} MB){batch}")
     for path in remove_orphaned_rollouts(folder, entries, dry_run=dry_run):
         print(f"{verb} {path}, a batch without its checkpoint")
+    left = entries if dry_run else [entry for entry in entries if entry not in removed]
+    for path in remove_unused_parts(folder, left, dry_run=dry_run):
+        print(f"{verb} {path}, a part without its checkpoint")
     for path in [] if dry_run else remove_stale_files(folder):
         print(f"removed {path}, a temporary file of a writer that died")
-    print(f"{len(entries) - len(removed)} checkpoints kept")
+    print(f"{counted(len(entries) - len(removed), 'checkpoint')} kept")
     return 0

@@ -45,6 +45,9 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fly, write the page, and say how it went and where it is."""
+    from navrl.evaluation import simulator_compiler
+
+    simulator_compiler.start()  # before torch is imported
     for recording in write_page(arguments):
         print(_summary(recording))
     if arguments.open:

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from navrl.wording import counted
+
 EPILOG = """examples:
   navrl doctor            versions, folders, extras, and a trial of each part
   navrl doctor --json     the same for a bug report
@@ -47,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _print(about: dict[str, Any], found: list[Any], missing: dict[str, list[str]]) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     print(f"{versions}, Python {about['python']}")
-    print(f"{about['system']}, {about['processor']}, {about['cores']} cores, ", end="")
+    print(f"{about['system']}, {about['processor']}, {counted(about['cores'], 'core')}, ", end="")
     print(f"{about['memory_gib']} GiB, commit {about['commit']}")
     for finding in found:
         print(f"{'ok    ' if finding.ok else 'FAILED'}  {finding.name}: {finding.detail}")

@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.errors import ConfigError
     from navrl.evaluation import load_policy
     from navrl.evaluation.scenarios import parse_scenarios
+    from navrl.sim.robots import MEASURING
     from navrl.training.run_folder import make_folder
 
     references, words = split_words([*arguments.words, *arguments.overrides])
@@ -106,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     config, typed = _configuration(arguments, words)
     robot = named_robot(words)
+    if robot is not None:
+        typed |= set(MEASURING.values())  # the file of the user says how well it measures
     if arguments.card:
         return make_card(arguments, references, config, typed, robot)
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None

@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from navrl.wording import counted
+
 EPILOG = """examples:
   navrl inspect runs/a/latest             tensors, sizes, codec, ratio, metadata
   navrl inspect runs/a                    the checkpoints of a run with their metrics
@@ -65,6 +67,7 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     from rich.table import Table
 
     from navrl.io import read_index
+    from navrl.io.checkpoint.parts import parts_of
 
     index = read_index(path)
     document = index.document
@@ -77,6 +80,8 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     if isinstance(document.get("base"), dict):
         base = shortened(str(document["base"].get("file")))
         console.print(f"holds differences to {base}", markup=False)
+    for part in parts_of(index).parts:
+        console.print(f"part {part.file}, {_bytes(part.stored_bytes)}", markup=False)
     metadata = json.dumps(document.get("metadata"))
     console.print(f"metadata {shortened(metadata)}", markup=False, soft_wrap=True)
     table = Table("tensor", "type", "shape", "codec", *_right("bytes", "stored", "ratio"))
@@ -123,7 +128,12 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from navrl.io.checkpoint.listing import list_aliases, list_entries, list_unreadable
+    from navrl.io.checkpoint.listing import (
+        checkpoint_files,
+        list_aliases,
+        list_entries,
+        list_unreadable,
+    )
 
     aliases = list_aliases(folder)
     table = Table(
@@ -147,11 +157,11 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
             f"{ratio:.3f}",
             format_date(entry.created),
         )
-    console.print(f"[bold]{escape(str(folder))}[/bold]: {len(entries)} checkpoints")
+    console.print(f"[bold]{escape(str(folder))}[/bold]: {counted(len(entries), 'checkpoint')}")
     console.print(table)
     for reason in [] if verify else list_unreadable(folder).values():
         console.print(f"not listed: {reason}", markup=False, soft_wrap=True)
-    return _verify(console, sorted(folder.glob("checkpoint_*.pt"))) if verify else 0
+    return _verify(console, [path for _, path in checkpoint_files(folder)]) if verify else 0
 
 
 def _verify(console: Any, paths: list[Path]) -> int:

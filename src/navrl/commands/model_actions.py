@@ -6,8 +6,12 @@ import argparse
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from navrl.wording import counted
+
 if TYPE_CHECKING:
     from navrl.registry import ModelVersion, Registry
+
+MIRRORS = ("wandb", "mlflow", "trackio", "hf")  # that hold copies of models
 
 
 def _report(version: ModelVersion, arguments: argparse.Namespace, sentence: str) -> int:
@@ -165,7 +169,7 @@ def prune(registry: Registry, arguments: argparse.Namespace) -> int:
     for version in pruned:
         print(f"{verb} {version.label} ({size(version.size)})")
     left = len(registry.versions(arguments.name)) - (len(pruned) if arguments.dry_run else 0)
-    print(f"{left} versions kept")
+    print(f"{counted(left, 'version')} kept")
     return 0
 
 
@@ -193,14 +197,13 @@ def gc(registry: Registry, arguments: argparse.Namespace) -> int:
         files = [str(path) for path in garbage.files]
         print_json({"files": files, "bytes": garbage.bytes, "quarantined": quarantined})
         return 0
-    print(
-        f"{'would remove' if arguments.dry_run else 'removed'} {len(garbage.files)} files "
-        f"({size(garbage.bytes)})"
-    )
+    verb = "would remove" if arguments.dry_run else "removed"
+    print(f"{verb} {counted(len(garbage.files), 'file')} ({size(garbage.bytes)})")
     if quarantined:
         verb = "would move" if arguments.dry_run else "moved"
+        strays = counted(len(quarantined), "unowned file")
         print(
-            f"{verb} {len(quarantined)} unowned files to {registry.root / 'quarantine'}; "
+            f"{verb} {strays} to {registry.root / 'quarantine'}; "
             "`navrl models gc --purge-quarantine` deletes them"
         )
     return 0
@@ -238,13 +241,22 @@ def pull(registry: Registry, arguments: argparse.Namespace) -> int:
 
 def _backend(arguments: argparse.Namespace) -> Any:
     """Return the tracker's backend, in the project and of the user that the reference names."""
-    from navrl.errors import NavrlError, RegistryError
+    from navrl.errors import NavrlError, RegistryError, nearest_name
     from navrl.registry import parse_reference
 
+    if arguments.tracker not in MIRRORS:
+        raise RegistryError(
+            f"no mirror {arguments.tracker!r}; there are {', '.join(MIRRORS)}."
+            f"{nearest_name(arguments.tracker, MIRRORS)}"
+        )
     asked = parse_reference(arguments.reference)
-    place = {}
+    place: dict[str, str | None] = {}
     if arguments.tracker in ("wandb", "trackio"):
         place = {"project": asked.project, "entity": asked.entity}
+    elif arguments.tracker == "hf":
+        if asked.entity is not None:
+            raise RegistryError(f"{asked} has three parts; expected USER/NAME:ALIAS on the hub")
+        place = {"user": asked.project}
     options = {key: value for key, value in place.items() if value is not None}
     options |= _pairs(arguments.option)
     try:

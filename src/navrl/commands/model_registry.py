@@ -27,6 +27,7 @@ EPILOG = """examples:
   navrl models prune policy --keep-last 5 --dry-run   old versions without alias and stage
   navrl models card policy:best --out CARD.md         a model card
   navrl models push policy:best --tracker wandb       upload it; pull ada/drones/policy:best fetches one
+  navrl models push policy:best --mirror hf           to the Hugging Face hub; pull ada/policy:best --mirror hf
   navrl models verify && navrl models gc              verify all files; remove those of deleted versions
   navrl models repair                                 rebuild a damaged database or journal
   navrl eval policy:best                              names work wherever paths do
@@ -164,18 +165,25 @@ def _add_removals(actions: Any) -> None:
 
 
 def _add_trackers(actions: Any) -> None:
-    push = _action(actions, "push", model_actions.push, "upload a version to a tracker")
+    push = _action(
+        actions, "push", model_actions.push, "upload a version to a tracker or the Hugging Face hub"
+    )
     pull = _action(
-        actions, "pull", model_actions.pull, "fetch a model from a tracker into the registry"
+        actions,
+        "pull",
+        model_actions.pull,
+        "fetch a model from a tracker or the hub into the registry",
     )
     for parser in (push, pull):
-        parser.add_argument("reference", help="NAME:ALIAS or USER/PROJECT/NAME:ALIAS")
+        parser.add_argument(
+            "reference", help="NAME:ALIAS, USER/PROJECT/NAME:ALIAS; hf: USER/NAME:ALIAS"
+        )
         parser.add_argument(
             "--tracker",
             "--mirror",
             dest="tracker",
             default="wandb",
-            help="wandb, mlflow or trackio (default: %(default)s)",
+            help="wandb, mlflow, trackio or hf, the Hugging Face hub (default: %(default)s)",
         )
         parser.add_argument(
             "--option",

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from navrl.wording import counted
+
 EPILOG = """examples:
   navrl train rollout_save_interval=50                     keep every fiftieth batch in RUN/rollouts
   navrl train compress_lidar=true                          keep the last batch beside each checkpoint, in RUN/checkpoints
@@ -122,7 +124,8 @@ def _ls(arguments: argparse.Namespace) -> int:
     console = _console()
     console.print(table)
     console.print(
-        f"{storage.folder}: {len(storage.list())} rollouts, {storage.size() / 1e6:.2f} MB",
+        f"{storage.folder}: {counted(len(storage.list()), 'rollout')}, "
+        f"{storage.size() / 1e6:.2f} MB",
         markup=False,
         soft_wrap=True,
     )

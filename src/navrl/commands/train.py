@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from navrl.training.signals import StopRequest
     from navrl.training.terminal import Output
 
-EPILOG = """presets:
+EPILOG = """settings:
+  navrl settings                                       the groups; navrl settings GROUP shows one
+  navrl settings lidar                                 every setting that mentions a word
+  navrl train --cfg job                                every setting, its value and its meaning
+
+presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
   preset=best          the recipe of the policy in the package
   preset=sac           soft actor-critic among few obstacles (the default with algo=sac)
@@ -30,7 +35,6 @@ examples:
   navrl train resume_checkpoint=ada/drones/policy:best fetched from W&B if it is not here
   navrl train network=vit algo.actor.learning_rate=5e-4
   navrl train --config-path cfg --config-name mine     settings of cfg/mine.yaml, overrides on top
-  navrl train --cfg job                                print every setting and its value
 """  # noqa: E501
 
 
@@ -48,10 +52,13 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings, such as env.num_obstacles=200"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="settings, such as env.num_obstacles=200; `navrl settings` lists them",
     )
     parser.add_argument(
-        "--cfg", nargs="?", const="job", metavar="job", help="print the configuration and stop"
+        "--cfg", nargs="?", const="job", metavar="job", help="print every setting and stop"
     )
     parser.add_argument(
         "--config-path", metavar="DIR", help="folder of your own configuration file (default: here)"
@@ -70,12 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         0: finished; 1: something could not be saved; 128 and the signal that stopped it.
     """
+    from navrl.training.distributed.launched import place_of_this_process
     from navrl.training.signals import Stopped, StopRequest
     from navrl.training.terminal import surviving_output
 
-    with surviving_output() as output, StopRequest() as stop:
+    launched = place_of_this_process() is not None
+    with surviving_output() as output, StopRequest(launched) as stop:
         try:
-            return _run(arguments, output, stop)
+            return _run(arguments, output, stop, launched)
         except Stopped:
             output.write(
                 f"\nnavrl: stopped by {signal.Signals(stop.signal or signal.SIGINT).name}\n"
@@ -83,22 +92,24 @@ def run(arguments: argparse.Namespace) -> int:
             return stop.exit_code
 
 
-def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest) -> int:
+def _run(arguments: argparse.Namespace, output: Output, stop: StopRequest, launched: bool) -> int:
     from rich.console import Console
 
     from navrl.api.train_policy import run_training
     from navrl.config import as_yaml, load_config, our_overrides, with_default_preset
+    from navrl.settings_reference import setting_groups, with_meanings
 
     typed = our_overrides(_typed(arguments))
     config = load_config(with_default_preset(typed))
     if arguments.cfg:
-        print(as_yaml(config), end="")
+        print(with_meanings(as_yaml(config), setting_groups(config)), end="")
         return 0
     console = Console(file=cast(IO[str], output), force_terminal=False if config.headless else None)
     outcome = run_training(config, typed, console, stop)
     if outcome.problems:
         return 1
-    return 0 if outcome.finished else stop.exit_code
+    # a launcher takes anything but 0 for a failure, and would start this process again
+    return 0 if outcome.finished or launched else stop.exit_code
 
 
 def _typed(arguments: argparse.Namespace) -> list[str]:

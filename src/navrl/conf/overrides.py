@@ -11,11 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from navrl.credentials import redact
 from navrl.errors import ConfigError, nearest_name, shown
 
-GROUPS = ("preset", "env", "algo", "network")  # what can be chosen whole: `preset=best`
+GROUPS = ("preset", "env", "algo", "network", "collect")  # what can be chosen whole: `preset=best`
 OPEN = ("env.options.", "network.encoders.")  # what may follow is the user's to name
 LIST_ALL = "`navrl train --cfg job` lists all"
 _KINDS = {
@@ -52,16 +53,11 @@ def is_open(key: str) -> bool:
     return key.startswith(OPEN) and bool(key.rpartition(".")[2])
 
 
-def opened(override: str) -> str:
-    """Return an override as Hydra takes it: one that the user named is added."""
-    return f"++{override}" if is_open(override.partition("=")[0]) else override
-
-
 def check_overrides(overrides: Sequence[str], schema: DictConfig) -> None:
-    """Raise a ConfigError for the first override that names no setting or has no value for it."""
+    """Raise a ConfigError for the first override that is malformed or names no setting."""
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are {_typed(overrides)}; expected a list, such as ['seed=1']")
-    known, trial = keys_of(schema), schema.copy()
+    known = keys_of(schema)
     for override in overrides:
         if not isinstance(override, str):
             raise ConfigError(
@@ -71,11 +67,24 @@ def check_overrides(overrides: Sequence[str], schema: DictConfig) -> None:
         key, _, value = override.partition("=")
         if key in GROUPS:
             _check_option(key, value)
-        elif is_open(key):
-            _check_value(override, key, schema, trial)
-        else:
+        elif not is_open(key):
             _check_key(key, known)
-            _check_value(override, key, schema, trial)
+
+
+def apply_override(override: str, config: DictConfig, schema: DictConfig) -> None:
+    """Set what a checked override says.
+
+    Raises:
+        ConfigError: its value cannot be parsed, is several, or does not fit the setting.
+    """
+    key = override.partition("=")[0]
+    value = _value(override)
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise ConfigError(f"{key} is {_typed(value)}; expected a number of at most 64 bits")
+    try:
+        OmegaConf.update(config, key, value, force_add=is_open(key))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"{key} is {_typed(value)}; expected {_expected(schema, key)}") from error
 
 
 def _check_form(override: str, known: Sequence[str]) -> None:
@@ -118,11 +127,10 @@ def _check_key(key: str, known: Sequence[str]) -> None:
         raise ConfigError(f"unknown setting {_typed(key)}.{near} {LIST_ALL}")
 
 
-def _check_value(override: str, key: str, schema: DictConfig, trial: DictConfig) -> None:
-    """Refuse a value that cannot be parsed, is several, or that the copy `trial` does not take."""
+def _value(override: str) -> Any:
+    """Return the value of an override in Hydra's syntax."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         parsed = OverridesParser.create().parse_override(override)
@@ -137,13 +145,7 @@ def _check_value(override: str, key: str, schema: DictConfig, trial: DictConfig)
             "each, "
             "or write [a,b] for a setting that is a list"
         )
-    value = parsed.value()
-    if isinstance(value, int) and abs(value) >= 1 << 63:
-        raise ConfigError(f"{key} is {_typed(value)}; expected a number of at most 64 bits")
-    try:
-        OmegaConf.update(trial, key, value, force_add=is_open(key))
-    except (OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(f"{key} is {_typed(value)}; expected {_expected(schema, key)}") from error
+    return parsed.value()
 
 
 def _expected(schema: DictConfig, key: str) -> str:

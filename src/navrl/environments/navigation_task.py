@@ -13,7 +13,7 @@ from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.deploy.shielded_pilot import ShieldedPilot
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
-from navrl.evaluation import Flights, conditions, evaluate
+from navrl.evaluation import Flights, conditions, evaluate, simulator_compiler
 from navrl.evaluation.report import summary
 from navrl.rl.accelerate import accelerate
 from navrl.rl.action_space import Box
@@ -22,6 +22,7 @@ from navrl.rl.networks.build import MakeFeatures, build_policy_network
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
+from navrl.sim.worlds.world_pool import build_pool
 
 __all__ = ["NavigationTask", "TrainingEnvironment", "split_task"]
 
@@ -131,12 +132,21 @@ class NavigationTask(Task):
         task.env.obstacles_per_world = [0]
         task.env.world_files = []
         task.env_dyn.num_obstacles, task.env_dyn.obstacles_per_world = 8, []
+        if simulator_compiler.start():
+            build_pool(task, 0)
+            width = observation_layout(task).width
+            self._run_network(torch.zeros(1, width))
+            simulator_compiler.wait()
         kind = ShieldedTraining if self.config.shield else TrainingEnvironment
         env = kind(NavigationEnv(task), self.config)
         rows = env.observe()
         env.step(torch.zeros(1, 3), out=env.make_step())
+        self._run_network(rows)
+
+    def _run_network(self, rows: Tensor) -> None:
+        """Run the network forward and backward."""
         with torch.random.fork_rng(devices=[]):
-            network = build_policy_network(self.config.network, env.observation, env.action)
+            network = self.new_network()
         applied = accelerate(network)
         applied.infer(rows)
         applied(rows).sum().backward()

@@ -42,6 +42,10 @@ class Retention:
         metric: the name of a metric given to `save`.
         mode: whether `max` or `min` of the metric is best.
         keep_every: keep every step that is a multiple of this, for good; 0 keeps none.
+
+    >>> from navrl.io import Retention
+    >>> Retention(keep_last_n=3, keep_best=1, metric="success").mode
+    'max'
     """
 
     keep_last_n: int | None = None

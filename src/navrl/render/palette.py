@@ -17,7 +17,7 @@ OUTCOME_NAMES = {
     "dynamic_collision": "hit a moving obstacle",
     "out_of_bounds": "too high or too low",
     "time_out": "ran out of time",
-    "success_100": "reached its goal",
+    "success_100": "reached the goal",
 }
 
 

@@ -168,17 +168,25 @@ class Renderer:
         return np.maximum(ahead, 0.5) * np.float32(pixels * self.smooth / self._packed[12])
 
     def _fill(self, triangles: Floats, tones: NDArray[np.generic], tested: bool = True) -> None:
-        every = np.broadcast_to(tones.astype(np.uint8), (len(triangles), 3))
+        every = _one_each(tones.astype(np.uint8), len(triangles))
+        triangles = np.require(triangles, np.float32, ["C", "W"])
         fill_triangles(self._colour, self._depth, self._packed, triangles, every, tested)
 
     def _lines(
         self, lines: Floats, tone: NDArray[np.float64], opacity: float, thickness: float
     ) -> None:
         """Draw lines so many pixels of the final picture thick."""
-        every = np.broadcast_to(tone.astype(np.float32), (len(lines), 3))
-        lines = np.ascontiguousarray(lines, np.float32)
+        every = _one_each(tone.astype(np.float32), len(lines))
+        lines = np.require(lines, np.float32, ["C", "W"])
         wide = thickness * self.smooth
         draw_lines(self._colour, self._depth, self._packed, lines, every, opacity, wide)
+
+
+def _one_each(tones: NDArray[Any], number: int) -> NDArray[Any]:
+    """Return one tone or many as (number, 3), contiguous and writable: numba compiles again for
+    every other kind of array.
+    """
+    return np.require(np.broadcast_to(tones, (number, 3)), requirements=["C", "W"])
 
 
 def _square(half: float) -> Floats:

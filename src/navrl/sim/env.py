@@ -63,6 +63,13 @@ class NavigationEnv:
     Raises:
         ConfigError: a setting or the seed is impossible.
         WorldError: a world file cannot be used.
+
+    >>> import navrl
+    >>> env = navrl.NavigationEnv(navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1))
+    >>> observation = env.reset()
+    >>> step = env.step(2 * observation["state"][:, :3])  # straight at the goal, 2 m/s
+    >>> step.reward.shape, step.observation["lidar"].shape
+    (torch.Size([4]), torch.Size([4, 1, 36, 4]))
     """
 
     def __init__(

@@ -229,6 +229,10 @@ EARLIER: dict[str, Any] = {
 class NavigationSettings:
     """Everything that defines the navigation task. The defaults are the better task; see
     `conf/env/navrl_exact.yaml`.
+
+    >>> import navrl
+    >>> navrl.NavigationSettings.of(env__num_envs=64, sensor__lidar_range=6.0).sensor.lidar_range
+    6.0
     """
 
     env: TaskSettings = field(default_factory=TaskSettings)

@@ -133,6 +133,12 @@ def load_space(path: str | os.PathLike[str]) -> Space:
     Raises:
         ConfigError: the file is not a sweep; the message names the key and what is expected.
         FileNotFoundError: there is no such file.
+
+    >>> from pathlib import Path
+    >>> from navrl.sweep import load_space
+    >>> written = Path("space.yaml").write_text("{space: {seed: [1, 2, 3]}, trials: 3}")
+    >>> load_space("space.yaml").trials
+    3
     """
     path = Path(path)
     if path.stat().st_size > LARGEST:

@@ -46,6 +46,11 @@ class Sweep:
         storage: the address of a database that several machines share, such as
             postgresql://user@host/name; None is an SQLite file in the folder.
         tell: called with a line for each thing that happens.
+
+    >>> from pathlib import Path
+    >>> from navrl.sweep import Sweep, load_space
+    >>> written = Path("space.yaml").write_text("{space: {seed: [1, 2]}, trials: 2}")
+    >>> sweep = Sweep(load_space("space.yaml"), Path("sweeps/seeds"))  # then sweep.run()
     """
 
     def __init__(

@@ -6,23 +6,29 @@ they take each step that the leader broadcasts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from navrl.config import NAVIGATION, Config, as_saved
+from navrl.conf.collect_settings import RAY
+from navrl.config import NAVIGATION, Config, as_dict, as_saved, from_dict
 from navrl.environments.task import Task
+from navrl.errors import ConfigError
 from navrl.metrics_log import MetricsLog
 from navrl.rl.accelerate import slow_path
 from navrl.rl.networks.build import MakeFeatures
 from navrl.training.denormals import flushed_denormals
 from navrl.training.display import Display
 from navrl.training.distributed.team import Team, TeamError
+from navrl.training.resume.training_state import rank_states
 from navrl.training.run_folder import RunFolder
 from navrl.training.run_log import RunLog
+from navrl.training.saving.parts import RANKS, PartSaver, PartsOfOthers
 from navrl.training.saving.publisher import Publisher
 from navrl.training.saving.run_files import RunFiles
 from navrl.training.signals import StopRequest
@@ -36,6 +42,10 @@ NOT_EXACT = (
     "{name} cannot save its episodes: new ones begin here, so that this run goes on, but not bit "
     "for bit as if it had not been interrupted"
 )
+OTHER_SIZE = (
+    "the checkpoint is of {before} processes, this training has {now}: new episodes begin here, so "
+    "that this run goes on, but not bit for bit as if it had not been interrupted"
+)
 
 
 @dataclass
@@ -48,6 +58,30 @@ class Start:
     # what a caller made itself, for a team of one: environments and networks cannot be sent
     task: Task | None = None
     network: MakeFeatures | None = None
+    checkpoints: Path = Path()  # the folder for ranks other than 0
+
+    def send(self, team: Team, checkpoints: Path) -> None:
+        """Send it from rank 0 to the other ranks, each of which gets its own part of the state."""
+        shared: dict[str, Any] | None = None
+        parts: list[dict[str, Any] | None] = [None] * team.size
+        if self.state is not None:
+            shared = {name: part for name, part in self.state.items() if name != "ranks"}
+            parts = rank_states(self.state, team.size)
+        folder = str(checkpoints.absolute())
+        team.broadcast([as_dict(self.config), folder, shared, self.weights])
+        team.scatter(parts)
+
+    @classmethod
+    def receive(cls, team: Team) -> Start | None:
+        """Return what rank 0 sends; None if it has nothing to train."""
+        order = team.broadcast(None)
+        if order is None:
+            return None
+        config, folder, state, weights = order
+        own = team.scatter([])
+        if state is not None:
+            state["ranks"] = [own if rank == team.rank else None for rank in range(team.size)]
+        return cls(from_dict(config), state, weights, checkpoints=Path(folder))
 
 
 @dataclass(frozen=True)
@@ -59,20 +93,35 @@ class Ending:
 
 
 @flushed_denormals()
-def follow(team: Team, start: Start) -> None:
+def follow(team: Team) -> None:
     """Train as a rank other than 0: take each step that the leader broadcasts, until `STOP`.
 
     All ranks wait for the leader between steps, so it can save the state of all of them there.
     """
+    start = Start.receive(team)
+    if start is None:
+        return
+    _check_shares_folder(start.checkpoints, team)
     trainer = make_trainer(start.config, team)
     restore(trainer, start)
-    while (step := team.broadcast(None)) != STOP:
-        if step == LEARN:
-            trainer.learn(trainer.collect())
-        elif step == EVALUATE:
-            trainer.evaluate()
-        elif step == SAVE:
-            team.gather(trainer.own_state())
+    with PartSaver(start.checkpoints, start.config, team) as parts:
+        while (order := team.broadcast(None))[0] != STOP:
+            step, *sequence = order
+            if step == LEARN:
+                trainer.learn(trainer.collect())
+            elif step == EVALUATE:
+                trainer.evaluate()
+            elif step == SAVE:
+                parts.save(trainer.iteration, sequence[0], trainer.own_state())
+
+
+def _check_shares_folder(folder: Path, team: Team) -> None:
+    """Raise a ConfigError if this machine does not see the folder that rank 0 has made."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"rank {team.rank} does not see {folder}, the folder of rank 0; expected run_folder on "
+            "a file system that all machines share, under the same path"
+        )
 
 
 @flushed_denormals()
@@ -85,29 +134,41 @@ def lead(
     publisher: Publisher,
 ) -> Ending:
     """Train as rank 0 until the last iteration, a signal, or failing checkpoints."""
+    start.send(team, folder.checkpoints)
     trainer = make_trainer(start.config, team, start.task, start.network)
     resumed = start.state is not None
-    if resumed and not trainer.task.exact:
-        display.note(NOT_EXACT.format(name=trainer.task.name))
+    if start.state is not None and (name := _unsaved(trainer, start.state)):
+        display.note(NOT_EXACT.format(name=name))
+    elif start.state is not None and len(start.state["ranks"]) != team.size:
+        display.note(OTHER_SIZE.format(before=len(start.state["ranks"]), now=team.size))
     restore(trainer, start)
     if not folder.model_path.exists():
         trainer.best = None  # it describes the model of another folder
     with (
+        closing(trainer),
         stop.deferring(),
         MetricsLog(folder.metrics, on_error="hold") as metrics,
         RunFiles(folder, trainer) as files,
+        PartsOfOthers(team) as parts,
     ):
         metrics.rewind(trainer.iteration)
         log = RunLog(trainer, folder, display, metrics, publisher)
-        leader = _Leader(team, trainer, stop, log, files)
+        leader = _Leader(team, trainer, stop, log, files, parts, as_saved(trainer.config))
         if reason := slow_path(trainer.applied):
             display.note(reason)
         if not resumed:
             leader.save()  # a run that is killed before its first interval can be resumed too
         stopped, problem = leader.train(), leader.problem()
-        team.broadcast(STOP)
+        team.broadcast([STOP])
     # A signal after the last iteration's plan was only noted; from here on it raises Stopped.
     return Ending(not stopped and stop.signal is None, problem)
+
+
+def _unsaved(trainer: Trainer, state: Mapping[str, Any]) -> str:
+    """Return what could not save its episodes, now or when the state was saved; "" if all could."""
+    if trainer.config.collect.name == RAY or "remote" in state:
+        return "remote collection"
+    return "" if trainer.task.exact else trainer.task.name
 
 
 def restore(trainer: Trainer, start: Start) -> None:
@@ -137,6 +198,8 @@ class _Leader:
     stop: StopRequest
     log: RunLog
     files: RunFiles
+    parts: PartsOfOthers
+    saved_config: dict[str, Any]  # as every checkpoint has it
     gave_up: bool = False  # too many checkpoints in a row have failed
     last_saved: int = -1  # iteration
 
@@ -172,7 +235,7 @@ class _Leader:
     # of the iteration, so there is no state of all of them. The last checkpoint is whole.
 
     def _collect(self) -> Any:
-        self.team.broadcast(LEARN)
+        self.team.broadcast([LEARN])
         with self.log.monitor.timer("data_collection"):
             batch = self.trainer.collect()
         if self.files.rollout_due:
@@ -201,7 +264,7 @@ class _Leader:
 
     def _evaluate(self) -> None:
         with self.log.monitor.timer("evaluation"):
-            self.team.broadcast(EVALUATE)
+            self.team.broadcast([EVALUATE])
             flights = self.trainer.evaluate()
         self.log.evaluation(flights)
 
@@ -211,12 +274,13 @@ class _Leader:
         with self.log.monitor.timer("checkpoint_save"):
             # may raise, so before the other ranks are asked
             own, shared = trainer.own_state(), trainer.shared_state()
-            self.team.broadcast(SAVE)
-            ranks = self.team.gather(own)
-            state = shared | {"ranks": ranks, "config": as_saved(trainer.config)}
+            sequence = self.files.checkpoints.directory.next_sequence()
+            self.team.broadcast([SAVE, sequence])
+            state = shared | {RANKS: [own], "config": self.saved_config}
             if trainer.config.env.name != NAVIGATION:
                 state["record"] = trainer.task.record(trainer.env)
-            self.files.save(state, self.log.score if evaluated else None)
+            parts = partial(self.parts.wait, sequence) if self.team.size > 1 else None
+            self.files.save(state, self.log.score if evaluated else None, sequence, parts)
         self.last_saved = trainer.iteration
         if batch is not None and trainer.config.compress_lidar:
             with self.log.monitor.timer("rollout_save"):

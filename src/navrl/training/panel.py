@@ -67,6 +67,11 @@ def _named(name: str, value: str, style: str = "") -> Text:
     return Text.assemble((f"{name} ", "dim"), (value, style))
 
 
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
 def _progress(status: Status, width: int) -> Group:
     share = status.frames / status.total_frames if status.total_frames else 0.0
     left = f", {clock(status.seconds_left)} left" if status.seconds_left is not None else ""
@@ -176,6 +181,8 @@ def _phases(status: Status, width: int) -> list[Text]:
 
 def _footer(status: Status, width: int) -> list[Text]:
     lines = []
+    if status.collection:
+        lines.append(_cut(_named("collection", status.collection), width))
     if status.evaluation:
         rates = [
             _named(name, headline(status, value), "bold green")
@@ -186,8 +193,7 @@ def _footer(status: Status, width: int) -> list[Text]:
         stall = f", stall {number(status.stall_ms)} ms" if status.stall_ms is not None else ""
         style = "bold red" if status.saves.failure else ""
         line = _named("checkpoint", saved + ("" if status.saves.failure else stall), style)
-        line.truncate(width, overflow="ellipsis")
-        lines.append(line)
+        lines.append(_cut(line, width))
     if status.unwritten:
         shown = f"{status.unwritten} (retried after each checkpoint)"
         lines.append(_named("files not written", shown, "bold red"))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from navrl.config import Config
 from navrl.environments.table import find_task
@@ -14,10 +15,13 @@ from navrl.environments.task import Task
 from navrl.errors import ConfigError, StateError
 from navrl.evaluation import Flights
 from navrl.rl.accelerate import AppliedNetwork, accelerate
+from navrl.rl.averaged import AveragedWeights
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.distributions.action_distribution import distribution_for
+from navrl.rl.environment import Environment
 from navrl.rl.finite import check_finite
-from navrl.rl.networks.build import MakeFeatures, build_policy_network
+from navrl.rl.mirror import Mirror
+from navrl.rl.networks.build import MakeFeatures, build_policy_network, is_navigation
 from navrl.rl.policy import NetworkPolicy
 from navrl.rl.ppo import PPO
 from navrl.training.distributed.episode_means import episode_means
@@ -26,7 +30,7 @@ from navrl.training.divergence import DivergenceGuard, checkpoint_name, named
 from navrl.training.evaluation import evaluate_together
 from navrl.training.pipelined import PipelinedCollector
 from navrl.training.progress import Progress
-from navrl.training.resume.training_state import WEIGHTS, upgraded_state
+from navrl.training.resume.training_state import WEIGHTS, rank_states, upgraded_state
 
 ORDER_SEED = 0x5EED0DE5  # keeps the shuffling apart from the random actions
 SHARED = ("iteration", WEIGHTS, "optimizer", "normaliser", "best")
@@ -51,7 +55,7 @@ class PPOTrainer(Progress):
     ) -> None:
         self.config, self.team = config, team
         self.task = task or find_task(config)
-        self.env = self.task.make(team.rank, team.size)
+        self.env = self.make_environment()
         self.distribution = distribution_for(self.env.action)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
@@ -60,6 +64,8 @@ class PPOTrainer(Progress):
                 config.network, self.env.observation, self.env.action, network
             ).to(device)
         self.applied = accelerate(self.network)
+        decay = config.algo.average
+        self.average = AveragedWeights(self.network, decay) if decay else None
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
         order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
         self.ppo = PPO(
@@ -70,6 +76,7 @@ class PPOTrainer(Progress):
             order,
             all_reduce=team.all_reduce,
             processes=team.size,
+            mirror=self._mirror(),
         )
         self.collector = self._collector(self.applied)
         self._pipeline = (
@@ -81,6 +88,24 @@ class PPOTrainer(Progress):
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self.guard = DivergenceGuard()
+
+    def make_environment(self) -> Environment:
+        """Return the environments of this process."""
+        return self.task.make(self.team.rank, self.team.size)
+
+    def _mirror(self) -> Mirror | None:
+        share = self.config.algo.mirror_share
+        if share and not is_navigation(self.env.observation, self.env.action):
+            raise ConfigError(
+                f"algo.mirror_share is {share}; observations of {self.task.name} have no known "
+                "reflection, only those of the navigation task have: leave it out"
+            )
+        return Mirror(self.env.observation) if share else None
+
+    @property
+    def policy_network(self) -> nn.Module:
+        """The network that is evaluated and kept as the model: the average, if there is one."""
+        return self.network if self.average is None else self.average.network
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -103,6 +128,8 @@ class PPOTrainer(Progress):
             self._begin_batch(self._pipeline, self.iteration + 1)
         with self.guard.iteration(self.iteration + 1):
             report = self.ppo.update(batch, self.iteration / self.iterations)
+        if self.average is not None:
+            self.average.update(self.network, self.iteration)
         if self._pipeline is not None:
             self._pipeline.wait()  # so that nothing runs while the policy is evaluated or saved
         self.iteration += 1
@@ -119,7 +146,8 @@ class PPOTrainer(Progress):
 
     def evaluate(self) -> dict[str, Flights]:
         """Play episodes with the mean action; the leader gets all of them by condition."""
-        policy = NetworkPolicy(self.applied, self.env.observation, self.distribution)
+        applied = self.applied if self.average is None else self.average.applied
+        policy = NetworkPolicy(applied, self.env.observation, self.distribution)
         episodes = evaluate_together(self.task, policy, self.env, self.team)
         if self.task.restarts:
             self.collector.restart(self.env.reset())
@@ -142,8 +170,12 @@ class PPOTrainer(Progress):
             DivergedError: the last update made a parameter NaN or infinite.
         """
         self.guard.refuse_diverged()
-        ahead = {} if self._pipeline is None else {"ahead": self._pipeline.state_dict()}
-        return ahead | {
+        options: dict[str, Any] = {}
+        if self._pipeline is not None:
+            options["ahead"] = self._pipeline.state_dict()
+        if self.average is not None:
+            options["average"] = self.average.state_dict()
+        return options | {
             "iteration": self.iteration,
             WEIGHTS: self.network.state_dict(),
             "optimizer": self.ppo.optimizer.state_dict(),
@@ -159,31 +191,38 @@ class PPOTrainer(Progress):
             raise StateError(
                 "the checkpoint holds no training state; expected one that navrl train wrote"
             )
-        if len(ranks) != self.team.size:
-            raise ConfigError(
-                f"the checkpoint was written by {len(ranks)} processes, this training has "
-                f"{self.team.size}; resume with processes={len(ranks)}"
-            )
         check_finite(
             named(network=state[WEIGHTS], normaliser=state["normaliser"]), checkpoint_name(state)
         )
-        own = ranks[self.team.rank]
-        if own["env"] is None:
-            self.env.reset(seed=self.config.seed * 1024 + self.team.rank + state["iteration"])
-        else:
-            self.env.load_state_dict(own["env"])
-        self.generator.set_state(own["actions"])
-        self.ppo.generator.set_state(own["order"])
+        own = rank_states(state, self.team.size)[self.team.rank]
+        self._load_own(own, state["iteration"])
         self.network.load_state_dict(state[WEIGHTS])
+        if self.average is not None:
+            self.average.load_state_dict(state.get("average", state[WEIGHTS]))
         # a copy, because the optimiser keeps the tensors it gets
         self.ppo.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.ppo.normaliser.load_state_dict(state["normaliser"])
         self.iteration, self.best = state["iteration"], state["best"]
         self.collector = self._collector(self.applied)
         if self._pipeline is not None:
+            ahead = state.get("ahead") if own is not None else None
             self._set_progress(self.iteration)
-            self._began = self._rollout_state() if state.get("ahead") else None
-            self._pipeline.load_state_dict(state.get("ahead"))
+            self._began = self._rollout_state() if ahead else None
+            self._pipeline.load_state_dict(ahead)
+
+    def _load_own(self, own: Mapping[str, Any] | None, iteration: int) -> None:
+        """Load the state of this rank; without one, begin new episodes with new random numbers."""
+        seed = self.config.seed * 1024 + self.team.rank + iteration
+        if own is None or own["env"] is None:
+            self.env.reset(seed=seed)
+        else:
+            self.env.load_state_dict(own["env"])
+        if own is None:
+            self.generator.manual_seed(seed)
+            self.ppo.generator.manual_seed(ORDER_SEED ^ seed)
+        else:
+            self.generator.set_state(own["actions"])
+            self.ppo.generator.set_state(own["order"])
 
     def _collector(self, applied: AppliedNetwork) -> Collector:
         steps = self.config.algo.training_frame_num

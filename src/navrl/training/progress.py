@@ -1,4 +1,4 @@
-"""How long a training is, and how far it has come."""
+"""How long a training is, how far it has come, and what its trainer reports on the way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def total_iterations(config: Config) -> int:
 
 
 class Progress:
-    """Counts the iterations and steps of a trainer."""
+    """Counts the iterations and steps of a trainer that collects by itself."""
 
     config: Config
     iteration: int  # finished ones
@@ -42,3 +42,16 @@ class Progress:
     def frames(self) -> int:
         """Steps of all environments so far."""
         return self.iteration * self.frames_per_iteration
+
+    @property
+    def collection(self) -> str:
+        """The state of remote workers in one line; empty: there are none."""
+        return ""
+
+    def news(self) -> list[str]:
+        """Return sentences for the display, once each."""
+        return []
+
+    def close(self) -> None:
+        """End what the trainer has started."""
+        return

@@ -32,6 +32,7 @@ __all__ = [
     "is_finished",
     "make_folder",
     "read_record",
+    "reserve_folder",
     "sequence_of",
     "write_text",
 ]
@@ -49,6 +50,21 @@ def default_name(parent: str | os.PathLike[str] = "runs") -> Path:
         number += 1
         path = name.with_name(f"{name.name}-{number}")
     return path
+
+
+def reserve_folder(parent: str | os.PathLike[str] = "runs") -> Path:
+    """Create an empty folder for a new run under a name that no other process has taken."""
+    while True:
+        path = default_name(parent)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # taken meanwhile
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"run_folder {path} cannot be created: {error.strerror}; name another folder"
+            ) from error
+        return path
 
 
 def as_json(values: Mapping[str, Any]) -> str:

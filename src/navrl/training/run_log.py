@@ -64,6 +64,8 @@ class RunLog:
     def iteration(self, report: dict[str, float]) -> None:
         """Log the metrics of an iteration."""
         iteration, frames, now = self.trainer.iteration, self.trainer.frames, time.perf_counter()
+        for sentence in self.trainer.news():
+            self.display.note(sentence)
         self._log("train", frames=frames, **report)
         values = {f"train/{name}": value for name, value in report.items()}
         values |= {
@@ -190,7 +192,7 @@ class RunLog:
             "evaluation": rows or {},
         }
         record = trainer.task.record(trainer.env)
-        return model_state(trainer.network, trainer.config.network, record, card)
+        return model_state(trainer.policy_network, trainer.config.network, record, card)
 
     def _save(self, path: Path, state: dict[str, Any], iteration: int) -> dict[str, float]:
         """Write a model; log and return its size."""
@@ -302,6 +304,7 @@ class RunLog:
                 seconds_left=seconds_left,
                 saves=self._saves,
                 unwritten=len(self.writes.pending) + self._metrics_failed,
+                collection=trainer.collection,
             )
         )
 

@@ -88,6 +88,11 @@ class SACTrainer(Progress):
         self.guard = DivergenceGuard()
 
     @property
+    def policy_network(self) -> nn.Module:
+        """The network that is evaluated and kept as the model."""
+        return self.network
+
+    @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The three optimisers, for the checkpoint saver."""
         return self.sac.optimizers

@@ -37,11 +37,18 @@ class StopRequest:
     SIGHUP redirects the standard streams that are terminals to the null device and requests a
     checkpoint (`take_save_request`). Child processes started in the block have SIGHUP blocked, so
     they survive the terminal too. If SIGHUP is ignored at the start (`nohup`), it stays ignored.
+
+    Args:
+        launched: torchrun or `processes=N` started this process. One Ctrl+C then arrives twice,
+            from the terminal and from the launcher, so a second SIGINT does not end the process;
+            the launcher does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, launched: bool = False) -> None:
         self.signal: int | None = None
+        self.hung_up = False  # SIGHUP has arrived
         self.terminal_gone = False
+        self._launched = launched
         # called by a thread at the first SIGINT or SIGTERM that is only stored; must not block
         self.on_stop: Callable[[], None] = lambda: None
         self._save_requested = False
@@ -104,11 +111,11 @@ class StopRequest:
             while received := self._reads.recv(1):
                 if received[0] == signal.SIGHUP:
                     self.terminal_gone = leave_terminal(self._terminals) or self.terminal_gone
-                    self._save_requested = True
+                    self._save_requested = self.hung_up = True
                 stops += received[0] in STOPS
                 if stops == 1 and received[0] in STOPS and self._deferred:
                     self.on_stop()
-                if stops > 1 and received[0] == signal.SIGINT:
+                if stops > 1 and received[0] == signal.SIGINT and not self._launched:
                     if sys.stdout.isatty():
                         os.write(sys.stdout.fileno(), SHOW_CURSOR.encode())
                     os._exit(128 + signal.SIGINT)

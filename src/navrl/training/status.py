@@ -44,6 +44,7 @@ class Status:
     seconds_left: float | None = None
     saves: SaveStatus = field(default_factory=SaveStatus)
     unwritten: int = 0  # files beside the checkpoints whose write failed
+    collection: str = ""  # the state of remote workers
 
 
 def plain_line(status: Status) -> str:
@@ -68,6 +69,8 @@ def plain_line(status: Status) -> str:
         pieces.append(f"{clock(status.seconds_left)} left")
     if saved := save_state(status):
         pieces.append(f"checkpoint {saved}")
+    if status.collection:
+        pieces.append(status.collection)
     if status.unwritten:
         pieces.append(f"{status.unwritten} files NOT written")
     return "  ".join(pieces)

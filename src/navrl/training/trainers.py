@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from navrl.conf.collect_settings import RAY
 from navrl.config import Config
 from navrl.environments.task import Task
 from navrl.evaluation import Flights
@@ -28,6 +29,10 @@ class Trainer(Protocol):
     best: dict[str, float] | None
 
     @property
+    def policy_network(self) -> nn.Module:
+        """The network that is evaluated and kept as the model."""
+
+    @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimisers that change the parameters, for the checkpoint saver."""
 
@@ -42,6 +47,16 @@ class Trainer(Protocol):
     @property
     def frames(self) -> int:
         """Steps of all drones so far."""
+
+    @property
+    def collection(self) -> str:
+        """The state of remote workers in one line; empty: there are none."""
+
+    def news(self) -> list[str]:
+        """Return sentences for the display, once each."""
+
+    def close(self) -> None:
+        """End what the trainer has started."""
 
     def collect(self) -> Any:
         """Return the next batch."""
@@ -79,6 +94,10 @@ def make_trainer(
         )
 
         return SACTrainer(config, team, task)
+    if config.collect.name == RAY:
+        from navrl.training.remote.remote_trainer import RemoteTrainer
+
+        return RemoteTrainer(config, team, task, network)
     from navrl.training.ppo_trainer import PPOTrainer
 
     return PPOTrainer(config, team, task, network)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from navrl.evaluation.card.card_rows import CardRow
-from navrl.evaluation.statistics import Estimate
 from navrl.render.palette import LIGHT
 from navrl.view.topdown import make_figure
 
@@ -22,18 +20,26 @@ ROW = 0.24  # inches
 LOST = 2.0  # percentage points below the nominal success, from which a row is drawn as a loss
 
 
-def save_card(rows: Sequence[CardRow], title: str, path: Path) -> None:
+Row = Mapping[str, Any]  # as in `card.json`
+
+
+def save_card(rows: Sequence[Row], title: str, path: Path) -> None:
     """Write a picture: success with its interval in every row, the nominal success as a line.
+
+    Args:
+        rows: `rows` of a `card.json`.
+        title: above the picture.
+        path: of the PNG file.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
         OSError: the file cannot be written; no part of it is left.
     """
-    groups = [(name, list(members)) for name, members in groupby(rows, lambda r: r.condition.group)]
+    groups = [(name, list(members)) for name, members in groupby(rows, lambda row: row["group"])]
     height = len(rows) + 0.6 * len(groups)
     figure = make_figure(9.0, ROW * height + 1.2)
     axes = figure.subplots()
-    nominal = 100 * rows[0].success.mean
+    nominal = 100 * rows[0]["success_100"]["mean"]
     axes.axvline(nominal, color=LIGHT.faint, linestyle="--", linewidth=1.0)
     ticks: list[float] = []
     labels: list[str] = []
@@ -42,19 +48,17 @@ def save_card(rows: Sequence[CardRow], title: str, path: Path) -> None:
         for row in members:
             _draw_row(axes, row, place)
             ticks.append(place)
-            labels.append(f"{name}: {row.condition.name}")
+            labels.append(f"{name}: {row['condition']}")
             place += 1.0
         place += 0.6
     axes.set_yticks(ticks, labels, fontsize=8)
-    lowest = min(100 * _bounds(row.success)[0] for row in rows)
+    lowest = min(100 * _bounds(row)[0] for row in rows)
     axes.set(
         ylim=(place - 0.6, -1.0),
         xlim=(max(0.0, lowest - 5.0), 104.0),
         xlabel="success (%), 95 % interval; dashed: nominal",
     )
-    flights = rows[0].flights
-    counted = f"{len(flights.world)} episodes in {len(flights.world.unique())} worlds a row"
-    axes.set_title(f"{title}: {counted}", fontsize=10, loc="left")
+    axes.set_title(title, fontsize=10, loc="left")
     axes.grid(axis="x", alpha=0.3)
     try:
         figure.savefig(path)
@@ -63,16 +67,17 @@ def save_card(rows: Sequence[CardRow], title: str, path: Path) -> None:
         raise
 
 
-def _bounds(value: Estimate) -> tuple[float, float]:
-    """Return the interval of an estimate, or its mean twice if it has none."""
-    known = not math.isnan(value.low)
-    return (value.low, value.high) if known else (value.mean, value.mean)
+def _bounds(row: Row) -> tuple[float, float]:
+    """Return the interval of a success rate, or its mean twice if it has none."""
+    mean, low, high = (row["success_100"][name] for name in ("mean", "low", "high"))
+    return (mean, mean) if low is None or math.isnan(low) else (low, high)
 
 
-def _draw_row(axes: Axes, row: CardRow, place: float) -> None:
-    lost = 100 * row.change.mean <= -LOST
+def _draw_row(axes: Axes, row: Row, place: float) -> None:
+    lost = 100 * row["change"]["mean"] <= -LOST
     colour = LIGHT.static_collision if lost else LIGHT.flying
-    mean, (low, high) = 100 * row.success.mean, (100 * bound for bound in _bounds(row.success))
+    mean = 100 * row["success_100"]["mean"]
+    low, high = (100 * bound for bound in _bounds(row))
     axes.plot([low, high], [place, place], color=colour, linewidth=2)
     axes.plot([mean], [place], marker="s" if lost else "o", color=colour, markersize=5)
     axes.annotate(

@@ -15,7 +15,12 @@ from navrl.view.topdown import make_figure
 # %, the original's policy on worlds drawn by the same rules ...
 PUBLISHED = {"static": 94.0, "moving": 64.8}
 PUBLISHED_AMONG = ["350 static", "350 static + 80 moving"]  # ... with these obstacles
-COLOURS = {"static": "#0072b2", "moving": "#d55e00"}
+COLOURS = {"static": "#0072b2", "moving": "#d55e00", "crossing": "#009e73"}
+LEGEND = {
+    "static": "static obstacles",
+    "moving": "moving obstacles too",
+    "crossing": "trips across the field",
+}
 STYLES, MARKERS = ("-", "--", "-."), ("o", "s", "^", "D")
 NORMAL = 1.96  # standard errors of a 95 % interval
 
@@ -24,7 +29,7 @@ Curve = list[dict[str, Any]]
 
 def read_curve(metrics: Path) -> list[dict[str, Any]]:
     """Return a run's evaluations: frames, minutes, and success in percent among static and among
-    moving obstacles.
+    moving obstacles, and on trips across the field (NaN where it was not evaluated).
     """
     records = MetricsLog.read(metrics, "eval")
     if not records:
@@ -58,18 +63,18 @@ def _point(record: dict[str, Any]) -> dict[str, Any]:
         label: condition["outcomes"]["success_100"]
         for label, condition in record["conditions"].items()
     }
-    static, *_ = outcomes.values()
+    crossing = {label for label in outcomes if label.startswith("crossing")}
+    moving = {label for label in outcomes if "moving" in label} - crossing
     missing = {"share": float("nan")}
-    moving = next((found for label, found in outcomes.items() if "moving" in label), missing)
-    return {
+    point = {
         "frames": record["frames"],
         "minutes": record.get("seconds", float("nan")) / 60,
-        "static": 100 * static["share"],
-        "static_interval": _interval(static),
-        "moving": 100 * moving["share"],
-        "moving_interval": _interval(moving),
         "among": [*record["conditions"]],
     }
+    for kind, labels in zip(COLOURS, ({next(iter(outcomes))}, moving, crossing), strict=True):
+        outcome = next((found for label, found in outcomes.items() if label in labels), missing)
+        point |= {kind: 100 * outcome["share"], f"{kind}_interval": _interval(outcome)}
+    return point
 
 
 def _interval(outcome: dict[str, Any]) -> tuple[float, float]:
@@ -94,7 +99,7 @@ def save_curves(metrics: Sequence[Path], path: Path) -> None:
         for kind, colour in COLOURS.items():
             for number, curve in enumerate(curves):
                 _draw_curve(axis, curve, kind, colour, number, unit, scale)
-            if comparable:
+            if comparable and kind in PUBLISHED:
                 axis.axhline(PUBLISHED[kind], color=colour, linestyle=":", linewidth=1.0)
         axis.set(xlabel="million decisions" if unit == "frames" else "minutes", ylim=(0, 100))
         axis.grid(alpha=0.3)
@@ -124,7 +129,7 @@ def _draw_legend(figure: Any, metrics: Sequence[Path], comparable: bool) -> None
     """Explain colours and line styles beside the curves."""
     from matplotlib.lines import Line2D
 
-    keys = [Line2D([], [], color=c, label=f"{kind} obstacles") for kind, c in COLOURS.items()]
+    keys = [Line2D([], [], color=c, label=LEGEND[kind]) for kind, c in COLOURS.items()]
     if comparable:
         keys.append(Line2D([], [], color="#444444", linestyle=":", label="published policy"))
     for number, file in enumerate(metrics):

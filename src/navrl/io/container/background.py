@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +119,7 @@ class BackgroundWriter:
         document: dict[str, Any],
         codec: str,
         after: Callable[[Written], None] | None = None,
+        before: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Take a snapshot, once there is room for it, and have it written.
 
@@ -131,7 +132,7 @@ class BackgroundWriter:
         self._failures.report()
         if len(self._load.pending) >= self._max_queue_size:
             self._wait_for_room()
-        self._enqueue(Job(absolute(path), take_snapshot(self.pool), document, codec, after))
+        self._enqueue(Job(absolute(path), take_snapshot(self.pool), document, codec, after, before))
         self.statistics.stalled(time.perf_counter() - start)
 
     def _enqueue(self, job: Job) -> None:

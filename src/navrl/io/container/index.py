@@ -106,6 +106,12 @@ def read_index(path: str | os.PathLike[str]) -> Index:
     Raises:
         FileNotFoundError: `path` does not exist.
         ContainerError: not a container, cut short, or damaged; the message says which and where.
+
+    >>> import torch
+    >>> from navrl.io import read_index, save_checkpoint
+    >>> written = save_checkpoint({"weight": torch.zeros(3, 4)}, "a.pt")
+    >>> [(array.name, array.shape) for array in read_index("a.pt").arrays]
+    [('weight', (3, 4))]
     """
     descriptor = open_to_read(path)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ class Job:
     document: dict[str, Any]
     codec: str
     after: Callable[[Written], None] | None = None
+    before: Callable[[], Mapping[str, Any]] | None = None
     failure: BaseException | None = None  # why it cannot be written
     written: bool = False  # the file is on the disk
     settled: bool = False  # its outcome was counted and reported

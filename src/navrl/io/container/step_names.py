@@ -17,6 +17,10 @@ def format_checkpoint_name(step: int, prefix: str = "checkpoint", suffix: str = 
 
     Raises:
         ConfigError: the step is negative, or the prefix would lead into another folder.
+
+    >>> import navrl
+    >>> navrl.format_checkpoint_name(1000)
+    'checkpoint_000001000.pt'
     """
     step = whole_number("step", step, 0)
     if not isinstance(prefix, str) or "/" in prefix or prefix.startswith("."):

@@ -48,6 +48,12 @@ class DictReplayBuffer:
 
     `max_size` counts frames. An episode must have the `keys` (default: those of the first
     episode); its others are ignored. Batches are dicts of tensors on `device`.
+
+    >>> import numpy as np, navrl
+    >>> buffer = navrl.DictReplayBuffer(max_size=1000)
+    >>> buffer.add({"image": np.zeros((20, 1, 32, 32), np.float32), "reward": np.ones(20)})
+    >>> buffer.sample(8)["image"].shape
+    torch.Size([8, 1, 32, 32])
     """
 
     def __init__(

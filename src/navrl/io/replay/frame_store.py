@@ -60,6 +60,12 @@ class FrameStore:
     N follows frame i. It is found from the first frames if they have a `next/X`.
 
     One thread may write while others read: a batch never shows half a frame.
+
+    >>> import torch, navrl
+    >>> store = navrl.FrameStore(1000)
+    >>> written = store.extend({"lidar": torch.zeros(64, 36), "reward": torch.ones(64)})
+    >>> store.get([3, 5])["lidar"].shape
+    torch.Size([2, 36])
     """
 
     def __init__(

@@ -44,6 +44,11 @@ def compress_image(image: Any, level: int | None = 9, codec: str = "lz4") -> byt
     Raises:
         ReplayError: it is none of these, or its elements are not numbers.
         ConfigError: there is no such codec or level.
+
+    >>> import numpy as np, navrl
+    >>> small = navrl.compress_image(np.zeros((64, 64, 3), np.uint8))
+    >>> len(small) < 1000
+    True
     """
     if isinstance(level, str):
         raise ConfigError(
@@ -73,6 +78,10 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         ConfigError: `data` is not bytes.
         ContainerError: the bytes are not from `compress_image`, are damaged, or claim more than
             `largest` bytes.
+
+    >>> import numpy as np, navrl
+    >>> navrl.decompress_image(navrl.compress_image(np.eye(3))).sum()
+    np.float64(3.0)
     """
     try:
         stored = np.frombuffer(data, np.uint8)
@@ -129,6 +138,11 @@ def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") 
     """Return a sequence of images as bytes: an array (T, ...), or a list of images of one kind.
 
     They are compressed together.
+
+    >>> import numpy as np, navrl
+    >>> small = navrl.compress_image_seq(np.zeros((5, 64, 64), np.uint8))
+    >>> len(small) < 1000
+    True
     """
     if isinstance(images, np.ndarray | torch.Tensor):
         if not images.ndim:
@@ -167,6 +181,10 @@ def decompress_image_seq(
         ConfigError: an argument is of the wrong type.
         ContainerError: as `decompress_image`; or the bytes hold a single image, or images of
             another number, shape or element type.
+
+    >>> import numpy as np, navrl
+    >>> navrl.decompress_image_seq(navrl.compress_image_seq(np.ones((5, 8, 8)))).shape
+    (5, 8, 8)
     """
     images = decompress_image(data, largest=largest)
     if not isinstance(images, np.ndarray | torch.Tensor) or not images.ndim:

@@ -19,6 +19,12 @@ class Rounded:
     """Floats rounded to multiples of `step`: an error of at most half a step.
 
     NaN and infinities are kept.
+
+    >>> import torch, navrl
+    >>> store = navrl.FrameStore(100, codecs={"lidar": navrl.Rounded(0.01)})
+    >>> written = store.extend({"lidar": torch.full((4, 36), 0.123)})
+    >>> round(store.get([0])["lidar"][0, 0].item(), 2)
+    0.12
     """
 
     step: float

@@ -8,8 +8,9 @@ once, in one 64-bit integer.
 A chunk: 32 bytes, one bit for each byte value that is used (0 always is); 1 byte, how many of the
 lowest values are ranked from 0 up, the others being ranked down from 255 (occupied = 255 and free =
 0 are then neighbours); 4 bytes a frame, where it ends, counted from the end of this table; the
-frames. A frame: one bit for each group of eight (1 = differs from the row above); 4 bits for each
-that does, its width minus one; then as many bytes as the width, for each that does.
+frames. A frame: one bit for each group of eight (1 = differs from the row above), then 0 up to a
+whole byte; 4 bits for each that does, its width minus one; then as many bytes as the width, for
+each that does.
 """
 
 from __future__ import annotations
@@ -300,10 +301,10 @@ def decode_frame(
         write_u64(values + i, _NONE)
         write_u64(ranks + i, _NONE)
     widths = begin + (groups + 7) // 8
-    count = np.int64(0)
+    marked = np.int64(0)
     for i in range((groups + 7) // 8):
-        count += popcount(read_byte(begin + i))
-    data = widths + (count + 1) // 2
+        marked += popcount(read_byte(begin + i))
+    data = widths + (marked + 1) // 2
     count, whole = np.int64(0), True
     for base in range(0, groups, 64):
         differing = read_u64(begin + base // 8)
@@ -325,7 +326,7 @@ def decode_frame(
             write_u64(ranks + place, rank)
             write_u64(values + place, word)
     copy_bytes(out, values, frame_bytes)
-    return whole
+    return whole and count == marked  # else a bit behind the last group is set
 
 
 @inner

@@ -74,6 +74,11 @@ def compress_rollout(
     Raises:
         RolloutError: `data` is not a rollout.
         UnsupportedStateError: it holds an object that cannot be stored; the message says where.
+
+    >>> import torch, navrl
+    >>> small = navrl.compress_rollout({"lidar": torch.zeros(4, 32, 36)})
+    >>> len(small) < 4 * 32 * 36
+    True
     """
     level = zstd_level(compression_level)
     sources, document = _prepared(data, time_first, error_bounds, metadata)
@@ -96,6 +101,11 @@ def save_rollout_compressed(
     The arguments are those of `compress_rollout`. Bytes that `compress_rollout` returned are
     verified and written as they are; other arguments are then refused. `decompress_rollout` reads
     the file, whatever its suffix.
+
+    >>> import torch, navrl
+    >>> path = navrl.save_rollout_compressed({"reward": torch.ones(4, 32)}, "batch.navrl")
+    >>> navrl.decompress_rollout(path)["reward"].sum()
+    tensor(128.)
     """
     path = as_path("path", path)
     level = zstd_level(compression_level)
@@ -124,6 +134,11 @@ def decompress_rollout(data: Any, device: str | torch.device = "cpu") -> Any:
 
     Raises:
         ContainerError: the bytes are damaged, cut short, or not those of a rollout.
+
+    >>> import torch, navrl
+    >>> small = navrl.compress_rollout({"reward": torch.ones(4, 32)})
+    >>> navrl.decompress_rollout(small)["reward"].shape
+    torch.Size([4, 32])
     """
     if _is_rollout(data):
         return _whole(data).to(usable_device(device))
@@ -146,6 +161,11 @@ def decompress_minibatch(data: Any, indices: Any, device: str | torch.device = "
     Raises:
         RolloutError: there is no such frame.
         ContainerError: the bytes that were needed are damaged.
+
+    >>> import torch, navrl
+    >>> small = navrl.compress_rollout({"reward": torch.arange(128.0).reshape(4, 32)})
+    >>> navrl.decompress_minibatch(small, [0, 33])["reward"]
+    tensor([ 0., 33.])
     """
     if _is_rollout(data):
         return _frames_of(data, indices).to(usable_device(device))

@@ -66,6 +66,14 @@ class RolloutStorage:
             memory.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and continue.
         workers: threads that compress; None is one for each core.
+
+    >>> import torch, navrl
+    >>> with navrl.RolloutStorage("rollouts") as storage:
+    ...     path = storage.save({"lidar": torch.zeros(4, 32, 36), "reward": torch.ones(4, 32)}, 7)
+    >>> storage.list()
+    [7]
+    >>> storage.load(7, keys=["reward"])["reward"].shape
+    torch.Size([4, 32])
     """
 
     def __init__(

@@ -2,14 +2,16 @@
 package.
 """
 
-from navrl.sim.robots.robot_file import load_robot, robot_names, robot_text
-from navrl.sim.robots.robot_keys import ROBOT_KEYS, Robot, differences, robot_of
+from navrl.sim.robots.robot_file import load_robot, measuring_errors, robot_names, robot_text
+from navrl.sim.robots.robot_keys import MEASURING, ROBOT_KEYS, Robot, differences, robot_of
 
 __all__ = [
+    "MEASURING",
     "ROBOT_KEYS",
     "Robot",
     "differences",
     "load_robot",
+    "measuring_errors",
     "robot_names",
     "robot_of",
     "robot_text",

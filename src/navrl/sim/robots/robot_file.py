@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import ConfigError, nearest_name, shown
-from navrl.sim.robots.robot_keys import Detector, Lidar, Response, Robot, keys_of
+from navrl.sim.robots.robot_keys import MEASURING, Detector, Lidar, Response, Robot, keys_of
+from navrl.sim.settings import NavigationSettings
 
-__all__ = ["load_robot", "robot_names", "robot_text"]
+__all__ = ["load_robot", "measuring_errors", "robot_names", "robot_text"]
 
 ENDINGS = (".yaml", ".yml")
 MAXIMUM_BYTES = 1 << 16
@@ -56,6 +57,21 @@ def load_robot(reference: str | Path) -> Robot:
     if len(content) > MAXIMUM_BYTES:
         raise ConfigError(f"robot file {path} has more than {MAXIMUM_BYTES} bytes; expected fewer")
     return _robot(text, str(path), path.stem)
+
+
+def measuring_errors(task: NavigationSettings) -> dict[str, Any]:
+    """Return the noise and misses that the robot of a task has by its file, by dotted key.
+
+    A robot that comes with the package has those of its file, whatever the task adds. Of another
+    one only the task is known, so it has those of the task.
+    """
+    name = task.drone.robot
+    own = load_robot(name).settings() if name in robot_names() else None
+    errors = {}
+    for key in MEASURING.values():
+        group, last = key.split(".")
+        errors[key] = getattr(getattr(task, group), last) if own is None else own[key]
+    return errors
 
 
 def robot_from(values: Mapping[str, Any]) -> Robot:

@@ -13,7 +13,7 @@ from typing import Any
 from navrl.errors import ConfigError, shown
 from navrl.sim.settings import AIRFRAME, MODELS, WEAKEST, NavigationSettings
 
-__all__ = ["ROBOT_KEYS", "Key", "Robot", "differences", "keys_of", "robot_of"]
+__all__ = ["MEASURING", "ROBOT_KEYS", "Key", "Robot", "differences", "keys_of", "robot_of"]
 
 STEP = 0.016  # s, about the length of a simulated step where a control rate is given
 SLOWEST = 64  # simulated steps in a decision, at most
@@ -331,6 +331,13 @@ ROBOT_KEYS = (
     "env.action_repeat",
     "sim.dt",
 )
+
+# Errors of measurement: keys of a robot file, and their settings. They make no other robot.
+MEASURING = {
+    key.name: key.setting
+    for key in _KEYS
+    if key.name in ("lidar.noise", "lidar.dropout", "detector.misses", "detector.noise")
+}
 
 
 def robot_of(task: NavigationSettings) -> Robot:

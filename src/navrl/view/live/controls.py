@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +89,16 @@ class Controls:
         """Seconds of flight in a second."""
         return float(self._speed.value.removesuffix("x"))
 
-    def tell(self, policy: str, counts: Counter[str], problem: str = "") -> None:
-        """Show what flies and how its flights ended, or a problem."""
+    def tell(
+        self, policy: str, counts: Counter[str], goal: Iterable[float], problem: str = ""
+    ) -> None:
+        """Show what flies, how its flights ended and where the followed drone goes."""
         ended = [f"- {words}: {counts[name]}" for name, words in OUTCOME_NAMES.items()]
-        drag = "Drag the arrows at the goal to send the drone elsewhere."
-        lines = [f"**{policy}**", "", f"{counts.total()} flights ended", *ended, "", drag]
+        place = ", ".join(f"{value:.1f}" for value in goal)
+        drag = (
+            f"Goal of drone {self.drone}: ({place}) m. Drag its arrows to send the drone elsewhere."
+        )
+        lines = [f"**{policy}**", "", f"Flights ended: {counts.total()}", *ended, "", drag]
         text = "\n".join([f"**{problem}**", ""] * bool(problem) + lines)
         if text != self._status.content:
             self._status.content = text

@@ -96,7 +96,11 @@ class LiveScene:
     def _goal(self, place: Floats) -> None:
         """Show the goal of the followed drone as arrows that can be dragged."""
         goal = self._scene.add_transform_controls(
-            "/goal", scale=2.0, disable_rotations=True, position=tuple(map(float, place))
+            "/goal",
+            scale=2.0,
+            disable_rotations=True,
+            depth_test=False,  # to be found behind obstacles too
+            position=tuple(map(float, place)),
         )
         self._scene.add_icosphere("/goal/ball", radius=0.5, color=_colour(LIGHT.success_100))
         self._handles["goal"] = goal

@@ -166,9 +166,11 @@ class _Session:
         with self.server.atomic():
             moment = self.flight.moment(drone)
             self.scene.show(moment, followed=drone, rays=self.controls.rays)
-            self.controls.tell(self._told(), self.flight.counts, self.problem)
+            goal = moment.goal[drone]
+            self.controls.tell(self._told(), self.flight.counts, goal, self.problem)
 
     def _told(self) -> str:
         iteration = self.policy.card.get("iteration")
         told = self.chosen.policy if self.newest else self.policy.name
+        told += " + shield" if self.chosen.shield else ""
         return f"{told}, iteration {iteration}" if iteration is not None else told
