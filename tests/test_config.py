@@ -7,12 +7,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 import navrl
+from navrl.commands.train import EPILOG
 from navrl.config import (
     Config,
     FlightSettings,
@@ -273,8 +275,9 @@ def test_every_preset_and_every_part_composes_and_survives_being_saved(choice):
     assert from_dict(as_dict(config)) == config
 
 
-def test_the_presets_that_the_help_names_are_there():
-    assert {"preset=quick", "preset=best", "preset=navrl_exact", "preset=smoke"} <= {*CHOICES}
+def test_the_help_names_every_preset():
+    named = re.findall(r"(?m)^  (preset=\w+) ", EPILOG)
+    assert {*named, "preset=none"} == {each for each in CHOICES if each.startswith("preset=")}
 
 
 def test_the_command_of_the_original_is_accepted():
@@ -335,7 +338,7 @@ def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
         ("tracker=wandb,mlflow", r"write \[a,b\] for a setting that is a list"),
         (
             "preset=fast",
-            "preset is 'fast'; expected one of best, navrl_exact, none, quick, sac, smoke",
+            "preset is 'fast'; expected one of best, navrl_exact, none, quick, robust, sac, smoke",
         ),
         ("preset=[best,quick]", "expected one of best"),
         ("env=1", "env is '1'; expected one of default, gymnasium, navigation, navrl_exact"),

@@ -100,6 +100,7 @@ WRONG_VALUES = {
     "sensor.detection_noise": [-0.1, 11.0, math.nan],
     "sensor.position_noise": [-0.1, 11.0, math.nan],
     "sensor.observation_delay": [-1, 33],
+    "sensor.perfect_share": [-0.1, 1.1, math.nan],
     "drone.model_name": ["crazyflie"],
     "drone.time_constant": [0.0, -1.0, math.nan, 11.0],
     "env.collision_height": [-0.1, 5.1, math.nan],

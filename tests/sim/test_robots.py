@@ -14,6 +14,7 @@ from navrl.errors import ConfigError
 from navrl.sim.robots import (
     ROBOT_KEYS,
     Robot,
+    as_built,
     differences,
     load_robot,
     robot_names,
@@ -104,6 +105,14 @@ def test_a_typed_setting_wins_over_the_robots_wherever_it_stands(tmp_path):
     assert (config.env.action_limit, config.sensor.lidar_range) == (3.0, 6.0)
     assert config.sim.dt * config.env.action_repeat == pytest.approx(0.05)
     assert config.drone.robot == "mine"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_noise_that_a_training_adds_does_not_belong_to_the_robot(name):
+    noise = ["sensor.noise=0.2", "sensor.dropout=0.3", "sensor.detection_dropout=0.4"]
+    plain, noisy = load_config([f"robot={name}"]).task, load_config([f"robot={name}", *noise]).task
+    assert robot_of(noisy) != robot_of(plain)
+    assert as_built(noisy) == as_built(plain) == robot_of(plain)
 
 
 def test_every_key_sets_a_known_setting():

@@ -146,6 +146,30 @@ def test_delayed_observations_are_those_of_earlier_decisions_of_the_same_episode
     assert finished > DRONES
 
 
+def test_a_share_of_the_episodes_is_observed_perfectly_from_start_to_end():
+    options = {"env__max_episode_length": 20, "sensor__noise": 0.1, "sensor__dropout": 0.2}
+    perfect = make(env__max_episode_length=20)
+    imperfect = make(**options, **IMPERFECT)
+    mixed = make(**options, **IMPERFECT, sensor__perfect_share=0.4)
+    for env in (perfect, imperfect, mixed):
+        env.reset()
+    kinds = set()  # drone, episode, whether it was perfect
+    for number in range(200):
+        rows = [env.step(actions(number)).packed for env in (perfect, imperfect, mixed)]
+        as_perfect, as_imperfect = ((rows[2] == row).all(1) for row in rows[:2])
+        assert (as_perfect | as_imperfect).all()
+        episodes = mixed._batch.arrays["counters"][:, EPISODE].tolist()
+        differ = (rows[0] != rows[1]).any(1)
+        kinds |= {
+            (drone, episodes[drone], bool(as_perfect[drone]))
+            for drone in range(DRONES)
+            if differ[drone]
+        }
+    flown = {(drone, episode) for drone, episode, _ in kinds}
+    assert len(kinds) == len(flown) > 200  # no episode is both
+    assert sum(kind for *_, kind in kinds) == pytest.approx(0.4 * len(flown), rel=0.25)
+
+
 def test_a_copy_of_an_environment_remembers_what_is_delayed():
     env = make(**IMPERFECT)
     env.reset()

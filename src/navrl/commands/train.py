@@ -19,7 +19,8 @@ EPILOG = """settings:
 
 presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
-  preset=best          the recipe of the policy in the package
+  preset=best          the long recipe, about forty minutes
+  preset=robust        on top of a trained policy: noise, missed detections, delay, wind
   preset=sac           soft actor-critic among few obstacles (the default with algo=sac)
   preset=navrl_exact   the original's task, network and algorithm
   preset=smoke         seconds
@@ -29,6 +30,7 @@ examples:
   navrl train env.num_envs=1024 env.num_obstacles=350 env_dyn.num_obstacles=80 headless=True
   navrl train robot=my_robot.yaml                      for your robot (navrl robot new), or robot=ground
   navrl train preset=best seed=3 run_folder=runs/mine
+  navrl train preset=robust resume_checkpoint=navigation:best
   navrl train resume=auto                              go on with the newest unfinished run, bit for bit
   navrl train resume_checkpoint=runs/mine run_folder=runs/longer max_frame_num=48e6
   navrl train resume_checkpoint=policy:best            goes on from a checkpoint, starts anew from a model

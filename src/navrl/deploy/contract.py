@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from navrl.deploy.robot_policy import RobotPolicy
-from navrl.sim.robots import robot_of
+from navrl.sim.robots import as_built
 from navrl.sim.settings import DroneSettings, NavigationSettings
 
 VERSION = 1
@@ -87,7 +87,7 @@ def contract_of(
             "vertical_speed_limit_m_per_s": policy.climb,
             "planar": policy.planar,
             "velocity_lag_s": velocity_lag(task.drone),
-            "file": robot_of(task).as_dict(),
+            "file": as_built(task).as_dict(),
         },
         "training": {str(key): value for key, value in card.items()},
     }

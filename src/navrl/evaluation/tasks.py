@@ -24,6 +24,7 @@ LEARNING_ONLY: dict[str, object] = {
     "env.midway_share": 0.0,
     "sensor.position_noise": 0.0,
     "sensor.observation_delay": 0,
+    "sensor.perfect_share": 0.0,
     "drone.mass_variation": 0.0,
     "drone.thrust_variation": 0.0,
     "drone.wind": 0.0,

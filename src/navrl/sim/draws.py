@@ -10,7 +10,7 @@ from numba import float32, njit, uint64
 
 # What a draw is for; part of its key, so that two uses never share a number.
 RESET, OBSTACLE_GOAL, OBSTACLE_SPEED, OBSTACLE_ORIGIN, LIDAR_NOISE, LIDAR_DROPOUT = range(6)
-DETECTION_DROPOUT, DETECTION_NOISE, POSITION_NOISE = range(6, 9)
+DETECTION_DROPOUT, DETECTION_NOISE, POSITION_NOISE, PERFECT_EPISODE = range(6, 10)
 
 
 @njit(nogil=True)

@@ -99,6 +99,8 @@ class SensorSettings:
     detection_noise: float = 0.0  # m, standard deviation of a moving obstacle's position, each axis
     position_noise: float = 0.0  # m, standard deviation of the drone's own position, each axis
     observation_delay: int = 0  # decisions that an observation is old
+    # of the episodes, this share has none of the noise, dropout, misses and delay above
+    perfect_share: float = 0.0
 
 
 @dataclass
@@ -212,6 +214,7 @@ EARLIER: dict[str, Any] = {
     "sensor.detection_noise": 0.0,
     "sensor.position_noise": 0.0,
     "sensor.observation_delay": 0,
+    "sensor.perfect_share": 0.0,
     "env.collision_height": 0.0,
     "env.planar": False,
     "sensor.lidar_hfov": 360.0,
@@ -439,6 +442,7 @@ _RULES: list[_Rule] = [
     _between("sensor.detection_noise", 0.0, 10.0),
     _between("sensor.position_noise", 0.0, 10.0),
     _between("sensor.observation_delay", 0, 32),
+    _between("sensor.perfect_share", 0.0, 1.0),
     _one_of("drone.model_name", MODELS),
     _between("drone.time_constant", 0.001, 10.0),
     _between("drone.damping", 0.0, 10.0),

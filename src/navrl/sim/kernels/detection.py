@@ -138,26 +138,29 @@ def _clear_rows(found, observed, row, index):
 
 
 @inner
-def write_detections(scene, nearest, world, track, drone, moment, position, forward, row, index):
-    """Write the rows of the nearest obstacles as a noisy detector, which misses some, reports
-    them.
+def write_detections(
+    scene, nearest, world, track, drone, moment, position, forward, disturbed, row, index
+):
+    """Write the rows of the nearest obstacles as a detector reports them, which misses some and
+    misplaces the others if `disturbed`.
     """
     scratch, moving, parameters = scene.scratch, scene.moving, scene.parameters
     x, y, z = position
     padded, reach, found = moving.padded, parameters.detection_reach, 0
+    seed, spread = parameters.seed, parameters.detection_noise if disturbed else float32(0)
     for k in range(moving.counts[world]):
-        if _is_missed(drone, moment, k, parameters):
+        if disturbed and _is_missed(drone, moment, k, parameters):
             continue
-        dx = moving.tracks[track + k] - x + _error(drone, moment, k, 0, parameters)
-        dy = moving.tracks[track + padded + k] - y + _error(drone, moment, k, 1, parameters)
+        dx = moving.tracks[track + k] - x + _error(drone, moment, k, 0, spread, seed)
+        dy = moving.tracks[track + padded + k] - y + _error(drone, moment, k, 1, spread, seed)
         squared = dx * dx + dy * dy
         if squared <= reach * reach:
             found = _insert(scratch, nearest, found, parameters.observed, squared, k)
     for place in range(found):
         k = int64(scratch[nearest + NUMBERS + place])
-        dx = moving.tracks[track + k] - x + _error(drone, moment, k, 0, parameters)
-        dy = moving.tracks[track + padded + k] - y + _error(drone, moment, k, 1, parameters)
-        dz = moving.tracks[track + 2 * padded + k] - z + _error(drone, moment, k, 2, parameters)
+        dx = moving.tracks[track + k] - x + _error(drone, moment, k, 0, spread, seed)
+        dy = moving.tracks[track + padded + k] - y + _error(drone, moment, k, 1, spread, seed)
+        dz = moving.tracks[track + 2 * padded + k] - z + _error(drone, moment, k, 2, spread, seed)
         if moving.sizes[(world * 2 + 1) * padded + k] > float32(0):
             dz = float32(0)
         horizontal, at = math.sqrt(scratch[nearest + place]), index + place * FEATURES
@@ -175,9 +178,8 @@ def _is_missed(drone, moment, k, parameters):
 
 
 @inner
-def _error(drone, moment, k, axis, parameters):
+def _error(drone, moment, k, axis, spread, seed):
     """Return the error of a detected position along an axis, m."""
-    if parameters.detection_noise == float32(0):
+    if spread == float32(0):
         return float32(0)
-    draw = normal(parameters.seed, DETECTION_NOISE, drone, moment, 3 * k + axis)
-    return parameters.detection_noise * draw
+    return spread * normal(seed, DETECTION_NOISE, drone, moment, 3 * k + axis)

@@ -72,6 +72,7 @@ PARAMETERS = np.dtype(
             "detection_dropout",
             "detection_noise",
             "position_noise",
+            "perfect_share",
             "detection_reach",
             "vertical_limit",
             "vertical_margin",

@@ -59,6 +59,7 @@ def make_parameters(
         "detection_dropout": sensor.detection_dropout,
         "detection_noise": sensor.detection_noise,
         "position_noise": sensor.position_noise,
+        "perfect_share": sensor.perfect_share,
         "seed": seed,
         "num_envs": env.num_envs,
         "max_steps": env.max_episode_length,

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from numba import float32, int64
 
-from navrl.sim.draws import LIDAR_DROPOUT, LIDAR_NOISE, POSITION_NOISE, normal, uniform
+from navrl.sim.draws import (
+    LIDAR_DROPOUT,
+    LIDAR_NOISE,
+    PERFECT_EPISODE,
+    POSITION_NOISE,
+    normal,
+    uniform,
+)
 from navrl.sim.kernels.detection import FEATURES, find_nearest, measure_obstacles, write_detections
 from navrl.sim.kernels.fields import Vector, counter, fields_of, length_of, number, vector
 from navrl.sim.kernels.layout import (
@@ -67,6 +74,7 @@ def sense(scene, drone, track, observation, index):
     )
     shortest, mean_log_ray = measure(scratch, lidar, reach)
     moment = (int64(counter(drones, drone, EPISODE)) << 24) + counter(drones, drone, STEP)
+    disturbed = index >= 0 and _is_disturbed(drones, drone, parameters)
     interval = parameters.lidar_interval
     if index >= 0 and interval > 1 and _decision(drones, drone, parameters) % interval:
         _write_last_scan(drones, drone, rays, observation, index)
@@ -74,7 +82,7 @@ def sense(scene, drone, track, observation, index):
         if parameters.visible:
             _scan_moving(scratch, moving, world, track, x, y, z, cosine, sine, lidar, reach)
         write_scan(scratch, lidar, reach, observation, index)
-        if parameters.noise > float32(0) or parameters.dropout > float32(0):
+        if disturbed and (parameters.noise > float32(0) or parameters.dropout > float32(0)):
             _disturb_scan(observation, index, rays, drone, moment, parameters)
         _blind_scan(observation, index, lidar, parameters)
         if interval > 1:
@@ -84,10 +92,9 @@ def sense(scene, drone, track, observation, index):
     if moving.counts[world] > 0:
         count, observed = moving.counts[world], parameters.observed
         found = find_nearest(scratch, nearest, moving, count, track, x, y, observed, reach)
-    imperfect = (
-        parameters.detection_dropout > float32(0)
-        or parameters.detection_noise > float32(0)
-        or parameters.detection_reach != reach
+    imperfect = parameters.detection_reach != reach or (
+        disturbed
+        and (parameters.detection_dropout > float32(0) or parameters.detection_noise > float32(0))
     )
     rows = index + rays
     at = -1 if index < 0 or imperfect else rows
@@ -97,17 +104,37 @@ def sense(scene, drone, track, observation, index):
     if index >= 0:
         if imperfect:
             write_detections(
-                scene, nearest, world, track, drone, moment, position, forward, observation, rows
+                scene,
+                nearest,
+                world,
+                track,
+                drone,
+                moment,
+                position,
+                forward,
+                disturbed,
+                observation,
+                rows,
             )
-        if parameters.position_noise > float32(0):
+        if disturbed and parameters.position_noise > float32(0):
             position = _disturb_position(position, drone, moment, parameters)
         at = rows + parameters.observed * FEATURES
         _write_state(state, base, position, forward, observation, at)
-        if parameters.observation_delay > 0:
+        if disturbed and parameters.observation_delay > 0:
             _delay_row(drones, drone, parameters, observation, index)
     return Sensed(
         shortest, mean_log_ray, surface, clearances.mean_log, clearances.least, clearances.hit
     )
+
+
+@inner
+def _is_disturbed(drones, drone, parameters):
+    """Return whether noise, misses and delay are part of a drone's episode."""
+    if parameters.perfect_share == float32(0):
+        return True
+    episode = int64(counter(drones, drone, EPISODE))
+    draw = uniform(parameters.seed, PERFECT_EPISODE, drone, episode, 0)
+    return draw >= parameters.perfect_share
 
 
 @inner

@@ -2,13 +2,20 @@
 package.
 """
 
-from navrl.sim.robots.robot_file import load_robot, measuring_errors, robot_names, robot_text
+from navrl.sim.robots.robot_file import (
+    as_built,
+    load_robot,
+    measuring_errors,
+    robot_names,
+    robot_text,
+)
 from navrl.sim.robots.robot_keys import MEASURING, ROBOT_KEYS, Robot, differences, robot_of
 
 __all__ = [
     "MEASURING",
     "ROBOT_KEYS",
     "Robot",
+    "as_built",
     "differences",
     "load_robot",
     "measuring_errors",

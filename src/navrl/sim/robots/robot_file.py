@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import ConfigError, nearest_name, shown
-from navrl.sim.robots.robot_keys import MEASURING, Detector, Lidar, Response, Robot, keys_of
+from navrl.sim.robots.robot_keys import (
+    MEASURING,
+    Detector,
+    Lidar,
+    Response,
+    Robot,
+    keys_of,
+    robot_of,
+)
 from navrl.sim.settings import NavigationSettings
 
-__all__ = ["load_robot", "measuring_errors", "robot_names", "robot_text"]
+__all__ = ["as_built", "load_robot", "measuring_errors", "robot_names", "robot_text"]
 
 ENDINGS = (".yaml", ".yml")
 MAXIMUM_BYTES = 1 << 16
@@ -72,6 +80,16 @@ def measuring_errors(task: NavigationSettings) -> dict[str, Any]:
         group, last = key.split(".")
         errors[key] = getattr(getattr(task, group), last) if own is None else own[key]
     return errors
+
+
+def as_built(task: NavigationSettings) -> Robot:
+    """Return the robot of a task with the measuring errors of its file, not those that a training
+    added to them.
+    """
+    built = NavigationSettings.from_mapping(task.as_dict())
+    for key, value in measuring_errors(task).items():
+        built.set(key, value)
+    return robot_of(built)
 
 
 def robot_from(values: Mapping[str, Any]) -> Robot:
