@@ -27,7 +27,7 @@ from navrl.evaluation import load_policy
 from navrl.tracking.tracker import Tracking, check_trackers
 from navrl.training.compile_kernels import compile_kernels
 from navrl.training.display import open_display
-from navrl.training.distributed.launched import join, place_of_this_process
+from navrl.training.distributed.launched import join, leave_as_asked, place_of_this_process
 from navrl.training.distributed.launcher import launch
 from navrl.training.distributed.team import Team
 from navrl.training.loop import Ending, Start, follow, lead
@@ -135,7 +135,8 @@ def run_training(
                 config = as_launched(config, place)
                 leader = _Leader(team, stack.close, place.restarts)
                 return _lead(leader, config, typed, console, stop, given)
-            follow(team)
+            if follow(team):
+                leave_as_asked(place)
             return Outcome(Path(config.run_folder), finished=True)
     config = dataclasses.replace(config, processes=planned_processes(config, typed))
     if config.processes > 1:

@@ -43,8 +43,8 @@ NOT_EXACT = (
     "for bit as if it had not been interrupted"
 )
 OTHER_SIZE = (
-    "the checkpoint is of {before} processes, this training has {now}: new episodes begin here, so "
-    "that this run goes on, but not bit for bit as if it had not been interrupted"
+    "the number of processes was {before} and is {now}: new episodes begin here, so that this run "
+    "goes on, but not bit for bit as if it had not been interrupted"
 )
 
 
@@ -93,14 +93,17 @@ class Ending:
 
 
 @flushed_denormals()
-def follow(team: Team) -> None:
+def follow(team: Team) -> bool:
     """Train as a rank other than 0: take each step that the leader broadcasts, until `STOP`.
 
     All ranks wait for the leader between steps, so it can save the state of all of them there.
+
+    Returns:
+        Whether a signal stopped the leader.
     """
     start = Start.receive(team)
     if start is None:
-        return
+        return False
     _check_shares_folder(start.checkpoints, team)
     trainer = make_trainer(start.config, team)
     restore(trainer, start)
@@ -113,6 +116,7 @@ def follow(team: Team) -> None:
                 trainer.evaluate()
             elif step == SAVE:
                 parts.save(trainer.iteration, sequence[0], trainer.own_state())
+    return bool(order[1])
 
 
 def _check_shares_folder(folder: Path, team: Team) -> None:
@@ -159,7 +163,7 @@ def lead(
         if not resumed:
             leader.save()  # a run that is killed before its first interval can be resumed too
         stopped, problem = leader.train(), leader.problem()
-        team.broadcast([STOP])
+        team.broadcast([STOP, stop.signal is not None])
     # A signal after the last iteration's plan was only noted; from here on it raises Stopped.
     return Ending(not stopped and stop.signal is None, problem)
 

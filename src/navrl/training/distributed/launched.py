@@ -8,9 +8,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,10 +26,12 @@ from navrl.errors import ConfigError
 from navrl.training.distributed.roll_call import agree_on_name
 from navrl.training.distributed.team import TIMEOUT, Team, TeamError, connected
 
-__all__ = ["STORE", "Place", "join", "place_of_this_process"]
+__all__ = ["STORE", "Place", "join", "leave_as_asked", "place_of_this_process"]
 
 STORE = "NAVRL_TEAM_STORE"  # a file through which the ranks of `processes=N` find each other
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_NOTICE = 10.0  # s in which torchrun's agent stops a rank if it means to
+_LOOK = 0.05  # s between two looks for its signal
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
@@ -78,7 +82,7 @@ def join(place: Place) -> Iterator[Team]:
     """Yield the team once all its processes are connected; one of a single process needs no group.
 
     The process dies with its launcher. Ranks other than 0 ignore Ctrl+C and SIGTERM: rank 0 saves,
-    then tells them to stop.
+    then tells them to stop; see `leave_as_asked`.
     """
     _die_with_parent()
     if torch.cuda.is_available():
@@ -92,9 +96,39 @@ def join(place: Place) -> Iterator[Team]:
                 connected(place.rank, place.size, _store(place), one_machine=place.machines == 1)
             )
         if place.rank and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, _remember)
         yield team
+
+
+_received: list[int] = []  # signals that a rank other than 0 was sent
+
+
+def _remember(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+
+
+def leave_as_asked(place: Place) -> None:
+    """Return if the launcher ends this rank, which rank 0 told to stop because of a signal.
+
+    torchrun's agents act one by one. When a machine joins, each stops its own ranks and starts them
+    again; a rank that returned before its agent noticed would pass for finished, and the training
+    would be closed to the new machine. When the machine of rank 0 leaves, the other agents notice
+    nothing: only the failure of a rank makes them go on without it.
+
+    Raises:
+        TeamError: this machine is to go on.
+    """
+    if not place.by_torchrun or place.machines == 1:
+        return
+    end = time.monotonic() + _NOTICE
+    while not _received:
+        if time.monotonic() > end:
+            raise TeamError(
+                "the machine of rank 0 was told to stop; the training is saved and goes on with "
+                "the machines that are left"
+            )
+        time.sleep(_LOOK)
 
 
 def _store(place: Place) -> Any:
