@@ -2,10 +2,10 @@
 
     python benchmarks/_ship_policy.py runs/best                 # and evaluate it
     python benchmarks/_ship_policy.py runs/best --evaluation runs/eval/evaluation.json
-    python benchmarks/_ship_policy.py runs/best --command "navrl train preset=best"
+    python benchmarks/_ship_policy.py runs/robust --name robust --command "navrl train ..."
 
-Writes src/navrl/policies/pretrained.pt and pretrained.md, and docs/learning/best.config.yaml,
-best.metrics.jsonl and best.evaluation.json. An evaluation that is given must be of the run's model:
+Writes src/navrl/policies/pretrained.pt and pretrained.md, and docs/learning/NAME.config.yaml,
+NAME.metrics.jsonl and NAME.evaluation.json; NAME is `best` by default. An evaluation that is given must be of the run's model:
 `navrl eval runs/best --scenario static,standard,crossing`.
 """
 
@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("run", type=Path, help="the folder of a finished run")
     parser.add_argument("--evaluation", type=Path, help="its evaluation.json, if there is one")
+    parser.add_argument("--name", default="best", help="of the files in docs/learning")
     parser.add_argument("--command", help="how it was trained (default: as run.json says)")
     arguments = parser.parse_args()
     evaluation = (
@@ -60,8 +61,8 @@ def main() -> None:
         if arguments.evaluation
         else evaluated(arguments.run)
     )
-    ship(arguments.run, evaluation, arguments.command)
-    print(f"written: {PRETRAINED}, {CARD}, {LEARNING}/best.*")
+    ship(arguments.run, evaluation, arguments.name, arguments.command)
+    print(f"written: {PRETRAINED}, {CARD}, {LEARNING}/{arguments.name}.*")
 
 
 def evaluated(run: Path) -> dict[str, Any]:
@@ -74,22 +75,22 @@ def evaluated(run: Path) -> dict[str, Any]:
     return found
 
 
-def ship(run: Path, evaluation: Mapping[str, Any], command: str | None = None) -> None:
+def ship(run: Path, evaluation: Mapping[str, Any], name: str, command: str | None = None) -> None:
     """Write the policy, its card and its record."""
     missing = [name for name in SCENARIOS if name not in evaluation["conditions"]]
     if missing:
         raise SystemExit(f"the evaluation lacks {', '.join(missing)}: see --help")
     policy = load_policy(run)  # a damaged or foreign file stops here
     record = kept_evaluation(evaluation)
-    (LEARNING / "best.evaluation.json").write_text(json.dumps(record, indent=1) + "\n")
+    (LEARNING / f"{name}.evaluation.json").write_text(json.dumps(record, indent=1) + "\n")
     settings = re.sub(r"(?m)^run_folder: .*$", "run_folder: ''", (run / "config.yaml").read_text())
-    (LEARNING / "best.config.yaml").write_text(settings)
+    (LEARNING / f"{name}.config.yaml").write_text(settings)
     rows = MetricsLog.read(run / "metrics.jsonl", "eval")
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (LEARNING / "best.metrics.jsonl").write_text(lines)
+    (LEARNING / f"{name}.metrics.jsonl").write_text(lines)
     command = command or json.loads((run / "run.json").read_text())["command"]
     shutil.copyfile(run / "model.pt", PRETRAINED)
-    CARD.write_text(card(policy, evaluation, command))
+    CARD.write_text(card(policy, evaluation, name, command))
 
 
 def kept_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def kept_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 # -------------------------------------------------------------------- the card
 
 
-def card(policy: Policy, evaluation: Mapping[str, Any], command: str) -> str:
+def card(policy: Policy, evaluation: Mapping[str, Any], name: str, command: str) -> str:
     """Return the card of the policy in the package: first of all its held-out evaluation."""
     task = policy.task
     if task is None:
@@ -115,7 +116,7 @@ def card(policy: Policy, evaluation: Mapping[str, Any], command: str) -> str:
     about = {
         "trained with": f"`{_command(command)}`, two CPU cores; the model after "
         f"{policy.card['frames'] / 1e6:.0f} million decisions at {_rate(task):.3g} Hz",
-        "settings": "`docs/learning/best.config.yaml` of the repository, and in the file itself "
+        "settings": f"`docs/learning/{name}.config.yaml` of the repository, and in the file itself "
         "(`navrl inspect`)",
         "sees": f"LiDAR {360 / task.sensor.lidar_hres:.0f} x {task.sensor.lidar_vbeams} rays to "
         f"{task.sensor.lidar_range:g} m, the {task.env.num_observed} nearest moving obstacles "

@@ -68,7 +68,7 @@ def test_the_card_of_the_package_leads_with_its_held_out_evaluation():
     outcomes = {name: {"share": 0.876, "low": 0.85, "high": 0.9} for name in OUTCOMES}
     conditions = {name: row | {"outcomes": outcomes} for name in shipping.SCENARIOS}
     command = "navrl train preset=best run_folder=/home/ada/runs/best"
-    card = shipping.card(load_policy("pretrained"), {"conditions": conditions}, command)
+    card = shipping.card(load_policy("pretrained"), {"conditions": conditions}, "best", command)
     title, first, table, *_ = card.split("\n\n")
     assert title.startswith("# ")
     assert first.startswith("Held-out evaluation: 2048 episodes")
