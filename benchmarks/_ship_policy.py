@@ -5,8 +5,8 @@
     python benchmarks/_ship_policy.py runs/robust --name robust --command "navrl train ..."
 
 Writes src/navrl/policies/pretrained.pt and pretrained.md, and docs/learning/NAME.config.yaml,
-NAME.metrics.jsonl and NAME.evaluation.json; NAME is `best` by default. An evaluation that is given must be of the run's model:
-`navrl eval runs/best --scenario static,standard,crossing`.
+NAME.metrics.jsonl and NAME.evaluation.json; NAME is `best` by default. An evaluation that is given
+must be of the run's model: `navrl eval runs/best --scenario static,standard,crossing`.
 """
 
 from __future__ import annotations
