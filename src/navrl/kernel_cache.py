@@ -69,6 +69,8 @@ SOURCES = (
     "io/container/numba_memory.py",
     "io/replay/*.py",
     "deploy/shield_kernel.py",
+    "deploy/shield_threats.py",
+    "deploy/latency/scan_kernel.py",
     "evaluation/baselines/kernels/*.py",
     "render/kernels.py",
 )

@@ -90,6 +90,18 @@ def test_commands_stay_within_the_limits_whatever_is_around(data):
     assert np.linalg.norm(result.velocity - velocity) <= 4.0 * 0.45 + 1e-9
 
 
+def test_obstacles_that_are_out_of_reach_change_nothing():
+    generator = np.random.default_rng(3)
+    near = np.concatenate([obstacle(2.0, 0.3, vx=-1.0), obstacle(1.0, -2.0, vy=1.0)], 1)
+    far = np.concatenate([obstacle(20 + 0.5 * n, (-1) ** n * n, vx=-1.0) for n in range(60)], 1)
+    rows = np.concatenate([near, far], 1)[:, generator.permutation(62)]
+    words = {"position": HERE, "velocity": [[1.5, 0.0, 0.0]], "lidar": FREE}
+    alone = Shield()([[2.0, 0.0, 0.0]], obstacles=near, **words)
+    among = Shield()([[2.0, 0.0, 0.0]], obstacles=rows, **words)
+    assert alone.intervened.all()
+    assert np.array_equal(alone.velocity, among.velocity)
+
+
 def test_the_order_of_the_tracks_does_not_matter():
     generator = np.random.default_rng(0)
     tracks = generator.uniform(-3, 3, (8, 6, 8))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from navrl.deploy import shield_kernel
-from navrl.deploy.shield_kernel import Limits
+from navrl.deploy.shield_threats import Limits
 from navrl.errors import ActionError, ConfigError
 
 if TYPE_CHECKING:

@@ -1,146 +1,45 @@
 """The shield's compiled part: the nearest velocity command that meets nothing within its horizon.
 
-Everything is relative to the robot, in one frame, in m and m/s. A threat is an upright cylinder
-that keeps its velocity: a moving obstacle, or the column of a LiDAR hit, which reaches up and down
-to the next ray of the same azimuth that sees past it. The robot's velocity approaches a command
-with a time constant, the lag, so its path is a curve; it is followed in straight pieces.
+Everything is relative to the robot, in one frame, in m and m/s. The robot's velocity approaches a
+command with a time constant, the lag, so its path is a curve; it is followed in straight pieces.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from navrl.deploy.shield_threats import (
+    GAP,
+    HALF_HEIGHT,
+    HALF_WIDTH,
+    NEAR,
+    SPEED,
+    STANDING,
+    THREAT,
+    UNLIMITED,
+    VX,
+    VY,
+    VZ,
+    X,
+    Y,
+    Z,
+    add_columns,
+    add_moving,
+    order_nearest_first,
+    speed_of,
+)
 from navrl.kernel_cache import kernel
 
 # Why a command was changed, in the order of `navrl.deploy.shield.REASONS`.
 CLEAN, STATIC, MOVING, HEIGHT, NO_CLEAN_VELOCITY, INVALID = range(6)
-# Columns of a threat. The gap is the distance from the robot's centre to its surface.
-X, Y, Z, VX, VY, VZ, HALF_WIDTH, HALF_HEIGHT, GAP, STANDING = range(10)
-THREAT = 10
-UNLIMITED = 1e6  # m: half the height of a column that is passed beside, never above or below
 NEVER = 2.0  # a contact beyond the horizon; contacts count from 0 (now) to 2 (at the horizon)
 LATEST = 3.0  # a contact at `c` costs `contact_cost` times (LATEST - c)
-DEPTH = 0.3  # m: hits of neighbouring beams that differ by less belong to one column
 SLACK = 0.02  # m: inside a margin, a command may come nearer by as much as this
 STANDSTILL = 0.05  # m/s: a slower command has no direction
 CHANGED = 1e-6  # m/s: less is rounding
-
-
-class Limits(NamedTuple):
-    """The shield's settings as the kernel reads them, as a record of a structured array."""
-
-    speed: float  # m/s on each axis
-    climb: float  # m/s up and down
-    change: float  # m/s: largest difference between a command and the present velocity
-    lag: float  # s
-    body: float  # m: least distance to keep, where there is no more room
-    static_radius: float  # m, at rest
-    static_growth: float  # s: m of radius for each m/s of commanded speed
-    static_horizon: float  # s
-    moving_margin: float  # m
-    moving_horizon: float  # s
-    turning_gap: float  # m
-    turning_cost: float  # 1/s^2
-    lowest: float  # m above the ground
-    highest: float  # m above the ground
-    height_horizon: float  # s
-    reach: float  # m, range of the LiDAR
-    ground: float  # m above the ground below which a hit is the ground
-    slowing: float  # how much more a loss of speed along the wanted direction costs than a detour
-    contact_cost: float  # (m/s)^2
-
-
-@njit(nogil=True)
-def _set_threat(threat, x, y, low, high, half_width):
-    """Write place and size of a threat that stands still."""
-    threat[X], threat[Y], threat[Z] = x, y, 0.5 * (low + high)
-    threat[VX] = threat[VY] = threat[VZ] = 0.0
-    threat[HALF_WIDTH] = half_width
-    threat[HALF_HEIGHT] = 0.5 * (high - low)
-    beside = math.sqrt(x * x + y * y) - half_width
-    threat[GAP] = max(beside, abs(threat[Z]) - threat[HALF_HEIGHT])
-    threat[STANDING] = 1.0
-
-
-@njit(nogil=True)
-def _edge(distances, beam, other, near, cosines, slopes, unseen):
-    """Return where a column ends, between the last beam that hits it and the one beyond."""
-    if other < 0 or other >= distances.shape[0]:
-        return unseen
-    if distances[other] * cosines[other] <= near + DEPTH:
-        return unseen  # something nearer hides the rest
-    return 0.5 * near * (slopes[beam] + slopes[other])
-
-
-@njit(nogil=True)
-def _columns(limits, height, bearing, lidar, sines, cosines, threats):
-    """Write the columns that the LiDAR hits, without the ground; return how many there are."""
-    count = 0
-    azimuths, beams = lidar.shape
-    slopes = sines / cosines
-    free = limits.reach - 1e-3
-    for azimuth in range(azimuths):
-        angle = bearing + 2 * math.pi * azimuth / azimuths
-        ahead, left = math.cos(angle), math.sin(angle)
-        distances = lidar[azimuth]
-        beam = 0
-        while beam < beams:
-            distance = distances[beam]
-            if distance >= free or height + distance * sines[beam] < limits.ground:
-                beam += 1
-                continue
-            first, level = beam, distance * cosines[beam]
-            near = level
-            while beam + 1 < beams and distances[beam + 1] < free:
-                following = distances[beam + 1] * cosines[beam + 1]
-                if abs(following - level) > DEPTH:
-                    break
-                level, near = following, min(near, following)
-                beam += 1
-            low = _edge(distances, first, first - 1, near, cosines, slopes, -UNLIMITED)
-            high = _edge(distances, beam, beam + 1, near, cosines, slopes, UNLIMITED)
-            _set_threat(threats[count], near * ahead, near * left, low, high, 0.0)
-            count += 1
-            beam += 1
-    return count
-
-
-@njit(nogil=True)
-def _moving(position, obstacles, threats, count, tall_from):
-    """Write a cylinder for each moving obstacle behind `count` threats; return how many there are.
-
-    An obstacle has x, y, z, vx, vy, vz, width and height; a width of 0 or less is an empty slot.
-    """
-    for row in range(obstacles.shape[0]):
-        obstacle = obstacles[row]
-        if not obstacle[6] > 0.0:
-            continue
-        threat = threats[count]
-        middle, half = obstacle[2] - position[2], 0.5 * obstacle[7]
-        if obstacle[7] > tall_from:
-            middle, half = 0.0, UNLIMITED
-        x, y = obstacle[0] - position[0], obstacle[1] - position[1]
-        _set_threat(threat, x, y, middle - half, middle + half, 0.5 * obstacle[6])
-        threat[VX], threat[VY] = obstacle[3], obstacle[4]
-        threat[VZ] = obstacle[5] if half < UNLIMITED else 0.0
-        threat[STANDING] = 0.0
-        count += 1
-    return count
-
-
-@njit(nogil=True)
-def _nearest_first(threats, count, order):
-    """Write the numbers of the threats by their gaps: contacts with near ones end most searches."""
-    for number in range(count):
-        place = number
-        while place > 0 and threats[order[place - 1], GAP] > threats[number, GAP]:
-            order[place] = order[place - 1]
-            place -= 1
-        order[place] = number
 
 
 @njit(nogil=True)
@@ -216,12 +115,14 @@ def _is_left_behind(threat, margin, velocity, vx, vy):
 def _first_contact(limits, times, threats, order, count, goal, velocity, command, path, enough):
     """Return the first contact as a share of its horizon (from 0 to 2), and its kind.
 
-    A contact at or before `enough` ends the search. What is met behind the goal, in `goal` m, does
-    not count.
+    A contact at or before `enough` ends the search, and its threat is the first to be tried next
+    time: commands that are alike hit the same things. What is met behind the goal, in `goal` m,
+    does not count.
     """
     first, kind = NEVER, CLEAN
-    vx, vy, vz = command
-    speed = math.sqrt(vx * vx + vy * vy + vz * vz)
+    vx, vy, _ = command
+    speed = speed_of(command)
+    fastest = max(speed, speed_of(velocity))
     wide = limits.static_radius + limits.static_growth * speed
     arrival = goal / max(speed, 1e-6)  # s
     for number in range(count):
@@ -230,6 +131,8 @@ def _first_contact(limits, times, threats, order, count, goal, velocity, command
         horizon = limits.static_horizon if standing else limits.moving_horizon
         margin = wide if standing else limits.moving_margin
         margin = min(max(threat[GAP] - SLACK, limits.body), margin, threat[GAP])
+        if threat[GAP] - margin > 0.5 * first * horizon * (fastest + threat[SPEED]):
+            continue  # too far to be met before that
         if _is_left_behind(threat, margin, velocity, vx, vy):
             continue
         for piece in range(times.shape[0]):
@@ -245,6 +148,7 @@ def _first_contact(limits, times, threats, order, count, goal, velocity, command
             if contact < first:
                 first, kind = contact, STATIC if standing else MOVING
                 if first <= enough:
+                    order[0], order[number] = order[number], order[0]
                     return first, kind
             break
     return first, kind
@@ -254,12 +158,18 @@ def _first_contact(limits, times, threats, order, count, goal, velocity, command
 def _nearness(limits, times, threats, begin, count, path):
     """Return what it costs to come so near to moving obstacles that a turn of theirs would hit."""
     cost = 0.0
+    if limits.turning_cost == 0.0:
+        return cost
     for number in range(begin, count):
         threat = threats[number]
-        missing = 0.0
+        if threat[NEAR] == 0.0:
+            continue
+        missing, wide = 0.0, limits.turning_gap + threat[HALF_WIDTH]
         for piece in range(1, times.shape[0]):
             x = threat[X] + threat[VX] * times[piece] - path[piece, 0]
             y = threat[Y] + threat[VY] * times[piece] - path[piece, 1]
+            if x * x + y * y > wide * wide:
+                continue
             gap = math.sqrt(x * x + y * y) - threat[HALF_WIDTH]
             if threat[HALF_HEIGHT] < UNLIMITED:
                 z = threat[Z] + threat[VZ] * times[piece] - path[piece, 2]
@@ -428,9 +338,11 @@ def filter_velocities(
         wanted[0], wanted[1], wanted[2] = _within_limits(
             limits, own, climbs, desired[robot, 0], desired[robot, 1], climb
         )
-        walls = _columns(limits, height, bearing[robot], lidar[robot], sines, cosines, threats)
-        count = _moving(position[robot], obstacles[robot], threats, walls, tall_from)
-        _nearest_first(threats, count, order)
+        walls = add_columns(limits, height, bearing[robot], lidar[robot], sines, cosines, threats)
+        count = add_moving(
+            limits, times, position[robot], own, obstacles[robot], threats, walls, tall_from
+        )
+        order_nearest_first(threats, count, order)
         why, first = CLEAN, NEVER
         for number in range(2):
             why, first = _cheapest(
