@@ -3,6 +3,7 @@ carries it out.
 """
 
 from navrl.commands import (
+    average,
     bench,
     checkpoints,
     completion,
@@ -49,6 +50,7 @@ COMMANDS = (
     model_registry,
     rollouts,
     convert,
+    average,
     sync,
     settings,
     doctor,

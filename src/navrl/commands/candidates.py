@@ -200,6 +200,7 @@ _OF_COMMANDS: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("export", "policy"): _learned,
     ("inspect", "path"): _learned,
     ("convert", "source"): _learned,
+    ("average", "references"): _learned,
     ("models", "name"): _model_names,
     ("robot", "words"): _robots,
     ("settings", "words"): _setting_groups,
