@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from navrl import kernel_cache
+from navrl import NavigationEnv, NavigationSettings, kernel_cache
 from navrl.evaluation import simulator_compiler
+from navrl.sim.kernels import step_kernel
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def test_one_process_is_started_however_often_it_is_asked_for(empty_cache):
 
 
 def test_nothing_is_started_once_the_step_is_on_disk(empty_cache):
-    (empty_cache / "sim.kernels.step_kernel._step_chunk-0123.nbc").touch()
+    (empty_cache / "sim.kernels.step_kernel.reset_where-0123.nbc").touch()
     assert not simulator_compiler.start()
 
 
@@ -46,8 +48,25 @@ def test_a_compiler_that_fails_is_no_error(empty_cache, monkeypatch):
     simulator_compiler.wait()
 
 
-def test_the_name_of_the_step_in_the_cache_is_the_one_that_is_looked_for():
-    from navrl.sim.kernels.step_kernel import step_address
-
-    step_address()
+def test_what_is_compiled_is_on_disk_under_the_name_that_is_looked_for():
+    simulator_compiler.compile_step()
     assert simulator_compiler.is_on_disk()
+
+
+def test_a_flight_calls_what_was_compiled_and_nothing_more():
+    kernels = [
+        getattr(step_kernel, name)
+        for name in (
+            "begin_worlds",
+            "first_bad_action",
+            "reset_where",
+            "step_parallel",
+            "step_serial",
+        )
+    ]
+    simulator_compiler.compile_step()
+    compiled = [kernel.signatures for kernel in kernels]
+    env = NavigationEnv(NavigationSettings.of(env__num_envs=40, env__num_worlds=1))
+    env.reset()
+    env.step(torch.zeros(40, 3))
+    assert [kernel.signatures for kernel in kernels] == compiled

@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numba
 import pytest
+import torch
+
+from navrl.sim.threads import one_thread
 
 SCRIPT = """
 import torch
@@ -31,3 +35,10 @@ def test_torch_keeps_the_threads_that_it_was_told_to_use(threads):
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == [
         "1"
     ]
+
+
+def test_few_drones_fly_in_one_thread_and_the_numbers_of_threads_return():
+    before = numba.get_num_threads(), torch.get_num_threads()
+    with one_thread():
+        assert (numba.get_num_threads(), torch.get_num_threads()) == (1, 1)
+    assert (numba.get_num_threads(), torch.get_num_threads()) == before

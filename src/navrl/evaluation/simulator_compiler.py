@@ -1,7 +1,8 @@
 """Compiles the simulator's step in a second process, while this one compiles the rest.
 
 The step takes as long as all other kernels of a flight together, and numba compiles one function at
-a time in a process. Nothing is started once the step is on disk, or with a single core.
+a time in a process. The kernels that begin episodes are compiled there too: they share functions
+with the step. Nothing is started once they are on disk, or with a single core.
 
     if start():      # True while the other process compiles
         ...          # compile what does not need the step
@@ -17,18 +18,39 @@ import sys
 
 from navrl import kernel_cache
 
-__all__ = ["is_on_disk", "start", "wait"]
+__all__ = ["compile_step", "is_on_disk", "start", "wait"]
 
-STEP = "sim.kernels.step_kernel._step_chunk-*.nbc"
-PROGRAM = "from navrl.sim.kernels.step_kernel import step_address; step_address()"
+LAST = "sim.kernels.step_kernel.reset_where-*.nbc"  # is written after the step
+# Without garbage collection: compiling makes millions of objects, and nearly all of them stay.
+PROGRAM = (
+    "import gc; gc.disable(); "
+    "from navrl.evaluation.simulator_compiler import compile_step; compile_step()"
+)
 
 _child: subprocess.Popen[bytes] | None = None
+
+
+def compile_step() -> None:
+    """Compile the step and the kernels that share functions with it, by calls on no drones."""
+    import numpy as np
+
+    from navrl.sim.kernels import step_kernel
+    from navrl.sim.kernels.layout import ARRAYS, PARAMETERS
+
+    record, arrays = np.zeros(1, PARAMETERS), np.zeros(len(ARRAYS), np.int64)
+    actions, mask = np.zeros((0, 3), np.float32), np.zeros(0, np.bool_)
+    flight = (step_kernel.step_address(), record, arrays, arrays, actions, 0, 0, False, 0)
+    step_kernel.step_serial(*flight)
+    step_kernel.first_bad_action(actions, 1.0)
+    step_kernel.begin_worlds(record, arrays)
+    step_kernel.reset_where(record, arrays, mask)
+    step_kernel.step_parallel(*flight)
 
 
 def is_on_disk() -> bool:
     """Tell whether the compiled step is in the cache, without loading anything."""
     folders = [root / kernel_cache.key() for root in kernel_cache._roots()]
-    return any(True for folder in folders for _ in folder.glob(STEP))
+    return any(True for folder in folders for _ in folder.glob(LAST))
 
 
 def start() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from navrl.config import load_config, our_overrides
@@ -11,8 +12,11 @@ from navrl.evaluation import load_policy
 from navrl.evaluation.names import DEFAULT_SCENARIOS
 from navrl.evaluation.recording import Recording
 from navrl.evaluation.run import fly_scenarios
+from navrl.sim.threads import one_thread
 
 __all__ = ["fly_recordings", "saved_recordings"]
+
+FEW = 256  # drones that one thread flies faster than several
 
 
 def saved_recordings(reference: str, scenarios: Sequence[str] = ()) -> list[Recording]:
@@ -68,6 +72,7 @@ def fly_recordings(
     policy = load_policy(reference, config.task)
     names = scenarios or (("own",) if config.env.world_files else DEFAULT_SCENARIOS)
     keys = {override.split("=", 1)[0] for override in typed}
-    flown = fly_scenarios(policy, names, config, keys)
+    with one_thread() if flights <= FEW else nullcontext():
+        flown = fly_scenarios(policy, names, config, keys)
     recorded = [flights.recording for flights in flown.flights.values()]
     return [recording for recording in recorded if recording is not None]
