@@ -123,10 +123,14 @@ class BenchFlights:
         counts = pilot.counts
         return outcomes | {"interventions": counts.interventions / max(counts.decisions, 1)}
 
-    def delayed(self, command: Command, delay_ms: float, episodes: int, shield: bool) -> Outcomes:
+    def delayed(
+        self, command: Command, delay_ms: float, episodes: int, *, shield: bool, compensated: bool
+    ) -> Outcomes:
         """Return the success with a delay on each way."""
         task, pilot = self._task("crossing", episodes), ExportedPilot(command)
-        found = success_with_delay(task, pilot, self.seed, 1e-3 * delay_ms, shield=shield)
+        found = success_with_delay(
+            task, pilot, self.seed, 1e-3 * delay_ms, shield=shield, compensated=compensated
+        )
         return {"success": found}
 
     def _task(self, layout: str, episodes: int) -> NavigationSettings:

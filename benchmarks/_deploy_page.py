@@ -31,6 +31,13 @@ SHIELD = OUTCOMES | {
 }
 PILOTS = ("policy", "straight line")
 DELAY = "delay: "
+# Names of the flights with a delay, and titles of their rows.
+DELAYED = {
+    "": "as measured",
+    " + compensation": "compensated",
+    " + shield": "as measured, with the shield",
+    " + shield + compensation": "compensated, with the shield",
+}
 TOLERATED = 0.02  # loss of success
 
 
@@ -54,7 +61,7 @@ def generated(results: Mapping[str, Any]) -> str:
             f"With and without the shield, the same {settings['episodes']:,} episodes; *straight "
             "line* flies at the goal and looks at nothing, *convex program* is `QpShield`:",
             _table(cases, pilots, SHIELD, ""),
-            "Success with a delay on each way, from the sensors and to the motors, "
+            "Success in % with a delay on each way, from the sensors and to the motors, the same "
             f"{settings['delayed_episodes']:,} episodes of crossing:",
             _delays(cases, delays),
         ]
@@ -67,7 +74,7 @@ def _delays(cases: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> s
     headings = [name.removeprefix(DELAY) for name in alone]
     rule = "|---|" + "---:|" * (len(alone) + 1)
     lines = ["| | " + " | ".join(headings) + " | tolerated |", rule]
-    for title, suffix in (("success %", ""), ("success % with the shield", " + shield")):
+    for suffix, title in DELAYED.items():
         shares = [_median(cases[name + suffix]["success"]) for name in alone]
         fit = 0
         while fit + 1 < len(shares) and shares[fit + 1] >= shares[0] - TOLERATED:

@@ -30,10 +30,10 @@ from navrl.evaluation.policy_lookup import load_policy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _deploy_flights import MISTAKES, WORLDS, BenchFlights, Inputs, KeptFlights, straight
-from _deploy_page import publish
+from _deploy_page import DELAYED, publish
 
 SEED = 7
-DELAYS_MS = (0, 80, 160, 240, 320)
+DELAYS_MS = (0, 40, 80, 120, 160)
 SHIELDS: dict[str, type[Shield]] = {"shield": Shield, "convex program": QpShield}
 
 
@@ -45,13 +45,14 @@ class Bench:
         self.robot = robot_policy(self.policy)
         self.episodes = 8 if smoke else 2048
         self.fewer = 8 if smoke else 512  # for wrong wirings, whose effects are large
-        self.delayed_episodes = 8 if smoke else 256  # every simulated step of them is observed
+        self.delayed_episodes = 8 if smoke else 512  # every simulated step of them is observed
         self.decisions = 50 if smoke else 2000
         self.mistakes = list(MISTAKES)[: 2 if smoke else None]
         self.delays_ms = DELAYS_MS[: 1 if smoke else None]
         self.flights = BenchFlights(self.policy, self.robot, SEED, 32 if smoke else None)
         weights = float(sum(p.double().abs().sum() for p in self.robot.parameters()))
-        self.kept = KeptFlights(weights, self.episodes, self.fewer, SEED, kept=not smoke)
+        sizes = (self.episodes, self.fewer, self.delayed_episodes)
+        self.kept = KeptFlights(weights, sizes, SEED, kept=not smoke)
         self.folder = tempfile.TemporaryDirectory(prefix="navrl-bench-")
         self._exported: Path | None = None
         self._command: Command | None = None
@@ -124,11 +125,13 @@ class Bench:
         """Return flights as a case: they are the same in every round, so they are flown once."""
         return Case(name, lambda: self.kept.flown(name, fly))
 
-    def delayed(self, delay_ms: float, shield: bool) -> Mapping[str, float]:
+    def delayed(self, delay_ms: float, shield: bool, compensated: bool) -> Mapping[str, float]:
         """Return the success of the ONNX file with a delay on each way."""
         if self._command is None:
             self._command = load_command(self.exported, "onnx")
-        return self.flights.delayed(self._command, delay_ms, self.delayed_episodes, shield)
+        return self.flights.delayed(
+            self._command, delay_ms, self.delayed_episodes, shield=shield, compensated=compensated
+        )
 
 
 def _decisions(bench: Bench) -> list[Case]:
@@ -158,8 +161,8 @@ def _flights(bench: Bench) -> list[Case]:
                 behind = partial(flights.shielded, act, layout, episodes, kind)
                 cases.append(bench.flown(f"{layout}: {name} + {shield}", behind))
     for delay in bench.delays_ms:
-        for shielded, suffix in ((False, ""), (True, " + shield")):
-            fly = partial(bench.delayed, delay, shielded)
+        for suffix in DELAYED:
+            fly = partial(bench.delayed, delay, "shield" in suffix, "compensation" in suffix)
             cases.append(bench.flown(f"delay: {delay} ms{suffix}", fly))
     return cases
 
@@ -168,6 +171,12 @@ def _gained(results: Results, metric: str) -> float:
     """Return by how much the shield changes a share of the standard flights."""
     alone = results.median("standard: policy", metric)
     return results.median("standard: policy + shield", metric) - alone
+
+
+def _lost(results: Results, suffix: str) -> float:
+    """Return the success that a delay of 80 ms on each way costs in spite of the compensation."""
+    at_once = results.median(f"delay: 0 ms{suffix} + compensation", "success")
+    return at_once - results.median(f"delay: 80 ms{suffix} + compensation", "success")
 
 
 GATES = [
@@ -190,6 +199,12 @@ GATES = [
     ),
     Gate("standard: gained by the shield", lambda r: _gained(r, "success"), at_least=0.02),
     Gate("standard: time-outs added by the shield", lambda r: _gained(r, "time_out"), at_most=0.01),
+    Gate("lost by 80 ms each way, compensated", lambda r: _lost(r, ""), at_most=0.02),
+    Gate(
+        "lost by 80 ms each way, compensated, with the shield",
+        lambda r: _lost(r, " + shield"),
+        at_most=0.02,
+    ),
     Gate(
         "crossing: straight line with the shield",
         lambda r: r.median("crossing: straight line + shield", "success"),

@@ -139,6 +139,28 @@ def test_a_batch_without_delay_flies_as_the_simulation_and_worse_with_much(expor
 
 
 @pytest.mark.slow
+def test_a_node_that_knows_the_delay_of_its_link_flies_where_another_one_crashes(exported):
+    flown = {}
+    for compensation in (True, False):
+        open_robot, options = ends_of("udp")
+        plan = Plan(
+            exported, episodes=3, link=LinkSettings(latency=0.16), seed=3, compensation=compensation
+        )
+        found = rehearse(plan, open_robot, options, sweep=()).as_dict()
+        assert found["compensation"] is compensation
+        flown[compensation] = found["rehearsed"]["success"]
+    assert flown[True] > flown[False]
+
+
+@pytest.mark.slow
+def test_a_batch_with_delay_flies_better_compensated(exported, simulated):
+    task, _ = simulated
+    pilot = ExportedPilot(load_command(exported, "onnx"))
+    as_measured = success_with_delay(task, pilot, 3, 0.16, compensated=False)
+    assert success_with_delay(task, pilot, 3, 0.16) > as_measured
+
+
+@pytest.mark.slow
 def test_a_killed_node_ends_the_rehearsal_with_its_exit_code(exported, simulated):
     open_robot, options = ends_of("udp")
     with NodeProcess(exported, options) as process:

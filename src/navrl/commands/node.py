@@ -54,6 +54,19 @@ def register(subparsers: Any) -> None:
         "--max-age", type=float, default=0.5, metavar="S", help="older inputs stop the robot (0.5)"
     )
     parser.add_argument(
+        "--compensation",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="carry inputs forward to the time when the command acts (default: on)",
+    )
+    parser.add_argument(
+        "--actuation-delay",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="from sending a command until the robot receives it (0)",
+    )
+    parser.add_argument(
         "--stop-distance", type=float, default=1.0, metavar="M", help="stop so near the goal (1.0)"
     )
     parser.add_argument(
@@ -152,6 +165,8 @@ def _settings(arguments: argparse.Namespace) -> NodeSettings:
         world_frame=arguments.frame,
         max_age=arguments.max_age,
         stop_distance=arguments.stop_distance,
+        compensation=arguments.compensation,
+        actuation_delay=arguments.actuation_delay,
         needs_tracks=not arguments.no_tracks,
     )
 

@@ -45,6 +45,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--loss", type=float, default=0.0, help="share of messages lost each way")
     parser.add_argument("--skew-ms", type=float, default=0.0, help="the robot's clock is ahead by")
     parser.add_argument(
+        "--compensation",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the node makes up for the delay (default: on)",
+    )
+    parser.add_argument(
         "--speed", type=float, default=0.0, help="1: real time; 0 (default): lock-step"
     )
     parser.add_argument("--transport", default="udp", help="udp or zenoh (default: %(default)s)")
@@ -103,6 +109,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         arguments.speed,
         arguments.seed,
         arguments.transport,
+        arguments.compensation,
     )
 
 

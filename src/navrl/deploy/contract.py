@@ -87,6 +87,8 @@ def contract_of(
             "vertical_speed_limit_m_per_s": policy.climb,
             "planar": policy.planar,
             "velocity_lag_s": velocity_lag(task.drone),
+            "turning_delay_s": turning_delay(task.drone),
+            "damping_per_s": damping(task.drone),
             "file": as_built(task).as_dict(),
         },
         "training": {str(key): value for key, value in card.items()},
@@ -98,6 +100,18 @@ def velocity_lag(drone: DroneSettings) -> float:
     if drone.model_name == "first_order":
         return drone.time_constant
     return 1 / drone.velocity_gain
+
+
+def turning_delay(drone: DroneSettings) -> float:
+    """Return the s that a robot takes to tilt before its velocity answers a command."""
+    if drone.model_name == "first_order":
+        return 0.0
+    return drone.rate_gain[0] / drone.attitude_gain[0]
+
+
+def damping(drone: DroneSettings) -> float:
+    """Return the share of its speed in 1/s that a robot loses to the air, in spite of a command."""
+    return 0.0 if drone.model_name == "first_order" else drone.damping
 
 
 def picture_of(contract: Mapping[str, Any]) -> str:

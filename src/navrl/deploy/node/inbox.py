@@ -107,6 +107,19 @@ class Inbox:
         """Return the age of every needed input that has arrived."""
         return {n: self._age(n, now) for n in self.needed if self.slots[n].message is not None}
 
+    def measured_at(self, name: str, now: float) -> float:
+        """Return when an input was measured, by the node's clock: at the latest when it arrived.
+
+        What stands in the world already, points and the ends of rays, is as old as the odometry
+        that makes ranges of it.
+        """
+        message = self.slots[name].message
+        if isinstance(message, Rays) or (
+            isinstance(message, Points) and message.frame == self.settings.world_frame
+        ):
+            name = "odometry"
+        return now - self._age(name, now) if message is not None else now
+
     def _age(self, name: str, now: float) -> float:
         slot = self.slots[name]
         assert slot.message is not None

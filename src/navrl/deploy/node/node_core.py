@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from navrl.deploy.latency.carry_forward import CarryForward, Measured, response_of
 from navrl.deploy.node.inbox import Inbox
 from navrl.deploy.node.node_messages import (
     Arm,
@@ -98,6 +99,8 @@ class NodeCore:
         elevations = tuple(float(angle) for angle in lidar["elevations_degrees"])
         self.layout = ScanLayout(int(lidar["azimuths"]), elevations, float(lidar["range_m"]))
         self.shield = self._make_shield() if shield else None
+        self.ahead = self._make_ahead() if self.settings.compensation else None
+        self.sends = not self.settings.dry_run  # whether the robot follows the decisions
         self.inbox = Inbox(self.settings, self.layout)
         self.armed, self.emergency = self.settings.armed, False
         self.goal: Goal | None = None
@@ -123,8 +126,19 @@ class NodeCore:
             max_age=self.settings.max_age,
         )
 
+    def _make_ahead(self) -> CarryForward:
+        return CarryForward(
+            response_of(self.contract, ShieldSettings().lag),
+            self.layout.elevations,
+            self.layout.reach,
+            delay=self.settings.actuation_delay,
+            longest=self.settings.max_age,
+        )
+
     def warm_up(self) -> None:
-        """Compile the shield, so that the first decision is as fast as the others."""
+        """Compile what is compiled, so that the first decision is as fast as the others."""
+        if self.ahead is not None:
+            self.ahead.warm_up(self.layout.azimuths)
         if self.shield is not None:
             free = np.full(self.layout.shape, self.layout.reach)
             tracks = np.zeros((1, 8))
@@ -164,6 +178,8 @@ class NodeCore:
         """Return what to fly now. Never raises for bad input: it stops and says why."""
         decision = self._decide(now)
         self.counts[str(decision.state)] += 1
+        if self.ahead is not None and self.sends:
+            self.ahead.sent.add(now, decision.velocity)
         if decision.shield_reason:
             self.counts[f"shield: {decision.shield_reason}"] += 1
         return decision
@@ -197,16 +213,18 @@ class NodeCore:
     ) -> Decision:
         along = (goal - start)[:2]
         bearing = math.atan2(along[1], along[0]) if np.abs(along).max() > 1e-6 else 0.0
-        tracks, age = self.inbox.tracks(), self.inbox.age(now)
+        age = self.inbox.age(now)
         try:
-            ranges, first = self.inbox.ranges(bearing)
+            given = self._measured(now, odometry, bearing)
+            if self.ahead is not None:
+                given = self.ahead(given, now)
             answer = self.policy(
-                position=odometry.position,
-                velocity=odometry.velocity,
+                position=given.position[0],
+                velocity=given.velocity[0],
                 goal=goal,
                 start=start,
-                lidar=ranges,
-                obstacles=tracks,
+                lidar=given.lidar[0],
+                obstacles=given.obstacles[0],
                 age=min(age, self.settings.max_age),
             )
             desired = np.asarray(answer, np.float64)
@@ -214,25 +232,49 @@ class NodeCore:
             return self.stopped(now, State.INVALID, str(error), distance)
         if desired.shape != (3,) or not np.isfinite(desired).all():
             return self.stopped(now, State.INVALID, f"the policy answered {desired}", distance)
-        yaw, shield_reason = yaw_of(odometry.attitude), ""
-        velocity = desired
-        if self.shield is not None:
-            result = self.shield(
-                desired,
-                position=odometry.position,
-                velocity=odometry.velocity,
-                lidar=ranges,
-                bearing=first,
-                obstacles=tracks,
-                goal=goal,
-                age=age,
-            )
-            velocity = result.velocity[0]
-            shield_reason = REASONS[result.reason[0]] if result.intervened[0] else ""
+        velocity, shield_reason = self._shielded(desired, given, goal, age)
         fastest = math.sqrt(3) * self.limit  # all three axes of the goal frame at their limit
         speed = float(np.linalg.norm(velocity))
         velocity = velocity * min(1.0, fastest / max(speed, 1e-9))
+        yaw = yaw_of(odometry.attitude)
         return Decision(now, velocity, State.FLYING, "", desired, shield_reason, distance, yaw)
+
+    def _measured(self, now: float, odometry: Odometry, bearing: float) -> Measured:
+        """Return the newest inputs, as a batch of one robot, and when they were measured.
+
+        Raises:
+            MessageError: the scan has other rays than the policy.
+        """
+        ranges, first = self.inbox.ranges(bearing)
+        return Measured(
+            odometry.position[None],
+            odometry.velocity[None],
+            ranges[None],
+            np.array([first]),
+            self.inbox.tracks()[None],
+            self.inbox.measured_at("odometry", now),
+            self.inbox.measured_at("scan", now),
+            self.inbox.measured_at("tracks", now),
+        )
+
+    def _shielded(
+        self, desired: Array, given: Measured, goal: Array, age: float
+    ) -> tuple[Array, str]:
+        """Return the command that the shield lets pass, and why it is another one."""
+        if self.shield is None:
+            return desired, ""
+        result = self.shield(
+            desired,
+            position=given.position,
+            velocity=given.velocity,
+            lidar=given.lidar,
+            bearing=given.bearing,
+            obstacles=given.obstacles,
+            goal=goal,
+            age=age,
+        )
+        reason = REASONS[result.reason[0]] if result.intervened[0] else ""
+        return result.velocity[0], reason
 
     def stopped(
         self, now: float, state: State, reason: str, distance: float = math.nan

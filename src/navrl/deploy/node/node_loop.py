@@ -152,6 +152,8 @@ class NodeLoop:
             "dry_run": str(core.settings.dry_run).lower(),
             "armed": str(core.armed).lower(),
             "shield": "on" if core.shield is not None else "off",
+            "compensation": "on" if core.ahead is not None else "off",
+            "actuation_delay_s": f"{core.settings.actuation_delay:.3f}",
             "distance_m": f"{decision.distance:.2f}",
             "slowest_decision_ms": f"{1e3 * self.slowest:.2f}",
             "late_decisions": str(self.overruns),

@@ -22,6 +22,8 @@ class NodeSettings:
     max_age: float = 0.5  # s: older inputs stop the robot
     max_ahead: float = 0.1  # s: inputs stamped further in the future are refused
     stop_distance: float = 1.0  # m from the goal at which the robot is stopped
+    compensation: bool = True  # carry inputs forward to the time when the command acts
+    actuation_delay: float = 0.0  # s from sending a command until the robot receives it
     needs_tracks: bool = True  # stop without a list of moving obstacles, an empty one included
     max_position: float = 1e4  # m: further from the origin is refused
     max_speed: float = 20.0  # m/s: faster odometry is refused
@@ -32,5 +34,10 @@ class NodeSettings:
             value = getattr(self, name)
             if not 0 < value < 1e9:
                 raise ConfigError(f"{name} is {value!r}; expected a number above 0")
+        if not 0 <= self.actuation_delay <= self.max_age:
+            raise ConfigError(
+                f"actuation_delay is {self.actuation_delay!r}; expected 0 to max_age, "
+                f"{self.max_age:g} s: a robot that answers later cannot be flown from here"
+            )
         if not self.world_frame:
             raise ConfigError("world_frame is empty; expected the frame of the odometry, like map")

@@ -28,12 +28,14 @@ def play(core: NodeCore, flight: Iterable[tuple[float, Message]]) -> Playback:
     """Give a node the messages of a flight, and return how its commands compare.
 
     A node that was armed when it started has no message that says so: it is armed here if the
-    flight moved.
+    flight moved. Commands that a dry run did not send are taken as such here too.
     """
     messages = list(flight)
     moved = any(isinstance(m, Command) and m.velocity.any() for _, m in messages)
     if moved and not any(m.topic == "arm" for _, m in messages):
         core.armed = True
+    reports = [m.values.get("dry_run") for _, m in messages if isinstance(m, Diagnostics)]
+    core.sends = "false" in reports if reports else moved
     found = Playback()
     for now, message in messages:
         if isinstance(message, Command):

@@ -11,6 +11,7 @@ from typing import Any
 from navrl.config import FlightSettings
 from navrl.deploy.exported_folder import read_contract
 from navrl.deploy.exported_pilot import ExportedPilot, exported_policy
+from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.rehearsal.delays import DELAYS_MS, Delayed, success_with_delay, tolerated_ms
 from navrl.deploy.rehearsal.link import LinkSettings
 from navrl.deploy.rehearsal.node_process import NodeProcess
@@ -26,6 +27,7 @@ from navrl.evaluation.statistics import paired
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
 
+MEAN_JITTER = 0.8  # s of delay for each s of jitter: a normal distribution, folded
 OUTCOMES = ("success", "static_collision", "dynamic_collision", "out_of_bounds", "time_out")
 
 
@@ -41,6 +43,7 @@ class Plan:
     speed: float = 0.0  # simulated seconds in each second; 0: lock-step
     seed: int = 7
     transport: str = "udp"
+    compensation: bool = True  # the node knows the link's latency, and makes up for it
 
     def check(self) -> None:
         """Raise a ConfigError that names the first part that is impossible."""
@@ -75,6 +78,7 @@ class Comparison:
             "shield": plan.shield,
             "speed": plan.speed,
             "transport": plan.transport,
+            "compensation": plan.compensation,
             "link": {
                 "latency_ms": 1e3 * link.latency,
                 "jitter_ms": 1e3 * link.jitter,
@@ -143,7 +147,7 @@ def rehearse(
     simulated = evaluate(NavigationEnv(task, seed=plan.seed, auto_reset=False), flown)
     stage.done()
     stage.begin("rehearsed", plan.episodes)
-    options = [*node_options, *(["--shield"] if plan.shield else [])]
+    options = [*node_options, *_node_options(plan)]
     with NodeProcess(plan.folder, options) as node:
         transport = open_robot(node.wait_until_ready())
         try:
@@ -162,10 +166,21 @@ def rehearse(
     delays = []
     for delay in sweep:
         pilot = ExportedPilot(command)
-        share = success_with_delay(task, pilot, plan.seed, 1e-3 * delay, shield=plan.shield)
+        share = success_with_delay(
+            task, pilot, plan.seed, 1e-3 * delay, shield=plan.shield, compensated=plan.compensation
+        )
         delays.append(Delayed(delay, share))
         stage.done(f"{delay:g} ms")
     return Comparison(plan, rehearsed, simulated, delays)
+
+
+def _node_options(plan: Plan) -> list[str]:
+    """Return how the node is started: it is told the delay of the link, unless that is too long."""
+    options = ["--shield"] if plan.shield else []
+    if not plan.compensation:
+        return [*options, "--no-compensation"]
+    latency = plan.link.latency + MEAN_JITTER * plan.link.jitter
+    return [*options, "--actuation-delay", str(min(latency, NodeSettings().max_age))]
 
 
 def _task(plan: Plan, policy: Any) -> NavigationSettings:

@@ -1,0 +1,1 @@
+"""Latency compensation: what a robot measured, carried forward to when its next command acts."""
