@@ -11,6 +11,7 @@ import pytest
 from navrl import benchmark as bench
 from navrl.benchmark import Case, Column, Gate, Results, Suite, folder, peers, session
 from navrl.benchmark.compare import compare, student_quantile
+from navrl.benchmark.plain_progress import PlainProgress
 from navrl.cli import main
 from navrl.errors import BenchmarkError
 from navrl.machine import machine
@@ -123,6 +124,42 @@ def test_the_command_writes_json_and_passes_without_check(benchmark_in):
 def test_check_exits_one_and_names_the_gate(benchmark_in, capsys):
     assert main(["bench", "tiny", "--check", "--smoke"]) == 1
     assert "impossible: 1, expected >= 100" in capsys.readouterr().out
+
+
+def test_without_a_terminal_every_finished_case_has_a_plain_line(benchmark_in, capsys):
+    assert main(["bench", "tiny"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    started = [line.partition(" took ")[0] for line in lines if " took " in line]
+    assert started[:2] == ["warming up one", "round 1 of 2: one"]
+    assert started[2].startswith("round 2 of 2, about ")
+    assert started[2].endswith(" left: one")
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_case_that_runs_for_minutes_is_mentioned_until_it_ends():
+    now, lines = [0.0], []
+    progress = PlainProgress(lines.append, clock=lambda: now[0])
+    with progress:
+        progress.remind()  # nothing runs yet
+        progress.update("round 1 of 1: one")
+        now[0] = 120.0
+        progress.remind()
+        now[0] = 150.0
+    assert lines == ["round 1 of 1: one: running for 2 min", "round 1 of 1: one took 150.0 s"]
+
+
+def test_a_case_that_fails_says_after_how_long():
+    now, lines = [0.0], []
+
+    def fail(progress):
+        progress.update("round 1 of 1: one")
+        now[0] = 3.0
+        raise RuntimeError("boom")
+
+    progress = PlainProgress(lines.append, clock=lambda: now[0])
+    with pytest.raises(RuntimeError, match="boom"), progress:
+        fail(progress)
+    assert lines == ["round 1 of 1: one failed after 3.0 s"]
 
 
 def test_smoke_leaves_no_file_behind(benchmark_in):

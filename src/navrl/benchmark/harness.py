@@ -216,7 +216,7 @@ def run(
                 break
             left = f", about {_minutes(longest * (rounds - number))} left" if number else ""
             for case in suite.cases:
-                progress(f"round {number + 1} of {rounds}: {case.name}{left}")
+                progress(f"round {number + 1} of {rounds}{left}: {case.name}")
                 results.add(case.name, case.measure())
             longest = max(longest, time.monotonic() - began)
     finally:

@@ -89,13 +89,13 @@ def _run_one(console: Any, arguments: argparse.Namespace) -> int:
             console.print(f"peers are in an environment of their own: {command[0]}")
             return subprocess.run(command).returncode
     suite = bench.find_suite(arguments.name, smoke=arguments.smoke)
-    with console.status("starting") as status:
+    with _progress(console) as progress:
         report = bench.run(
             suite,
             repeats=arguments.repeats,
             minutes=arguments.minutes,
             smoke=arguments.smoke,
-            progress=status.update,
+            progress=progress.update,
         )
     _print(console, report)
     _keep(console, arguments, report)
@@ -104,6 +104,15 @@ def _run_one(console: Any, arguments: argparse.Namespace) -> int:
             console.print(f"[red]failed[/red] {sentence}")
         return 1
     return 0
+
+
+def _progress(console: Any) -> Any:
+    """Return what shows progress: one line that changes, or plain lines without a terminal."""
+    from navrl.benchmark.plain_progress import PlainProgress
+
+    if console.is_terminal:
+        return console.status("starting")
+    return PlainProgress(lambda line: print(line, flush=True))
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:
