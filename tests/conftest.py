@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from injected import injected, one_fault  # noqa: F401  fixtures
+from injected import injected, memory_folder, one_fault  # noqa: F401  fixtures
 
 settings.register_profile("navrl", deadline=None)  # a busy machine is not a failure
 settings.load_profile("navrl")

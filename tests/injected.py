@@ -7,6 +7,8 @@ XML.
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +37,17 @@ def injected(record_property):
 def one_fault(injected):
     """Count one fault: for modules in which every test feeds the program one bad file."""
     injected.add()
+
+
+@pytest.fixture
+def memory_folder(tmp_path):
+    """Return a folder in memory, or on disk where there is none.
+
+    For tests that write a bad file a million times: a disk would be busy with files that nobody
+    keeps.
+    """
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="navrl-", dir="/dev/shm") as folder:
+        yield Path(folder)

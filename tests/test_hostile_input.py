@@ -95,8 +95,8 @@ def mutated(text: str, generator: random.Random) -> str:
 
 
 @pytest.mark.slow
-def test_a_world_file_is_refused_by_name_or_gives_a_world(tmp_path, injected):
-    generator, path, refused = random.Random(2), tmp_path / "world.yaml", []
+def test_a_world_file_is_refused_by_name_or_gives_a_world(memory_folder, injected):
+    generator, path, refused = random.Random(2), memory_folder / "world.yaml", []
     original, count = GATE.read_text(), COUNT // 2
     for _ in range(count):
         text = mutated(original, generator)

@@ -63,8 +63,8 @@ def state():
 
 
 @pytest.mark.parametrize("codec", ["planes-zstd", "raw", "lz4"])
-def test_no_mutated_file_loads_as_something_else(tmp_path, state, codec, injected):
-    path = tmp_path / "x.pt"
+def test_no_mutated_file_loads_as_something_else(memory_folder, state, codec, injected):
+    path = memory_folder / "x.pt"
     save_checkpoint(state, path, codec=codec)
     good = path.read_bytes()
     generator = random.Random(codec)
@@ -84,11 +84,11 @@ def test_no_mutated_file_loads_as_something_else(tmp_path, state, codec, injecte
     assert refused > MUTATIONS // 3 * 0.9
 
 
-def test_no_mutated_index_with_a_valid_checksum_crashes(tmp_path, state, injected):
+def test_no_mutated_index_with_a_valid_checksum_crashes(memory_folder, state, injected):
     """What malice can do: the checksum is made to fit. It may load something else, but only ever
     that or an error.
     """
-    path = tmp_path / "x.pt"
+    path = memory_folder / "x.pt"
     save_checkpoint(state, path)
     good = path.read_bytes()
     generator = random.Random(0)
