@@ -75,6 +75,8 @@ def _delays(cases: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> s
     rule = "|---|" + "---:|" * (len(alone) + 1)
     lines = ["| | " + " | ".join(headings) + " | tolerated |", rule]
     for suffix, title in DELAYED.items():
+        if any(name + suffix not in cases for name in alone):
+            continue  # results that are older than this row
         shares = [_median(cases[name + suffix]["success"]) for name in alone]
         fit = 0
         while fit + 1 < len(shares) and shares[fit + 1] >= shares[0] - TOLERATED:

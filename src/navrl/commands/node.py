@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   navrl node --policy out                                    UDP with JSON; decides, sends no command
   navrl node --policy out --no-dry-run --shield              fly; arm it with a message
-  navrl node --policy out --no-dry-run --arm                 fly as soon as there is a goal  navrl node --policy out --transport zenoh --log flight.mcap  as a ROS 2 node; keep the flight
+  navrl node --policy out --no-dry-run --arm                 fly as soon as there is a goal
+  navrl node --policy out --no-dry-run --actuation-delay 0.06   a robot that is 60 ms away
+  navrl node --policy out --transport zenoh --log flight.mcap  as a ROS 2 node; keep the flight
   navrl node --policy out --bag flight.mcap                  the same commands as then?
 
 Topics, messages and what stops the robot: docs/deploy.md.

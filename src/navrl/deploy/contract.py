@@ -48,7 +48,8 @@ def contract_of(
                 "shape": ["N", policy.azimuths, policy.beams],
                 "type": "float32",
                 "unit": "m",
-                "meaning": "ranges, counter-clockwise from the bearing of goal - start",
+                "meaning": "ranges, counter-clockwise from the bearing of goal - start; hits on "
+                "the ground count",
             },
             "obstacles": {
                 "shape": ["N", "K", 8],
@@ -56,9 +57,10 @@ def contract_of(
                 "frame": "world",
                 "columns": ["x", "y", "z", "vx", "vy", "vz", "width", "height"],
                 "unit": ["m", "m", "m", "m/s", "m/s", "m/s", "m", "m"],
-                "meaning": "moving obstacles, K >= 1, in any order; absolute velocities; a width "
-                "of 0 or less is an empty slot; the policy looks at the nearest "
-                f"{policy.observed} within {policy.detection_reach:g} m",
+                "meaning": "moving obstacles, K >= 1, in any order; x, y, z of the middle; "
+                "absolute velocities; the width is a diameter, 0 or less is an empty slot; what "
+                "is higher than 1 m is taken to reach from the ground up; the policy looks at the "
+                f"nearest {policy.observed} within {policy.detection_reach:g} m",
             },
         },
         "outputs": {
