@@ -273,13 +273,16 @@ def test_policies_are_told_apart_by_the_ends_of_their_paths(kind):
     assert short_names(references) == names
 
 
-def test_the_names_of_two_policies_are_whole_in_a_terminal_of_80_columns():
-    runs = ("/home/ada/projects/drones/runs/best-0", "/home/ada/projects/drones/runs/quick-17")
+@pytest.mark.parametrize("number", [2, 6])
+def test_many_policies_are_compared_in_a_terminal_of_80_columns(number):
+    runs = [f"/home/ada/projects/drones/runs/quick-{17 + index}" for index in range(number)]
     flown = {run: {"crossing-static": made_up([1, 1, 1, 0], [0, 0, 1, 1])} for run in runs}
-    text = told(comparison_table(flown), width=80)
-    assert "best-0" in text
-    assert "quick-17" in text
-    assert "…" not in text
+    lines = told(comparison_table(flown), width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert not any("…" in line for line in lines)
+    for index in range(number):
+        (row,) = [line for line in lines if line.startswith(f"  quick-{17 + index} ")]
+        assert "75.0 %" in row
 
 
 def test_the_scripted_pilot_obeys_the_limit_of_the_task():

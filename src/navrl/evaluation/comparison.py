@@ -67,7 +67,7 @@ def short_names(references: Sequence[str]) -> list[str]:
 
 
 def comparison_table(flown: Mapping[str, Mapping[str, Flights]]) -> Table:
-    """Return successes of several policies side by side, and their paired differences to the first.
+    """Return successes of several policies, and their paired differences to the first.
 
     Args:
         flown: flights by scenario, by policy.
@@ -78,23 +78,20 @@ def comparison_table(flown: Mapping[str, Mapping[str, Flights]]) -> Table:
     flown_in = counted(len(sample.world.unique()), "world")
     title = f"success on the same episodes: {counted(len(sample.world), 'episode')} in {flown_in}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
-    table.pad_edge = False  # two policies fit into 80 columns
-    table.add_column("scenario", no_wrap=True)
-    table.add_column(shown[first], justify="right", overflow="fold")
-    for key in others:
-        table.add_column(shown[key], justify="right", overflow="fold")
-        table.add_column("difference", justify="right")
-        table.add_column("won /\nlost", justify="right", no_wrap=True)
-        table.add_column("p", justify="right")
+    table.pad_edge = False  # fits into 80 columns, whatever the number of policies
+    table.add_column("", overflow="fold")
+    for heading in ("success", "difference", "won / lost", "p"):
+        table.add_column(heading, justify="right", no_wrap=True)
     every = {key: _with_totals(flights) for key, flights in flown.items()}
     for scenario, reference in every[first].items():
-        cells = [_stacked(percent(reference.share("success_100")))]
+        table.add_row(scenario)
+        table.add_row(f"  {shown[first]}", percent(reference.share("success_100")))
         for key in others:
             other = every[key][scenario]
             check_same_episodes(reference, other)
             result = paired(reference.success, other.success, reference.world)
-            cells += [_stacked(percent(other.share("success_100"))), *_difference(result)]
-        table.add_row(scenario, *cells)
+            success = percent(other.share("success_100"))
+            table.add_row(f"  {shown[key]}", success, *_difference(result))
     table.caption = (
         f"difference: to {shown[first]}, in percentage points\n"
         f"won / lost: episodes in which only it, or only {shown[first]}, succeeds\n"
@@ -110,12 +107,7 @@ def _with_totals(flights: Mapping[str, Flights]) -> dict[str, Flights]:
     return {**flights, **totals}
 
 
-def _stacked(told: str) -> str:
-    """Return a value above its interval: columns of several policies are narrow."""
-    return told.replace(" (", "\n(")
-
-
 def _difference(result: Paired) -> list[str]:
     p = "< 0.001" if result.p < 0.001 else f"{result.p:.3f}"
     difference = points(result.difference).replace(" to ", ", ")
-    return [_stacked(difference), f"{result.only_b} / {result.only_a}", p]
+    return [difference, f"{result.only_b} / {result.only_a}", p]
