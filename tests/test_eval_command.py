@@ -281,7 +281,7 @@ def test_many_policies_are_compared_in_a_terminal_of_80_columns(number):
     assert all(len(line) <= 80 for line in lines)
     assert not any("…" in line for line in lines)
     for index in range(number):
-        (row,) = [line for line in lines if line.startswith(f"  quick-{17 + index} ")]
+        (row,) = [line for line in lines if line.split()[:1] == [f"quick-{17 + index}"]]
         assert "75.0 %" in row
 
 
