@@ -2,11 +2,12 @@
 
     python benchmarks/_ship_policy.py runs/best                 # and evaluate it
     python benchmarks/_ship_policy.py runs/best --evaluation runs/eval/evaluation.json
-    python benchmarks/_ship_policy.py runs/robust --name robust --command "navrl train ..."
+    python benchmarks/_ship_policy.py runs/robust --name robust --model mean.pt --command "..."
 
 Writes src/navrl/policies/pretrained.pt and pretrained.md, and docs/learning/NAME.config.yaml,
-NAME.metrics.jsonl and NAME.evaluation.json; NAME is `best` by default. An evaluation that is given
-must be of the run's model: `navrl eval runs/best --scenario static,standard,crossing`.
+NAME.metrics.jsonl and NAME.evaluation.json; NAME is `best` by default. With --model that file is
+shipped instead of the run's own, such as the mean of several runs. An evaluation that is given must
+be of the model: `navrl eval runs/best --scenario static,standard,crossing`.
 """
 
 from __future__ import annotations
@@ -52,35 +53,41 @@ def main() -> None:
     """Ship the policy of a run."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("run", type=Path, help="the folder of a finished run")
+    parser.add_argument("--model", type=Path, help="the model to ship (default: the run's)")
     parser.add_argument("--evaluation", type=Path, help="its evaluation.json, if there is one")
     parser.add_argument("--name", default="best", help="of the files in docs/learning")
     parser.add_argument("--command", help="how it was trained (default: as run.json says)")
     arguments = parser.parse_args()
+    model = arguments.model or arguments.run / "model.pt"
     evaluation = (
-        json.loads(arguments.evaluation.read_text())
-        if arguments.evaluation
-        else evaluated(arguments.run)
+        json.loads(arguments.evaluation.read_text()) if arguments.evaluation else evaluated(model)
     )
-    ship(arguments.run, evaluation, arguments.name, arguments.command)
+    ship(arguments.run, model, evaluation, arguments.name, arguments.command)
     print(f"written: {PRETRAINED}, {CARD}, {LEARNING}/{arguments.name}.*")
 
 
-def evaluated(run: Path) -> dict[str, Any]:
-    """Fly the model of a run in all scenarios of the card; return its evaluation.json."""
+def evaluated(model: Path) -> dict[str, Any]:
+    """Fly a model in all scenarios of the card; return its evaluation.json."""
     with tempfile.TemporaryDirectory(prefix="navrl-ship-") as folder:
-        command = [sys.executable, "-m", "navrl.cli", "eval", str(run), "--no-animation"]
+        command = [sys.executable, "-m", "navrl.cli", "eval", str(model), "--no-animation"]
         command += ["--scenario", ",".join(SCENARIOS), "--out", folder, "flight.recorded=0"]
         subprocess.run(command, check=True)
         found: dict[str, Any] = json.loads((Path(folder) / "evaluation.json").read_text())
     return found
 
 
-def ship(run: Path, evaluation: Mapping[str, Any], name: str, command: str | None = None) -> None:
-    """Write the policy, its card and its record."""
+def ship(
+    run: Path,
+    model: Path,
+    evaluation: Mapping[str, Any],
+    name: str = "best",
+    command: str | None = None,
+) -> None:
+    """Write the policy, its card and the record of its run."""
     missing = [name for name in SCENARIOS if name not in evaluation["conditions"]]
     if missing:
         raise SystemExit(f"the evaluation lacks {', '.join(missing)}: see --help")
-    policy = load_policy(run)  # a damaged or foreign file stops here
+    policy = load_policy(model)  # a damaged or foreign file stops here
     record = kept_evaluation(evaluation)
     (LEARNING / f"{name}.evaluation.json").write_text(json.dumps(record, indent=1) + "\n")
     settings = re.sub(r"(?m)^run_folder: .*$", "run_folder: ''", (run / "config.yaml").read_text())
@@ -89,7 +96,7 @@ def ship(run: Path, evaluation: Mapping[str, Any], name: str, command: str | Non
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (LEARNING / f"{name}.metrics.jsonl").write_text(lines)
     command = command or json.loads((run / "run.json").read_text())["command"]
-    shutil.copyfile(run / "model.pt", PRETRAINED)
+    shutil.copyfile(model, PRETRAINED)
     CARD.write_text(card(policy, evaluation, name, command))
 
 
@@ -114,8 +121,8 @@ def card(policy: Policy, evaluation: Mapping[str, Any], name: str, command: str)
     rows = {name: evaluation["conditions"][name] for name in SCENARIOS}
     first = rows[SCENARIOS[0]]
     about = {
-        "trained with": f"`{_command(command)}`, two CPU cores; the model after "
-        f"{policy.card['frames'] / 1e6:.0f} million decisions at {_rate(task):.3g} Hz",
+        "trained with": f"`{_command(command)}`, two CPU cores; {_origin(policy)}at "
+        f"{_rate(task):.3g} Hz",
         "settings": f"`docs/learning/{name}.config.yaml` of the repository, and in the file itself "
         "(`navrl inspect`)",
         "sees": f"LiDAR {360 / task.sensor.lidar_hres:.0f} x {task.sensor.lidar_vbeams} rays to "
@@ -173,6 +180,13 @@ def _outcomes(rows: Mapping[str, Mapping[str, Any]]) -> str:
 def _command(command: str) -> str:
     """Return a command without the folder that it wrote to."""
     return " ".join(word for word in command.split() if not word.startswith("run_folder="))
+
+
+def _origin(policy: Policy) -> str:
+    """Return how many decisions a model or the models that it is the mean of have learnt from."""
+    decisions = f"{policy.card['frames'] / 1e6:.0f} million decisions "
+    models = len(policy.card.get("average_of", ()))
+    return f"the mean of {models} models after {decisions}" if models else f"after {decisions}"
 
 
 def _rate(task: NavigationSettings) -> float:
