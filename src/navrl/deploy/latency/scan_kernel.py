@@ -1,8 +1,8 @@
 """The compiled part of a scan that is seen from another place than it was measured from.
 
 Each beam is a ring of hits. A hit stands for a piece of an upright surface that reaches half way to
-the hits beside it, or half a ray's width where those lie deeper or nearer. The rays of the new
-place are cast at these pieces.
+the hits beside it, or `EDGE` of the way to the next ray where those lie deeper or nearer. The rays
+of the new place are cast at these pieces.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from navrl.kernel_cache import kernel
 
 FREE = 1e-3  # m: a ray that is shorter than the range by less has hit nothing
 GROUND = 0.08  # m above the ground: hits below are the ground itself
+EDGE = 0.65  # more than half: an edge that is seen too late costs more than one that is not there
 NOTHING = -1.0  # instead of a distance
 TOUCHING = 1e-9  # rad
 
@@ -69,7 +70,7 @@ def _move_beam(levels, shift, bearing, step, slant, joined, beam, out):
                 end_x = 0.5 * (x + other * math.cos(beside) - shift[0])
                 end_y = 0.5 * (y + other * math.sin(beside) - shift[1])
             else:
-                half = side * level * math.tan(0.5 * step)
+                half = side * level * math.tan(EDGE * step)
                 end_x, end_y = x - half * left, y + half * ahead
             _cast(x, y, end_x, end_y, bearing, step, slant, beam, out)
 
