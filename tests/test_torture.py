@@ -5,11 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torture import HERE, KEPT, PAGE, SCENARIOS, Counts, Result, count, keep, kept, page
+import torture
+from torture import (
+    HERE,
+    KEPT,
+    PAGE,
+    SCENARIOS,
+    Counts,
+    Result,
+    count,
+    failed_tests,
+    is_done,
+    keep,
+    kept,
+    page,
+    run_failed,
+)
 
 TESTS = """
 import pytest
@@ -51,6 +67,28 @@ def test_only_faults_that_were_counted_are_reported(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
     assert count(report) == (5, 43, 1, 1)
+    assert failed_tests("test_some.py", report) == ["test_some.py::test_that_fails"]
+
+
+@pytest.mark.slow
+def test_a_test_that_failed_and_passes_again_is_taken_off_the_result(tmp_path, monkeypatch):
+    (tmp_path / "test_some.py").write_text("def test_mended(): pass\ndef test_not(): assert False")
+    monkeypatch.setattr(torture, "HERE", tmp_path)
+    failures = ["test_some.py::test_mended", "test_some.py::test_not"]
+    old = Result("kill", "what", 9, 200, 2, 0, 78.0, {}, "abc", failures)
+    new = run_failed(old, tmp_path)
+    assert (new.tests, new.injected, new.failed) == (9, 200, 1)
+    assert new.failures == ["test_some.py::test_not"]
+
+
+def test_what_is_done_at_this_commit_with_these_counts_is_not_run_again():
+    asked = Counts().environment("kill")
+    done = Result("kill", "what", 9, 200, 0, 0, 78.0, asked, "abc")
+    assert is_done(done, asked, "abc")
+    assert not is_done(done, asked, "another commit")
+    assert not is_done(done, Counts(kills=20).environment("kill"), "abc")
+    assert not is_done(replace(done, failed=1), asked, "abc")
+    assert not is_done(None, asked, "abc")
 
 
 def test_the_page_shows_the_results_that_are_kept():

@@ -6,6 +6,7 @@ commit with these counts is not run again, so an interrupted torture goes on whe
 
     python tests/torture.py                          all, about two hours on two cores
     python tests/torture.py --only kill --kills 20   some minutes
+    python tests/torture.py --failed                 only the tests that failed before
     python tests/torture.py --page                   only write docs/reliability.md
 """
 
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -30,6 +31,7 @@ KEPT = HERE.parent / "benchmarks" / "results" / "reliability.json"
 PAGE = HERE.parent / "docs" / "reliability.md"
 BEGIN, END = (f"<!-- {word} of what tests/torture.py writes -->" for word in ("begin", "end"))
 KILLS_A_ROUND = 10  # of test_resume.py
+PATIENCE = 3600  # s that a test waits for a process: the machine may have other work
 
 
 @dataclass(frozen=True)
@@ -131,35 +133,46 @@ class Result:
     minutes: float
     asked: dict[str, str] = field(default_factory=dict)  # counts that the tests were given
     commit: str = ""
+    failures: list[str] = field(default_factory=list)  # file::test of those that failed
 
 
 def run(scenario: Scenario, counts: Counts, commit: str, folder: Path) -> Result:
     """Run the tests of a scenario, each file in a process of its own, and count."""
     asked = counts.environment(scenario.name)
-    environment = os.environ | asked
-    start, counted = time.monotonic(), [0, 0, 0, 0]
+    start, counted, failures = time.monotonic(), [0, 0, 0, 0], []
     for test in scenario.tests:
         report = folder / f"{Path(test).stem}.xml"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"--junit-xml={report}",
-            str(HERE / test),
-        ]
-        done = subprocess.run(
-            command, env=environment, cwd=HERE.parent, capture_output=True, text=True
-        )
-        if not report.exists():
-            raise SystemExit(f"{test} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        if done.returncode:
-            print(done.stdout[-4000:])
+        run_tests([test], asked, report)
         counted = [total + more for total, more in zip(counted, count(report), strict=True)]
+        failures += failed_tests(test, report)
     minutes = round((time.monotonic() - start) / 60, 1)
-    return Result(scenario.name, scenario.what, *counted, minutes, asked, commit)
+    return Result(scenario.name, scenario.what, *counted, minutes, asked, commit, failures)
+
+
+def run_failed(old: Result, folder: Path) -> Result:
+    """Run the tests of a scenario again that failed, and return the result without those that pass."""
+    report, left = folder / "failed.xml", []
+    for test in dict.fromkeys(name.partition("::")[0] for name in old.failures):
+        again = [name for name in old.failures if name.partition("::")[0] == test]
+        run_tests(again, old.asked, report)
+        left += failed_tests(test, report)
+    return replace(old, failed=len(left), failures=left)
+
+
+def run_tests(tests: list[str], asked: dict[str, str], report: Path) -> None:
+    """Run tests of one file in a process, with these counts, and leave a report of pytest's."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, f"--junit-xml={report}", *(str(HERE / test) for test in tests)],
+        env=os.environ | {"NAVRL_PATIENCE": str(PATIENCE)} | asked,
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+    )
+    if not report.exists():
+        raise SystemExit(f"{tests} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    if done.returncode:
+        print(done.stdout[-4000:])
 
 
 def count(report: Path) -> tuple[int, int, int, int]:
@@ -172,6 +185,13 @@ def count(report: Path) -> tuple[int, int, int, int]:
     tests, failures, errors, skipped = map(sum, zip(*totals, strict=True))
     injected = sum(faults_of(case) for case in ElementTree.parse(report).getroot().iter("testcase"))
     return tests, injected, failures + errors, skipped
+
+
+def failed_tests(test: str, report: Path) -> list[str]:
+    """Return the tests of a file that failed, as `file::test`."""
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    bad = [case for case in cases if {part.tag for part in case} & {"failure", "error"}]
+    return [f"{test}::{case.get('name')}" for case in bad]
 
 
 def faults_of(case: ElementTree.Element) -> int:
@@ -251,11 +271,38 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="NAME,...", help=f"of {names}")
     parser.add_argument("--json", type=Path, default=KEPT, metavar="FILE", help="the results")
     parser.add_argument("--fresh", action="store_true", help="run again what has been run")
+    parser.add_argument("--failed", action="store_true", help="only the tests that failed before")
     parser.add_argument("--page", action="store_true", help="only write docs/reliability.md")
     arguments = parser.parse_args()
     if unknown := set(filter(None, arguments.only.split(","))) - {one.name for one in SCENARIOS}:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
     return arguments
+
+
+def is_done(old: Result | None, asked: dict[str, str], commit: str) -> bool:
+    """Tell whether a scenario has been run at this commit with these counts, and nothing failed."""
+    return old is not None and (old.commit, old.asked, old.failed) == (commit, asked, 0)
+
+
+def waiting(arguments: argparse.Namespace, results: dict[str, Result], commit: str) -> list[str]:
+    """Return the names of the scenarios that are asked for and not done."""
+    wanted = set(filter(None, arguments.only.split(",")))
+    chosen = [one.name for one in SCENARIOS if not wanted or one.name in wanted]
+    if arguments.page:
+        return []
+    if arguments.failed:
+        return [name for name in chosen if name in results and results[name].failures]
+    counts = counts_of(arguments)
+    return [
+        name
+        for name in chosen
+        if arguments.fresh or not is_done(results.get(name), counts.environment(name), commit)
+    ]
+
+
+def counts_of(arguments: argparse.Namespace) -> Counts:
+    """Return how much the options ask for."""
+    return Counts(*(getattr(arguments, name) for name in Counts.__dataclass_fields__))
 
 
 def main() -> int:
@@ -264,17 +311,14 @@ def main() -> int:
 
     arguments, console = parse(), Console()
     results, commit = kept(arguments.json), machine()["commit"]
-    counts = Counts(*(getattr(arguments, name) for name in Counts.__dataclass_fields__))
-    wanted = set(filter(None, arguments.only.split(",")))
-    for scenario in () if arguments.page else SCENARIOS:
-        old = results.get(scenario.name)
-        asked = counts.environment(scenario.name)
-        same = old and (old.commit, old.asked, old.failed) == (commit, asked, 0)
-        if (wanted and scenario.name not in wanted) or (same and not arguments.fresh):
-            continue
-        with console.status(scenario.what), tempfile.TemporaryDirectory() as folder:
-            last = run(scenario, counts, commit, Path(folder))
-        results[scenario.name] = last
+    by_name = {one.name: one for one in SCENARIOS}
+    for name in waiting(arguments, results, commit):
+        with console.status(by_name[name].what), tempfile.TemporaryDirectory() as folder:
+            if arguments.failed:
+                last = run_failed(results[name], Path(folder))
+            else:
+                last = run(by_name[name], counts_of(arguments), commit, Path(folder))
+        results[name] = last
         keep(arguments.json, results)
         console.print(
             f"{last.what}: {last.injected:,} faults, {last.failed} of {last.tests} tests failed"

@@ -155,7 +155,7 @@ def test_a_second_interrupt_ends_it_at_once_and_leaves_whole_files(server, tmp_p
     )
     run.wait_for(1)
     run.send(signal.SIGINT)
-    time.sleep(0.05)
+    run.wait_until(lambda: run.has_taken(signal.SIGINT))
     run.send(signal.SIGINT)
     told = run.finish(128 + signal.SIGINT)
     assert "stopped by a signal" not in told
