@@ -48,7 +48,7 @@ class Bench:
         self.delayed_episodes = 8 if smoke else 512  # every simulated step of them is observed
         self.decisions = 50 if smoke else 2000
         self.mistakes = list(MISTAKES)[: 2 if smoke else None]
-        self.delays_ms = DELAYS_MS[: 1 if smoke else None]
+        self.delays_ms = DELAYS_MS[: 3 if smoke else None]
         self.flights = BenchFlights(self.policy, self.robot, SEED, 32 if smoke else None)
         weights = float(sum(p.double().abs().sum() for p in self.robot.parameters()))
         sizes = (self.episodes, self.fewer, self.delayed_episodes)
