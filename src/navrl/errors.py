@@ -14,72 +14,163 @@ from typing import Any
 
 
 class NavrlError(Exception):
-    """Base of all errors that navrl raises on purpose."""
+    """Base of all errors that navrl raises on purpose.
+
+    >>> import navrl
+    >>> try:
+    ...     navrl.load_checkpoint("nothing.pt")
+    ... except navrl.errors.NavrlError as error:
+    ...     print(isinstance(error, RuntimeError))
+    True
+    """
 
 
 class ConfigError(NavrlError, ValueError):
-    """A setting is unknown, of the wrong type, or out of its range."""
+    """A setting is unknown, of the wrong type, or out of its range.
+
+    >>> import navrl
+    >>> navrl.NavigationSettings.of(env__num_env=4)
+    Traceback (most recent call last):
+    navrl.errors.ConfigError: unknown setting 'env.num_env'. Did you mean 'env.num_envs'?
+    """
 
 
 class WorldError(NavrlError, ValueError):
     """A world cannot be built: its file is damaged, of the wrong shape, or describes nothing
     possible.
+
+    >>> from pathlib import Path
+    >>> from navrl.sim.worlds.world_file import load_world
+    >>> written = Path("gate.yaml").write_text("boxes: 3")
+    >>> load_world("gate.yaml")
+    Traceback (most recent call last):
+    navrl.errors.WorldError: gate.yaml: ...
     """
 
 
 class ActionError(NavrlError, ValueError):
-    """Actions of the wrong shape or type, or not finite; the environment has not moved."""
+    """Actions of the wrong shape or type, or not finite; the environment has not moved.
+
+    >>> import torch, navrl
+    >>> env = navrl.NavigationEnv(navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1))
+    >>> env.step(torch.zeros(3, 3))
+    Traceback (most recent call last):
+    navrl.errors.ActionError: actions have shape (3, 3); expected (4, 3), one velocity per drone
+    """
 
 
 class StateError(NavrlError, ValueError):
-    """A saved state does not fit what it is loaded into; nothing has been changed."""
+    """A saved state does not fit what it is loaded into; nothing has been changed.
+
+    >>> import navrl
+    >>> env = navrl.NavigationEnv(navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1))
+    >>> env.load_state_dict({})
+    Traceback (most recent call last):
+    navrl.errors.StateError: ...
+    """
 
 
 class ContainerError(NavrlError, ValueError):
     """A file is not a container, was cut short, is damaged, or claims what it cannot hold; nothing
     was loaded.
+
+    >>> from pathlib import Path
+    >>> from navrl.io import read_index
+    >>> written = Path("a.pt").write_bytes(b"no checkpoint")
+    >>> read_index("a.pt")
+    Traceback (most recent call last):
+    navrl.errors.ContainerError: a.pt: ...
     """
 
 
 class CheckpointError(NavrlError, RuntimeError):
-    """A checkpoint could not be saved, found, or loaded; earlier checkpoints are untouched."""
+    """A checkpoint could not be saved, found, or loaded; earlier checkpoints are untouched.
+
+    >>> import navrl
+    >>> with navrl.CheckpointDirectory("checkpoints") as checkpoints:
+    ...     checkpoints.load(7)
+    Traceback (most recent call last):
+    navrl.io.checkpoint.checkpoint_file.NoCheckpointError: ...
+    """
 
 
 class RolloutError(NavrlError, LookupError):
     """A rollout could not be saved or found, or holds no such key, environment or step; files are
     untouched.
+
+    >>> import navrl
+    >>> navrl.RolloutStorage("rollouts").load(7)
+    Traceback (most recent call last):
+    navrl.errors.RolloutError: ...
     """
 
 
 class UnsupportedStateError(CheckpointError, TypeError):
     """A state holds an object that no checkpoint can hold; the message names its place and what to
     do.
+
+    >>> import navrl
+    >>> navrl.save_checkpoint({"lock": object()}, "a.pt")
+    Traceback (most recent call last):
+    navrl.errors.UnsupportedStateError: ...lock...
     """
 
 
 class ReplayError(NavrlError, ValueError):
-    """Frames or episodes do not fit a replay store, or it holds none; nothing was stored."""
+    """Frames or episodes do not fit a replay store, or it holds none; nothing was stored.
+
+    >>> import torch, navrl
+    >>> store = navrl.FrameStore(100)
+    >>> store.extend({"lidar": torch.zeros(4, 36), "reward": torch.zeros(5)})
+    Traceback (most recent call last):
+    navrl.errors.ReplayError: ...
+    """
 
 
 class ReplayIndexError(ReplayError, IndexError):
-    """A frame was asked for that a replay store does not hold."""
+    """A frame was asked for that a replay store does not hold.
+
+    >>> import torch, navrl
+    >>> store = navrl.FrameStore(100)
+    >>> written = store.extend({"reward": torch.zeros(4)})
+    >>> store.get([9])
+    Traceback (most recent call last):
+    navrl.errors.ReplayIndexError: ...
+    """
 
 
 class RegistryError(NavrlError, ValueError):
     """A model, version or alias has an illegal name, does not exist, or is still needed; the
     registry is unchanged.
+
+    >>> from navrl.registry import check_name
+    >>> check_name("../policy")
+    Traceback (most recent call last):
+    navrl.errors.RegistryError: model name '../policy' holds the character '/'; legal are ...
     """
 
 
 class TrackingError(NavrlError, RuntimeError):
     """Something could not be handed to a tracker, or fetched from one; what is queued stays
     queued.
+
+    >>> from pathlib import Path
+    >>> from navrl.tracking.backends import open_backend
+    >>> backend = open_backend("wandb", mode="offline", folder="runs/mine")
+    >>> backend.download("policy:best", Path("models"))
+    Traceback (most recent call last):
+    navrl.errors.TrackingError: ...
     """
 
 
 class MissingExtraError(NavrlError, ImportError):
     """A part needs an optional package that is not installed; the message has the command that
     installs it.
+
+    >>> from navrl.errors import missing_extra
+    >>> raise missing_extra("pictures need matplotlib", "view")
+    Traceback (most recent call last):
+    navrl.errors.MissingExtraError: pictures need matplotlib: pip install 'navrl[view]' ...
     """
 
 
@@ -90,11 +181,23 @@ class CollectorError(NavrlError, RuntimeError):
 
 
 class MessageError(NavrlError, ValueError):
-    """A message of a robot cannot be read or used; it has no effect."""
+    """A message of a robot cannot be read or used; it has no effect.
+
+    >>> from navrl.deploy.transports.rmw_zenoh import Attachment
+    >>> Attachment.decode(b"")
+    Traceback (most recent call last):
+    navrl.errors.MessageError: an attachment has 0 bytes; expected ...
+    """
 
 
 class TransportError(NavrlError, OSError):
-    """A node or a robot cannot be reached, or has ended."""
+    """A node or a robot cannot be reached, or has ended.
+
+    >>> from navrl.deploy.transports.udp import UdpTransport
+    >>> UdpTransport("203.0.113.1:0")  # an address of another machine
+    Traceback (most recent call last):
+    navrl.errors.TransportError: cannot receive at 203.0.113.1:0: ...
+    """
 
 
 class SweepError(NavrlError, RuntimeError):
@@ -102,7 +205,14 @@ class SweepError(NavrlError, RuntimeError):
 
 
 class BenchmarkError(NavrlError, RuntimeError):
-    """A benchmark cannot be found or run."""
+    """A benchmark cannot be found or run.
+
+    >>> from pathlib import Path
+    >>> from navrl.benchmark.compare import compare_files
+    >>> compare_files(Path("before.json"), Path("after.json"))
+    Traceback (most recent call last):
+    navrl.errors.BenchmarkError: before.json cannot be read: No such file or directory
+    """
 
 
 def add_note(error: BaseException, note: str) -> None:

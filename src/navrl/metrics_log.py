@@ -235,7 +235,14 @@ def _repair(path: Path) -> int:
 
 
 def keep_aside(path: Path) -> Path:
-    """Keep a damaged file under a new name, such as `metrics.damaged-1.jsonl`, and return it."""
+    """Keep a damaged file under a new name, such as `metrics.damaged-1.jsonl`, and return it.
+
+    >>> from pathlib import Path
+    >>> from navrl.metrics_log import keep_aside
+    >>> written = Path("metrics.jsonl").write_text("not JSON")
+    >>> keep_aside(Path("metrics.jsonl")).name
+    'metrics.damaged-1.jsonl'
+    """
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")):
         number += 1

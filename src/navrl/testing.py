@@ -25,6 +25,15 @@ class EnvironmentContract:
 
     `make` returns a new environment, equal each time; with two environments or more the tests see
     most. `deterministic = False` leaves out what needs equal seeds to give equal episodes.
+
+    >>> import navrl
+    >>> from navrl.adapters.navigation_environment import NavigationEnvironment
+    >>> from navrl.testing import EnvironmentContract
+    >>> class TestNavigation(EnvironmentContract):
+    ...     def make(self):
+    ...         settings = navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1)
+    ...         return NavigationEnvironment(navrl.NavigationEnv(settings))
+    >>> TestNavigation().test_an_action_is_not_changed()  # pytest runs all of them
     """
 
     deterministic = True

@@ -35,6 +35,15 @@ class RslRlVecEnv(VecEnv):  # type: ignore[misc]
         max_episode_length: steps, told to rsl_rl.
         device: where observations and rewards go; the environment itself runs on the CPU.
         flat: one row of numbers for each group, which rsl_rl's MLPs need.
+
+    >>> import torch, navrl
+    >>> from navrl.adapters.navigation_environment import NavigationEnvironment
+    >>> from navrl.adapters.rsl_rl import RslRlVecEnv
+    >>> settings = navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1)
+    >>> drones = NavigationEnvironment(navrl.NavigationEnv(settings))
+    >>> env = RslRlVecEnv(drones, max_episode_length=100)
+    >>> env.step(torch.zeros(4, 3))[1].shape
+    torch.Size([4])
     """
 
     def __init__(

@@ -133,7 +133,14 @@ class ShieldSettings:
 
 @dataclass(frozen=True)
 class ShieldResult:
-    """What the shield made of a batch of commands."""
+    """What the shield made of a batch of commands.
+
+    >>> import numpy as np
+    >>> from navrl.deploy import ShieldResult
+    >>> result = ShieldResult(np.zeros((2, 3)), np.array([False, True]), np.array([0, 1]))
+    >>> result.reasons()
+    ['clean', 'static obstacle']
+    """
 
     velocity: NDArray[np.float64]  # (N, 3) m/s, within the limits
     intervened: NDArray[np.bool_]  # (N,) whether the command was changed

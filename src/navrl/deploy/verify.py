@@ -62,6 +62,14 @@ def verify_export(
 
     Raises:
         ConfigError: the folder holds no exported policy.
+
+    >>> import navrl
+    >>> from navrl.deploy import export_policy, verify_export
+    >>> folder = export_policy("pretrained", "out", formats=["onnx"])
+    >>> policy = navrl.load_policy("pretrained")
+    >>> [verdict] = verify_export(folder, policy, observations=16, episodes=4)
+    >>> verdict.name, verdict.holds
+    ('onnx', True)
     """
     folder = Path(folder)
     present = [name for name, file in FILES.items() if (folder / file).exists()]

@@ -30,7 +30,16 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Flights:
-    """The statistics of every episode of an evaluation, and a recording of some of them."""
+    """The statistics of every episode of an evaluation, and a recording of some of them.
+
+    >>> import navrl
+    >>> env = navrl.NavigationEnv(
+    ...     navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1), auto_reset=False
+    ... )
+    >>> flights = navrl.evaluation.evaluate(env, navrl.load_policy("straight"))
+    >>> flights.success.shape, 0 <= flights.share("success_100").mean <= 1
+    (torch.Size([4]), True)
+    """
 
     statistics: dict[str, Tensor]  # (N,) each
     world: Tensor  # (N,)
@@ -95,6 +104,14 @@ def evaluate(
         recorded: number of flights to record, all in the first world.
         scenario: named in the recording.
         progress: called after every decision with the numbers of ended and of all episodes.
+
+    >>> import navrl
+    >>> env = navrl.NavigationEnv(
+    ...     navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1), auto_reset=False
+    ... )
+    >>> flights = navrl.evaluation.evaluate(env, lambda seen: 2 * seen["state"][:, :3])
+    >>> sorted(flights.statistics)[:3]
+    ['at_goal', 'distance', 'dynamic_collision']
     """
     if env.auto_reset:
         raise ConfigError(

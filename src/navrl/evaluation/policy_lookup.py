@@ -41,6 +41,12 @@ class Policy:
     """A deterministic policy: observation parts by name in, actions out.
 
     In the navigation task actions are velocity commands in the goal frame.
+
+    >>> import torch
+    >>> from navrl.evaluation import Policy
+    >>> at_the_goal = Policy("straight ahead", lambda seen: 2 * seen["state"][:, :3])
+    >>> at_the_goal({"state": torch.zeros(4, 8)}).shape
+    torch.Size([4, 3])
     """
 
     name: str

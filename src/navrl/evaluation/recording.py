@@ -44,6 +44,15 @@ class Recording:
 
     Positions in m and velocities in m/s, in the world frame; z is up, the ground is z = 0. Rows of
     a flight after its end repeat the last one.
+
+    >>> import navrl
+    >>> env = navrl.NavigationEnv(
+    ...     navrl.NavigationSettings.of(env__num_envs=4, env__num_worlds=1), auto_reset=False
+    ... )
+    >>> flights = navrl.evaluation.evaluate(env, navrl.load_policy("straight"), recorded=2)
+    >>> flights.recording.save("flights.npz")
+    >>> Recording.load("flights.npz").position.shape[1:]
+    (2, 3)
     """
 
     scenario: str

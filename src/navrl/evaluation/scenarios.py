@@ -53,6 +53,14 @@ def scenario_tasks(
 
     Raises:
         ConfigError: a scenario lacks something that the user must give.
+
+    >>> import navrl
+    >>> from navrl.config import FlightSettings
+    >>> from navrl.evaluation import scenario_tasks
+    >>> flight = FlightSettings(episodes=64)
+    >>> tasks = scenario_tasks(["crossing"], navrl.NavigationSettings(), flight)
+    >>> tasks["crossing"].env.num_envs, tasks["crossing"].env.num_obstacles
+    (64, 350)
     """
     kept = (_changed(task) - set(ROBOT_KEYS)) | set(typed)
     tasks: dict[str, NavigationSettings] = {}

@@ -66,6 +66,12 @@ def conditions(task: NavigationSettings, flight: FlightSettings) -> dict[str, Na
 
     The task without moving obstacles, with them, and with trips across the field. Together they
     fly twice `flight.episodes`: a quarter of them without moving obstacles.
+
+    >>> import navrl
+    >>> from navrl.config import FlightSettings
+    >>> from navrl.evaluation import conditions
+    >>> [*conditions(navrl.NavigationSettings(), FlightSettings(episodes=64))]
+    ['350 static', '350 static + 80 moving', 'crossing 350 static + 80 moving']
     """
     moving = flight_task(task, flight)
     static, crossing = copy.deepcopy(moving), copy.deepcopy(moving)
@@ -102,7 +108,13 @@ def _check_sight(
 
 
 def label_of(task: NavigationSettings) -> str:
-    """Return what a drone meets, in words: `crossing 350 static + 80 moving`."""
+    """Return what a drone meets, in words: `crossing 350 static + 80 moving`.
+
+    >>> import navrl
+    >>> from navrl.evaluation import label_of
+    >>> label_of(navrl.NavigationSettings.of(env__num_obstacles=350, env_dyn__num_obstacles=80))
+    '350 static + 80 moving'
+    """
     own = task.env.world_files
     static = (
         "own worlds"

@@ -15,7 +15,18 @@ __all__ = ["Damage", "Garbage", "collect_garbage", "discard", "unowned", "verify
 
 
 class Damage(NamedTuple):
-    """What `verify` found: a version (`name:v3`), the database or the journal, and its fault."""
+    """What `verify` found: a version (`name:v3`), the database or the journal, and its fault.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     path = registry.register("policy", PRETRAINED).path
+    ...     path.chmod(0o600)
+    ...     written = path.write_bytes(b"damaged")
+    ...     [damage] = registry.verify()
+    >>> damage.label
+    'policy:v1'
+    """
 
     label: str
     path: Path
@@ -24,7 +35,15 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True)
 class Garbage:
-    """What `collect_garbage` removed or, in a dry run, would remove."""
+    """What `collect_garbage` removed or, in a dry run, would remove.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED)
+    ...     registry.collect_garbage(dry_run=True).bytes
+    0
+    """
 
     # of deleted versions, of dead writers (temporary), and of a purged quarantine
     files: tuple[Path, ...]

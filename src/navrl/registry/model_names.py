@@ -29,7 +29,13 @@ _RULE = f"1 to {MAX_LENGTH} of the characters A-Z a-z 0-9 _ . -, neither first .
 
 
 class Reference(NamedTuple):
-    """The parts of a reference: where in a tracker, the model, and which version of it."""
+    """The parts of a reference: where in a tracker, the model, and which version of it.
+
+    >>> from navrl.registry import parse_reference
+    >>> reference = parse_reference("drones/policy:v3")
+    >>> reference.project, reference.name, reference.version
+    ('drones', 'policy', 3)
+    """
 
     entity: str | None
     project: str | None
@@ -88,6 +94,10 @@ def check_alias(alias: str) -> str:
 
     Raises:
         RegistryError: it is not.
+
+    >>> from navrl.registry import check_alias
+    >>> check_alias("stable")
+    'stable'
     """
     if check_name(alias, "alias") and _VERSION.fullmatch(alias):
         raise RegistryError(

@@ -26,7 +26,16 @@ RECOVERED = "recovered"  # the model that unowned files become versions of
 
 @dataclass(frozen=True)
 class Repair:
-    """What `repair` did, and what is still missing."""
+    """What `repair` did, and what is still missing.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED)
+    ...     repair = registry.repair()
+    >>> repair.versions, repair.missing
+    (1, ())
+    """
 
     kept: tuple[Path, ...]  # damaged databases and journals, by their new names
     rebuilt: bool  # the database was rebuilt from the journal

@@ -72,7 +72,15 @@ SCHEMA_VERSION = len(LAYOUTS)
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One version of a model: its file, and everything known about it."""
+    """One version of a model: its file, and everything known about it.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED, aliases=["best"])
+    >>> version.label, version.kind
+    ('policy:v1', 'model')
+    """
 
     name: str
     version: int
@@ -110,7 +118,16 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """A model in a list."""
+    """A model in a list.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED, aliases=["best"])
+    ...     [model] = registry.models()
+    >>> model.name, model.versions, model.aliases
+    ('policy', 1, {'best': 1, 'latest': 1})
+    """
 
     name: str
     versions: int
@@ -126,7 +143,16 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class AliasMove:
-    """One line of an alias's history."""
+    """One line of an alias's history.
+
+    >>> import navrl
+    >>> from navrl.evaluation import PRETRAINED
+    >>> with navrl.Registry("models") as registry:
+    ...     version = registry.register("policy", PRETRAINED, aliases=["best"])
+    ...     [move] = registry.history("policy", "best")
+    >>> move.old, move.new, move.reason
+    (None, 1, 'register')
+    """
 
     alias: str
     old: int | None

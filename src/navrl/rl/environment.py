@@ -24,6 +24,11 @@ class Step:
     """The buffers that one step of an environment is written to.
 
     Rows of `final_packed` and `statistics` are valid where an episode ended; the rest are stale.
+
+    >>> from navrl.rl.environment import Step
+    >>> step = Step(num_envs=4, width=8, statistics=2)
+    >>> step.packed.shape, step.reward.shape
+    (torch.Size([4, 8]), torch.Size([4]))
     """
 
     def __init__(self, num_envs: int, width: int, statistics: int) -> None:
@@ -40,6 +45,24 @@ class Environment(ABC):
 
     All tensors are float32 on the CPU unless said otherwise; N is `num_envs`. An observation is one
     row of numbers, whose named parts `observation` describes.
+
+    >>> import torch
+    >>> from navrl.observation import ObservationLayout, Part
+    >>> from navrl.rl.action_space import Box
+    >>> from navrl.rl.environment import Environment
+    >>> class Still(Environment):  # nothing moves, no episode ends
+    ...     num_envs, action = 4, Box.of(1)
+    ...     observation = ObservationLayout((Part("position", (1,)),))
+    ...     def reset(self, *, seed=None):
+    ...         return self.observe()
+    ...     def step(self, action, *, out):
+    ...         out.reward.zero_()
+    ...         return out
+    ...     def observe(self):
+    ...         return torch.zeros(4, self.observation.width)
+    >>> env = Still()
+    >>> env.step(torch.zeros(4, 1), out=env.make_step()).reward
+    tensor([0., 0., 0., 0.])
     """
 
     num_envs: int

@@ -73,7 +73,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Space:
-    """A sweep as its file describes it."""
+    """A sweep as its file describes it.
+
+    >>> from navrl.sweep import Space
+    >>> from navrl.sweep.space import Choice
+    >>> Space({"seed": Choice((1, 2, 3))}, sampler="grid").count
+    3
+    """
 
     space: Mapping[str, Choice | Range]
     settings: tuple[str, ...] = ()

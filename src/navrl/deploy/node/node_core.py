@@ -80,6 +80,14 @@ class NodeCore:
         contract: of that policy.
         settings: of the node.
         shield: whether commands pass the shield.
+
+    >>> from navrl.deploy import NodeCore
+    >>> lidar = {"azimuths": 36, "elevations_degrees": [-10, 0, 10, 20], "range_m": 4.0}
+    >>> robot, rate = {"speed_limit_m_per_s": 2.0}, {"decision_s": 0.08}
+    >>> contract = {"rate": rate, "robot": robot, "lidar": lidar}  # or from `navrl export`
+    >>> node = NodeCore(lambda **inputs: inputs["goal"] - inputs["position"], contract)
+    >>> node.decide(now=0.0).state.value  # `take` hands it messages, one of which arms it
+    'disarmed'
     """
 
     def __init__(

@@ -34,6 +34,13 @@ class CompressedRows:
 
     Rows are read by place: row r of chunk c has the place `c * chunk_rows + r`. Only the last
     chunk may hold fewer rows, so places are row numbers, except after `joined`.
+
+    >>> import torch
+    >>> from navrl.io.replay import CompressedRows
+    >>> rows = CompressedRows.compress(torch.arange(200).reshape(100, 2))
+    >>> rows.read(torch.tensor([3, 99]))
+    tensor([[  6,   7],
+            [198, 199]])
     """
 
     codec: ChunkCodec

@@ -104,6 +104,13 @@ def export_parquet(
     Raises:
         MissingExtraError: pyarrow is not installed.
         ConfigError: an array has an element type that Parquet lacks.
+
+    >>> import torch, navrl
+    >>> from navrl.io.rollouts import export_parquet
+    >>> with navrl.RolloutStorage("rollouts") as storage:
+    ...     path = storage.save({"reward": torch.ones(4, 32)}, 0)
+    >>> export_parquet(storage, "rollouts.parquet").name
+    'rollouts.parquet'
     """
     try:
         import pyarrow.parquet as parquet

@@ -26,7 +26,13 @@ SLOWEST = 1e6  # bytes a second: a large file is given the time that it takes at
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run that metrics belong to."""
+    """The run that metrics belong to.
+
+    >>> from pathlib import Path
+    >>> from navrl.tracking.backends import RunInfo
+    >>> RunInfo("3f2a", "first", Path("runs/first"), {"seed": 1}).config
+    {'seed': 1}
+    """
 
     id: str
     name: str
@@ -42,6 +48,17 @@ class Backend:
 
     Rows (metrics, images, videos) carry the number of their record, which grows, and the time at
     which they were made, so that a tracker can recognise a row that it has received before.
+
+    >>> from pathlib import Path
+    >>> from navrl.tracking.backends import Backend, RunInfo
+    >>> class Printed(Backend):
+    ...     def log(self, step, values, *, number, moment):
+    ...         print(step, values)
+    >>> backend = Printed()
+    >>> backend.start(RunInfo("3f2a", "first", Path("runs/first")))
+    0
+    >>> backend.log(7, {"loss": 0.5}, number=1, moment=0.0)
+    7 {'loss': 0.5}
     """
 
     confirms = True  # a row is delivered once its call returns; else once `finish` does
