@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from navrl.cli import main
+from navrl.cli import main, make_parser
+from navrl.commands.candidates import command_parsers
 from navrl.config import as_saved, load_config
 
 
@@ -26,6 +28,32 @@ def test_help_lists_the_commands(capsys):
     assert left.value.code == 0
     told = capsys.readouterr().out
     assert all(command in told for command in ("train", "world", "bench", "examples:"))
+
+
+def all_parsers(parser, name="navrl"):
+    """Yield every parser by what is typed to reach it."""
+    yield name, parser
+    for word, command in command_parsers(parser).items():
+        yield from all_parsers(command, f"{name} {word}")
+
+
+PARSERS = dict(all_parsers(make_parser()))
+
+
+@pytest.mark.parametrize("typed", PARSERS)
+def test_every_command_and_argument_says_what_it_is(typed):
+    assert PARSERS[typed].description
+    for action in PARSERS[typed]._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            assert action.help, action.dest
+            assert not action.help.startswith("("), action.dest
+
+
+def test_descriptions_are_wrapped_and_examples_are_not(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told, examples = PARSERS["navrl train"].format_help().split("presets:")
+    assert max(map(len, told.splitlines()[3:8])) < 80
+    assert "\n  navrl train resume=auto    " in examples
 
 
 @pytest.mark.parametrize("command", ["train", "world", "bench"])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from navrl import __version__
 from navrl.commands import COMMANDS
 from navrl.commands.candidates import command_parsers
+from navrl.commands.help_text import lay_out
 from navrl.errors import NavrlError, missing_extra, nearest_name
 from navrl.lazy import TRAINING
 
@@ -35,12 +36,12 @@ def make_parser() -> argparse.ArgumentParser:
         prog="navrl",
         description="Train a drone to fly to a goal among static and moving obstacles.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"navrl {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
     for command in COMMANDS:
         command.register(subparsers)
+    lay_out(parser)
     return parser
 
 

@@ -16,7 +16,11 @@ EPILOG = """examples:
 
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
-    parser = subparsers.add_parser("checkpoints", help="prune a folder of checkpoints")
+    parser = subparsers.add_parser(
+        "checkpoints",
+        help="prune a folder of checkpoints",
+        description="Work on the checkpoints of a run. `navrl inspect RUN` lists them.",
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     prune = actions.add_parser(
         "prune",

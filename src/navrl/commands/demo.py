@@ -30,14 +30,24 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "reference", nargs="?", default="pretrained", metavar="REF", help="(default: pretrained)"
+        "reference",
+        nargs="?",
+        default="pretrained",
+        metavar="REF",
+        help="a policy as for `navrl eval`: a model file, a run's folder, NAME:ALIAS, or a name "
+        "(default: pretrained)",
     )
-    parser.add_argument("--scenario", default="crossing", help="(default: %(default)s)")
+    parser.add_argument(
+        "--scenario",
+        default="crossing",
+        metavar="NAME",
+        help="what is flown; `navrl eval --help` lists all (default: %(default)s)",
+    )
     parser.add_argument(
         "--flights", type=int, default=64, metavar="N", help="drones (default: %(default)s)"
     )
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("demo.html"), help="(default: %(default)s)"
+        "-o", "--out", type=Path, default=Path("demo.html"), help="the page (default: %(default)s)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.set_defaults(run=run, overrides=[], world=0, fly=False)

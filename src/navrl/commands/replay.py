@@ -32,7 +32,11 @@ def register(subparsers: Any) -> None:
     )
     add_flights(parser)
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("replay.html"), help="(default: %(default)s)"
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("replay.html"),
+        help="the page (default: %(default)s)",
     )
     parser.set_defaults(run=run)
 

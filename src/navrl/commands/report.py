@@ -25,7 +25,11 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("report.html"), help="(default: %(default)s)"
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        help="the page (default: %(default)s)",
     )
     parser.set_defaults(run=run)
 

@@ -17,6 +17,11 @@ EPILOG = """examples:
   navrl rollouts export runs/a --minari datasets           episodes for minari.load_dataset
   navrl rollouts export runs/a --parquet steps.parquet     one row a step, for pandas, Polars, DuckDB
 """  # noqa: E501
+ACTIONS = {
+    "ls": "list the rollouts of a folder",
+    "show": "describe a rollout, and draw the flight of one drone",
+    "export": "write rollouts for other tools",
+}
 
 
 def register(subparsers: Any) -> None:
@@ -24,13 +29,15 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "rollouts",
         help="list, show and export stored rollouts",
+        description="The batches of experience that a training has kept.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    ls = actions.add_parser("ls", help="list the rollouts of a folder")
-    show = actions.add_parser("show", help="describe a rollout, and draw the flight of one drone")
-    export = actions.add_parser("export", help="write rollouts for other tools")
+    ls, show, export = (
+        actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        for name, text in ACTIONS.items()
+    )
     for action, run in ((ls, _ls), (show, _show), (export, _export)):
         action.add_argument(
             "folder",

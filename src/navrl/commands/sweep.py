@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
         "space", type=Path, metavar="SPACE.yaml", nargs="+", help="or: new SPACE.yaml"
     )
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="FOLDER", help="(default: sweeps/NAME of the file)"
+        "-o", "--out", type=Path, metavar="FOLDER", help="of its trials (default: sweeps/NAME)"
     )
     parser.add_argument("--storage", metavar="URL", help="a database that machines share")
     parser.add_argument("--show", action="store_true", help="only show the trials so far")

@@ -27,9 +27,15 @@ def register(subparsers: Any) -> None:
     )
     add_flights(parser)
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("flight.mp4"), help="(default: %(default)s)"
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("flight.mp4"),
+        help="the video (default: %(default)s)",
     )
-    parser.add_argument("--size", default="854x480", metavar="WxH", help="(default: %(default)s)")
+    parser.add_argument(
+        "--size", default="854x480", metavar="WxH", help="of a picture (default: %(default)s)"
+    )
     parser.add_argument(
         "--fps", type=int, default=25, help="pictures a second (default: %(default)s)"
     )

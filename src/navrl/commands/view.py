@@ -39,7 +39,9 @@ def register(subparsers: Any) -> None:
         dest="run_folder",
         help="the folder of a training, which may be running: fly its newest checkpoint",
     )
-    parser.add_argument("--scenario", default="", metavar="NAME", help="(default: crossing)")
+    parser.add_argument(
+        "--scenario", default="", metavar="NAME", help="what is flown (default: crossing)"
+    )
     parser.add_argument(
         "--world", type=int, default=0, metavar="N", help="unseen world (default: 0)"
     )
@@ -52,7 +54,7 @@ def register(subparsers: Any) -> None:
         default="127.0.0.1",
         help="address to serve at (default: %(default)s, this machine only)",
     )
-    parser.add_argument("--port", type=int, default=8080, help="(default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8080, help="to serve at (default: %(default)s)")
     parser.set_defaults(run=run, overrides=[])
 
 

@@ -10,7 +10,7 @@ EPILOG = """examples:
   navrl world --png world.png                                    a random world of the pool
   navrl world --png exact.png env=navrl_exact                    the original's one map
   navrl world --png mine.png env.world_files=[my_world.yaml]     a world of your own (YAML, PNG or NPZ)
-  navrl world --png later.png --steps 500                        after eight seconds of the scripted pilot
+  navrl world --png later.png --steps 500                        after 500 decisions of the scripted pilot
 """  # noqa: E501
 
 

@@ -85,13 +85,13 @@ def comparison_table(flown: Mapping[str, Mapping[str, Flights]]) -> Table:
     every = {key: _with_totals(flights) for key, flights in flown.items()}
     for scenario, reference in every[first].items():
         table.add_row(scenario)
-        table.add_row(f"  {shown[first]}", percent(reference.share("success_100")))
+        table.add_row(f" {shown[first]}", percent(reference.share("success_100")))
         for key in others:
             other = every[key][scenario]
             check_same_episodes(reference, other)
             result = paired(reference.success, other.success, reference.world)
             success = percent(other.share("success_100"))
-            table.add_row(f"  {shown[key]}", success, *_difference(result))
+            table.add_row(f" {shown[key]}", success, *_difference(result))
     table.caption = (
         f"difference: to {shown[first]}, in percentage points\n"
         f"won / lost: episodes in which only it, or only {shown[first]}, succeeds\n"
