@@ -24,6 +24,13 @@ def own_values(rank: int) -> torch.Tensor:
     ) * 10.0 ** torch.arange(10_001).remainder(7)
 
 
+LENGTHS = range(0, 1200, 40)  # bytes: some fit beside their size, some do not
+
+
+def longer(length: int) -> torch.Tensor:
+    return torch.arange(length).to(torch.uint8)
+
+
 def talk(team: Team) -> list[dict[str, Any]]:
     """Sum, share and gather once; return at the leader what each process saw."""
     summed, precise = own_values(team.rank), own_values(team.rank).double()
@@ -36,6 +43,7 @@ def talk(team: Team) -> list[dict[str, Any]]:
         "summed": summed,
         "precise": precise,
         "shared": team.broadcast({"plan": [1, 2], "from": os.getpid()} if team.leads else None),
+        "longer": [team.broadcast(longer(n) if team.leads else None) for n in LENGTHS],
         "own": team.scatter([{"for": torch.tensor(rank)} for rank in range(team.size)]),
         "threads": torch.get_num_threads(),
         "listens on": listening(os.getpid()),
@@ -107,6 +115,11 @@ def test_every_process_gets_what_the_leader_broadcasts_and_its_own_of_what_it_sc
     for seen in conversation[0]:
         assert seen["shared"] == {"plan": [1, 2], "from": os.getpid()}
         assert seen["own"] == {"for": torch.tensor(seen["rank"])}
+
+
+def test_a_broadcast_of_any_length_arrives_whole(conversation):
+    for seen in conversation[0]:
+        assert all(map(torch.equal, seen["longer"], map(longer, LENGTHS)))
 
 
 def test_each_process_has_one_thread_while_it_is_in_the_team(conversation):

@@ -21,6 +21,8 @@ __all__ = ["TIMEOUT", "Team", "TeamError", "connected"]
 # of a collective: ranks may wait for one that compiles kernels
 TIMEOUT = timedelta(minutes=30)
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+# bytes of a broadcast that are sent with its size: orders fit, and take one collective
+_HEADER, _FIRST = 8, 1024
 
 
 class TeamError(NavrlError, RuntimeError):
@@ -72,12 +74,19 @@ class Team:
         """Return rank 0's value on every rank; see `gather` for what it may hold."""
         if self.size == 1:
             return value
-        message = encode(value) if self.leads else torch.empty(0, dtype=torch.uint8)
-        size = torch.tensor([len(message)])
+        first = torch.zeros(_FIRST, dtype=torch.uint8)
+        message = encode(value) if self.leads else first
+        if self.leads:
+            first[:_HEADER] = torch.tensor([len(message)]).view(torch.uint8)
+            first[_HEADER : _HEADER + len(message)] = message[: _FIRST - _HEADER]
         with _explained():
-            dist.broadcast(size, 0)
-            message = message if self.leads else torch.empty(int(size), dtype=torch.uint8)
-            dist.broadcast(message, 0)
+            dist.broadcast(first, 0)
+            size, held = int(first[:_HEADER].view(torch.int64)), _FIRST - _HEADER
+            if not self.leads:
+                message = torch.empty(size, dtype=torch.uint8)
+                message[:held] = first[_HEADER : _HEADER + size]
+            if size > held:
+                dist.broadcast(message[held:], 0)
         return value if self.leads else decode(message)
 
     def _send(self, message: Tensor, rank: int) -> None:
