@@ -16,6 +16,7 @@ from navrl.deploy.contract import damping, turning_delay, velocity_lag
 from navrl.deploy.exported_pilot import Arrays, ExportedPilot, to_goal_frame
 from navrl.deploy.latency.carry_forward import CarryForward, Measured
 from navrl.deploy.latency.own_motion import Response
+from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.robot_inputs import inputs_of
 from navrl.deploy.shield import Shield
 from navrl.deploy.shielded_pilot import settings_for
@@ -92,7 +93,7 @@ class _Decider:
             settings.elevations,
             settings.lidar_range,
             delay=steps * self.dt,
-            longest=math.inf,
+            longest=NodeSettings().max_age,
         )
         self.compensated = compensated and steps > 0
         self._measured: deque[tuple[int, dict[str, Tensor], Tensor]] = deque()
