@@ -45,7 +45,7 @@ class Bench:
         self.robot = robot_policy(self.policy)
         self.episodes = 8 if smoke else 2048
         self.fewer = 8 if smoke else 512  # for wrong wirings, whose effects are large
-        self.delayed_episodes = 8 if smoke else 512  # every simulated step of them is observed
+        self.delayed_episodes = 8 if smoke else 256  # every simulated step of them is observed
         self.decisions = 50 if smoke else 2000
         self.mistakes = list(MISTAKES)[: 2 if smoke else None]
         self.delays_ms = DELAYS_MS[: 3 if smoke else None]
