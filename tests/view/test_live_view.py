@@ -107,8 +107,10 @@ MISTAKES = {
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_a_mistake_is_told_before_anything_flies(capsys, kind):
     arguments, piece = MISTAKES[kind]
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
     assert main(arguments) == 2
     assert piece in capsys.readouterr().err
+    assert os.getpriority(os.PRIO_PROCESS, 0) == niceness
 
 
 def free_port() -> int:

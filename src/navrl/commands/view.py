@@ -67,10 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     view = _view(arguments)
     torch.set_num_threads(1)
-    if view.run is not None:
-        os.nice(10)  # the training has the processor first
+
+    def opened(address: str) -> None:
+        if view.run is not None:
+            os.nice(10)  # the training has the processor first
+        print(f"open {address} (Ctrl+C stops)", flush=True)
+
     try:
-        serve(view, lambda address: print(f"open {address} (Ctrl+C stops)", flush=True))
+        serve(view, opened)
     except KeyboardInterrupt:
         return 0
     except OSError as error:
