@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -47,9 +48,12 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, FOLDERS)))  # inherited by the workers
+        # Without this, Ray takes 127.0.0.1 for the host's own address. It reads it when imported.
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
         from ray.cluster_utils import Cluster
 
-        machine = {"num_cpus": 1, "object_store_memory": STORE}
+        machine = {"num_cpus": 1, "object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
         made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **machine})
         made.add_node(**machine)
         yield made
@@ -68,6 +72,38 @@ def connected(cluster):
     ray.shutdown()
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+def listening() -> dict[str, str]:
+    """Return the local addresses, in hexadecimal, of the sockets that listen, by inode."""
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                found[words[9]] = words[1].partition(":")[0]
+    return found
+
+
+def sockets_of(session: str) -> set[str]:
+    """Return the inodes of the sockets of all processes that belong to a Ray session."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            if session.encode() in told:
+                links = [os.readlink(link) for link in (folder / "fd").iterdir()]
+                found |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_cluster_listens_on_loopback_alone(cluster):
+    session = cluster.head_node.get_session_dir_path()
+    addresses = listening()
+    heard = [addresses[inode] for inode in sockets_of(session) if inode in addresses]
+    assert len(heard) >= 3  # the head and a daemon on each machine
+    assert all(address.endswith("0100007F") for address in heard), heard
 
 
 class Troubled(Worker):
