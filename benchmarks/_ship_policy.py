@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from _page import ROOT
 from navrl.evaluation import OUTCOMES, PRETRAINED, Policy, load_policy
+from navrl.io import load_checkpoint
 from navrl.metrics_log import MetricsLog
+from navrl.models import save_model
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.settings import NavigationSettings
 
@@ -96,7 +97,9 @@ def ship(
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (LEARNING / f"{name}.metrics.jsonl").write_text(lines)
     command = command or json.loads((run / "run.json").read_text())["command"]
-    shutil.copyfile(model, PRETRAINED)
+    state = load_checkpoint(model)
+    results = {row["label"]: row for row in record["conditions"].values()}
+    save_model(PRETRAINED, state | {"card": state["card"] | {"evaluation": results}})
     CARD.write_text(card(policy, evaluation, name, command))
 
 

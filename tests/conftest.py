@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -32,6 +33,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    # A shell starts background jobs with SIGINT ignored, nohup with SIGHUP; what tests start would
+    # inherit that and sit out the signals that it is sent.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
     # inherited by the processes that tests start; trackio reads its variable on import
     for name in ("NAVRL_REGISTRY", "TRACKIO_DIR"):
         os.environ[name] = tempfile.mkdtemp(prefix="navrl-tests-")

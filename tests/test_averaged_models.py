@@ -33,7 +33,7 @@ def shifted(by):
     def change(state):
         for value in state["parameters"].values():
             value += by
-        state["card"] = {"frames": 1000 * (1 + by)}
+        state["card"] = {"frames": 1000 * (1 + by), "seed": by, "evaluation": {"static": {}}}
 
     return change
 
@@ -44,7 +44,7 @@ def test_every_weight_is_the_mean_and_decisions_add_up(write):
     for name, value in own["parameters"].items():
         torch.testing.assert_close(state["parameters"][name], value + 2)
         assert state["parameters"][name].dtype == value.dtype
-    assert state["card"] == {"average_of": ["a.pt", "b.pt", "c.pt"], "frames": 9000}
+    assert state["card"] == {"average_of": ["a.pt", "b.pt", "c.pt"], "frames": 9000, "seed": 0}
     assert (state["task"], state["network"]) == (own["task"], own["network"])
 
 

@@ -104,8 +104,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    # those who run the tests with nohup ignore it, which is inherited: requests say what is ignored
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     warm_up(sys.argv[1:])
     print(json.dumps({"ready": True}), flush=True)
     serve()

@@ -26,8 +26,9 @@ __all__ = ["average_models"]
 def average_models(files: Sequence[Path]) -> dict[str, Any]:
     """Return the content of a model file whose weights are the mean of those of several.
 
-    Settings and task are those of the first file. Average models that have a training in common,
-    such as two fine-tuned from the same one; the mean of unrelated ones does not fly.
+    Settings, task, iteration and seed are those of the first file; it has no evaluation. Average
+    models that have a training in common, such as two fine-tuned from the same one; the mean of
+    unrelated ones does not fly.
 
     Args:
         files: two models or more of the navigation task, with the same network and robot.
@@ -51,7 +52,8 @@ def average_models(files: Sequence[Path]) -> dict[str, Any]:
     weights = [state["parameters"] for state in states]
     return states[0] | {
         "parameters": {name: _mean([each[name] for each in weights]) for name in weights[0]},
-        "card": {
+        "card": {key: value for key, value in states[0]["card"].items() if key != "evaluation"}
+        | {
             "average_of": [Path(path).name for path in files],
             "frames": sum(int(state["card"].get("frames", 0)) for state in states),
         },

@@ -40,8 +40,9 @@ def test_each_snippet_of_the_page_runs_as_pasted_also_twice(tmp_path, monkeypatc
 def test_the_commands_on_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NAVRL_REGISTRY", str(tmp_path / "registry"))
-    (tmp_path / "runs" / "mine").mkdir(parents=True)
-    shutil.copy(PRETRAINED, tmp_path / "runs" / "mine" / "model.pt")
+    for run in ("mine", "robust"):  # their trainings are not run here
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        shutil.copy(PRETRAINED, tmp_path / "runs" / run / "model.pt")
     lines = [
         line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines()
     ]
