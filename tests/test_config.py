@@ -509,3 +509,9 @@ def test_only_the_navigation_task_has_a_preset_by_default(typed, preset):
     from navrl.config import with_default_preset
 
     assert with_default_preset(typed) == [*preset, *typed]
+
+
+@pytest.mark.parametrize("value", ["[1, [2, [3]]]", "[{a: 1}]", "[0]"])
+def test_widths_of_layers_that_are_no_numbers_are_refused_by_name(value):
+    with pytest.raises(ConfigError, match=r"network\.hidden is .*; expected up to 64 widths"):
+        load_config([f"network.hidden={value}"])

@@ -46,7 +46,9 @@ class NetworkSettings:
             raise ConfigError(
                 f"network.distance_scale is {self.distance_scale}; expected 0.001 to 1000"
             )
-        if len(self.hidden) > 64 or not all(0 < width <= WIDEST for width in self.hidden):
+        # OmegaConf lets lists and mappings through where a list of numbers is declared
+        plain = all(isinstance(width, int) and 0 < width <= WIDEST for width in self.hidden)
+        if len(self.hidden) > 64 or not plain:
             raise ConfigError(
                 f"network.hidden is {self.hidden}; expected up to 64 widths from 1 to {WIDEST}"
             )
