@@ -1,7 +1,7 @@
 """One policy out of several: the mean of their weights.
 
 Policies that were fine-tuned from the same weights lie in one valley of the loss. Their mean is as
-fast as one of them and often better than each ("model soups", Wortsman et al., 2022).
+fast as one of them and can be better than each ("model soups", Wortsman et al., 2022).
 """
 
 from __future__ import annotations
