@@ -140,7 +140,7 @@ def card(policy: Policy, evaluation: Mapping[str, Any], name: str, command: str)
 # The policy in this package
 
 Held-out evaluation: {first["episodes"]} episodes of each scenario in {first["worlds"]} worlds that
-neither the training nor the choice of the model has seen, deterministic actions, 95 % intervals
+no training has flown in, deterministic actions, 95 % intervals
 from a bootstrap over worlds:
 
 {_outcomes(rows)}
