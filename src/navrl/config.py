@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
 # maps of evaluations during training follow those of the final evaluation by this many seeds
 PERIODIC_EVALUATION_OFFSET = 5000
+TEACHERS = ("straight", "own")  # see navrl.environments.shield_teacher
 NAVIGATION = "navigation"  # the environment that comes with the package
 # groups of settings that only the navigation task reads, and what other environments have of env.*
 NAVIGATION_GROUPS = ("env.", "env_dyn.", "sensor.", "drone.", "reward.", "sim.", "curriculum.")
@@ -146,6 +147,9 @@ class Config(NavigationSettings):
     use_pipelined_collector: bool = False
     shield: bool = False  # filter the actions of the training with the shield (docs/deploy.md)
     shield_penalty: float = 0.1  # reward lost by a decision that the shield changes
+    # whom algo.imitation imitates in the navigation task. straight: what the shield makes of flying
+    # straight at the goal; own: what it makes of the policy's direction at full speed
+    teacher: str = "straight"
     # keep the last batch, LiDAR scans included, in a compressed file beside each checkpoint
     compress_lidar: bool = False
     run_folder: str = ""  # empty: runs/DATE_TIME
@@ -245,6 +249,8 @@ class Config(NavigationSettings):
             raise ConfigError(f"shield is true; it is of the navigation task, not {self.env.name}")
         if not 0 <= self.shield_penalty <= 1e6:
             raise ConfigError(f"shield_penalty is {self.shield_penalty}; expected 0 to 1e6")
+        if self.teacher not in TEACHERS:
+            raise ConfigError(f"teacher is {self.teacher!r}; expected one of {', '.join(TEACHERS)}")
 
     def _check_algorithm(self) -> None:
         if self.algorithm not in ALGORITHMS:

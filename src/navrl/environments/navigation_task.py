@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.deploy.shielded_pilot import ShieldedPilot
+from navrl.environments.shield_teacher import TEACHERS
 from navrl.environments.task import Act, Task
 from navrl.errors import ConfigError
 from navrl.evaluation import Flights, conditions, evaluate, simulator_compiler
@@ -35,6 +36,12 @@ class TrainingEnvironment(NavigationEnvironment):
     def __init__(self, simulator: NavigationEnv, config: Config) -> None:
         super().__init__(simulator)
         self._config = config
+        teacher = TEACHERS[config.teacher]
+        self._teacher = teacher(simulator) if config.algo.imitation else None
+
+    def advise(self, rows: Tensor, action: Tensor) -> Tensor | None:
+        """Return the commands of the teacher, (N, 3); see `navrl.environments.shield_teacher`."""
+        return None if self._teacher is None else self._teacher(rows, action)
 
     def set_progress(self, progress: float) -> None:
         """Change what a collision costs, by the curriculum."""
@@ -140,6 +147,7 @@ class NavigationTask(Task):
         kind = ShieldedTraining if self.config.shield else TrainingEnvironment
         env = kind(NavigationEnv(task), self.config)
         rows = env.observe()
+        env.advise(rows, torch.zeros(1, 3))
         env.step(torch.zeros(1, 3), out=env.make_step())
         self._run_network(rows)
 

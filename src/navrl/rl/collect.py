@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.distributions.action_distribution import ActionDistribution
 from navrl.rl.environment import Environment
+
+ADVICE_INTERVAL = 4  # steps between two questions to a teacher, which may cost more than a step
 
 
 @dataclass
@@ -31,6 +34,9 @@ class Rollout:
     final_places: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     # (T, N) min(1, pi / mu) where an older policy mu acted; None: the policy that learns did
     importance: Tensor | None = None
+    # (T, N, A) what a teacher would have done, drawn like the actions, NaN where it was not asked
+    # or had no advice; None: no teacher
+    advice: Tensor | None = None
 
 
 class Collector:
@@ -81,20 +87,24 @@ class Collector:
         self._rollout.rows[self.steps] = batch.rows[-1]
 
     @torch.no_grad()
-    def collect(self, value_mean: float, value_std: float) -> Rollout:
+    def collect(self, value_mean: float, value_std: float, *, advised: bool = False) -> Rollout:
         """Return the next batch.
 
-        The critic's output times `value_std` plus `value_mean` is in units of the reward.
+        The critic's output times `value_std` plus `value_mean` is in units of the reward. With
+        `advised` the environment's teacher is asked now and then.
         """
         batch, step = self._rollout, self._step
         batch.rows[0] = batch.rows[self.steps]
         batch.truncated_value.zero_()
+        batch.advice = torch.full_like(batch.action, math.nan) if advised else None
         final_rows, final_places, episodes = [], [], []
         for t in range(self.steps):
             heads = self.network.infer(batch.rows[t])
             action, batch.log_prob[t] = self.distribution.sample(heads, self.generator)
             batch.action[t] = action
             batch.value[t] = heads[:, -1]
+            if batch.advice is not None and t % ADVICE_INTERVAL == 0:
+                self._ask(heads, batch.rows[t], out=batch.advice[t])
             self.env.step(self.distribution.to_environment(action).cpu(), out=step)
             batch.rows[t + 1] = step.packed
             batch.reward[t] = step.reward
@@ -117,3 +127,10 @@ class Collector:
             torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
         )
         return batch
+
+    def _ask(self, heads: Tensor, rows: Tensor, *, out: Tensor) -> None:
+        """Write what the environment's teacher would do, as the distribution draws actions."""
+        mean = self.distribution.to_environment(self.distribution.mean(heads))
+        advice = self.env.advise(rows.cpu(), mean.cpu())
+        if advice is not None:
+            out.copy_(self.distribution.from_environment(advice.to(out.device)))

@@ -112,6 +112,19 @@ class Environment(ABC):
         """Take note before each batch how much of the training is done, 0 to 1: for curricula."""
         return
 
+    def advise(self, rows: Tensor, action: Tensor) -> Tensor | None:
+        """Return what a teacher would do now, which PPO imitates with `algo.imitation`.
+
+        Args:
+            rows: (N, width) the present observations.
+            action: (N, size) what the policy would do, as for `step`; not to be changed or kept.
+
+        Returns:
+            Actions as for `step`, (N, size), rows of NaN where the teacher has no advice; None: the
+            environment has no teacher.
+        """
+        return None
+
     def close(self) -> None:
         """Release what the environment holds."""
         return

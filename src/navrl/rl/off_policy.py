@@ -59,6 +59,7 @@ def reweighted(
         final_rows=batch.final_rows,
         final_places=batch.final_places,
         importance=(log_prob - batch.log_prob).clamp(max=0).exp(),
+        advice=batch.advice,
     )
 
 
@@ -76,7 +77,9 @@ def join_rollouts(parts: Sequence[Rollout]) -> Rollout:
     def joined(name: str, axis: int) -> Tensor:
         return torch.cat([getattr(part, name) for part in parts], axis)
 
-    weights = [part.importance for part in parts if part.importance is not None]
+    def joined_if_all_have(name: str) -> Tensor | None:
+        return None if any(getattr(part, name) is None for part in parts) else joined(name, 1)
+
     return Rollout(
         rows=joined("rows", 1),
         action=joined("action", 1),
@@ -88,5 +91,6 @@ def join_rollouts(parts: Sequence[Rollout]) -> Rollout:
         episodes=joined("episodes", 0),
         final_rows=joined("final_rows", 0),
         final_places=torch.cat(places),
-        importance=torch.cat(weights, 1) if len(weights) == len(parts) else None,
+        importance=joined_if_all_have("importance"),
+        advice=joined_if_all_have("advice"),
     )

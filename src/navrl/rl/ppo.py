@@ -21,9 +21,10 @@ from navrl.rl.networks.observation_norm import ObservationNorm
 from navrl.rl.normaliser import ValueNormaliser
 
 # means over the minibatches of an update, and statistics of the whole batch
-MINIBATCH_METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
+MINIBATCH_METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "imitation_loss")
 BATCH_METRICS = ("explained_variance", "return_mean", "reward_mean", "value_spread")
 KL = MINIBATCH_METRICS.index("kl")
+TARGETS = 4  # numbers that a sample has beside its action and a teacher's
 
 
 @dataclass
@@ -83,6 +84,10 @@ class PPOSettings:
     average: float = 0.0
     # share of the samples that are learnt from as their left-right reflection; navigation only
     mirror_share: float = 0.0
+    # weight of the squared distance between the policy's mean action and its teacher's at the
+    # start; 0: no teacher. The navigation task's is named by `teacher`
+    imitation: float = 0.0
+    imitation_until: float = 0.3  # share of the training after which it has fallen to 0, linearly
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
@@ -109,6 +114,8 @@ class PPOSettings:
             "value_decay": (0, 1 - 1e-6),
             "average": (0, 1 - 1e-6),
             "mirror_share": (0, 1),
+            "imitation": (0, 1e6),
+            "imitation_until": (1e-6, 1),
         }
         for key, (low, high) in limits.items():
             value: Any = self
@@ -116,6 +123,11 @@ class PPOSettings:
                 value = getattr(value, name)
             if not low <= value <= high:
                 raise ConfigError(f"algo.{key} is {value!r}; expected {low:g} to {high:g}")
+
+
+def imitation_weight(settings: PPOSettings, progress: float) -> float:
+    """Return the weight of the imitation after a share of the training."""
+    return settings.imitation * max(0.0, 1 - progress / settings.imitation_until)
 
 
 def _one_process(tensor: Tensor) -> None:
@@ -194,12 +206,13 @@ class PPO:
         if prepared is None:
             return self._skipped_batch(decay)
         targets, report = prepared
+        imitation = imitation_weight(settings, progress)
         rows = batch.rows[:-1].flatten(0, 1)
         if self._mirror is not None:
             rows, targets = self._reflected(self._mirror, rows, targets)
         sums, norms, updates, skipped = torch.zeros(len(MINIBATCH_METRICS)), 0.0, 0, 0
         for index in self._minibatches(len(rows), rows.device):
-            result = self._step(rows, targets, index, entropy_coefficient)
+            result = self._step(rows, targets, index, entropy_coefficient, imitation)
             if result is None:
                 skipped += 1
                 continue
@@ -232,6 +245,8 @@ class PPO:
         rows, targets = rows.clone(), targets.clone()
         rows[chosen] = mirror.rows(rows[chosen])
         targets[chosen] = mirror.actions(targets[chosen])
+        if targets.shape[1] > (first := self.distribution.size + TARGETS):
+            targets[chosen, first:] = mirror.actions(targets[chosen, first:])
         return rows, targets
 
     def _minibatches(self, samples: int, device: torch.device) -> Iterator[Tensor]:
@@ -261,7 +276,8 @@ class PPO:
     def _targets(self, batch: Rollout) -> tuple[Tensor, dict[str, float]] | None:
         """Return the targets of all samples and the batch's metrics; None if it is not finite.
 
-        Columns: action (A), log_prob, advantage, normalised return, normalised old value.
+        Columns: action (A), log_prob, advantage, normalised return, normalised old value, and the
+        teacher's advice (A) if there is any.
         """
         settings = self.settings
         advantage = gae(
@@ -318,20 +334,23 @@ class PPO:
             "reward_mean": reward.item(),
             "value_spread": value_std,
         }
+        if batch.advice is not None:
+            columns.append(batch.advice)
         return torch.cat(columns, 2).flatten(0, 1), report
 
     def _loss(
-        self, heads: Tensor, target: Tensor, entropy_coefficient: float
+        self, heads: Tensor, target: Tensor, entropy_coefficient: float, imitation: float
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch and its metrics.
 
         ratio   = exp(log_prob - old_log_prob)
         L_clip  = -mean(min(ratio * A, clip(ratio, 1 - eps, 1 + eps) * A))
-        loss    = c_pi * L_clip + c_v * huber(V, returns) - c_H * entropy
+        loss    = c_pi * L_clip + c_v * huber(V, returns) - c_H * entropy + c_I * |mean - advice|^2
         KL      = mean(ratio - 1 - log(ratio))
         """
         settings, clip = self.settings, self.settings.actor.clip_ratio
-        action, rest = target.split([self.distribution.size, 4], 1)
+        size = self.distribution.size
+        action, rest, advice = target.tensor_split([size, size + TARGETS], 1)
         old_log_prob, advantage, returns, old_value = rest.unbind(1)
         log_prob, entropies = self.distribution.log_prob_and_entropy(heads, action)
         log_ratio = log_prob - old_log_prob
@@ -340,16 +359,29 @@ class PPO:
         policy_loss = -surrogate.mean()
         value_loss = self._value_loss(heads[:, -1], old_value, returns)
         entropy = entropies.mean()
+        imitation_loss = self._imitation_loss(heads, advice)
         loss = (
             settings.policy_coefficient * policy_loss
             + settings.value_coefficient * value_loss
             - entropy_coefficient * entropy
+            + imitation * imitation_loss
         )
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean()
             clipped = ((ratio - 1).abs() > clip).float().mean()
-            metrics = [policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped]
-        return loss, torch.stack(metrics)
+            metrics = [policy_loss, value_loss, entropy, kl, clipped, imitation_loss]
+        return loss, torch.stack([metric.detach() for metric in metrics])
+
+    def _imitation_loss(self, heads: Tensor, advice: Tensor) -> Tensor:
+        """Return the mean squared distance of the mean actions from a teacher's, where it has any.
+
+        Only the mean is drawn to the teacher; how widely to explore around it is left to PPO.
+        """
+        if not advice.shape[1]:
+            return heads.new_zeros(())
+        given = ~advice.isnan().any(1)
+        away = torch.where(given[:, None], self.distribution.mean(heads) - advice.nan_to_num(), 0.0)
+        return away.square().sum() / given.sum().clamp_min(1)
 
     def _value_loss(self, value: Tensor, old_value: Tensor, returns: Tensor) -> Tensor:
         """Return the Huber loss of normalised values, the larger of two with value clipping."""
@@ -361,16 +393,20 @@ class PPO:
         return loss
 
     def _step(
-        self, rows: Tensor, targets: Tensor, index: Tensor, entropy_coefficient: float
+        self,
+        rows: Tensor,
+        targets: Tensor,
+        index: Tensor,
+        entropy_coefficient: float,
+        imitation: float,
     ) -> tuple[Tensor, float] | None:
         """Take one optimiser step; return the metrics over all processes and the gradient norm.
 
         None: the gradient was not finite, and nothing has changed.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss, metrics = self._loss(
-            self.applied(rows, index), targets.index_select(0, index), entropy_coefficient
-        )
+        heads, target = self.applied(rows, index), targets.index_select(0, index)
+        loss, metrics = self._loss(heads, target, entropy_coefficient, imitation)
         loss.backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), metrics])

@@ -39,6 +39,7 @@ class PipelinedCollector:
         self._collectors: deque[Collector] = deque()
         self._last: Rollout | None = None  # the batch that was taken
         self._statistics = (0.0, 1.0)  # mean and std that denormalise the critic's output
+        self._advised = False  # whether a teacher is asked
         self._thread = ThreadPoolExecutor(1, "navrl-collect")
         self._batch: Future[Rollout] | None = None
 
@@ -47,10 +48,10 @@ class PipelinedCollector:
         """Whether a batch is ready or being collected."""
         return self._batch is not None
 
-    def begin(self, statistics: tuple[float, float]) -> None:
+    def begin(self, statistics: tuple[float, float], *, advised: bool) -> None:
         """Start collecting a batch with the current weights; returns at once."""
         self._acting.load_state_dict(self._network.state_dict())
-        self._statistics = statistics
+        self._statistics, self._advised = statistics, advised
         self._begin()
 
     def _begin(self) -> None:
@@ -59,7 +60,9 @@ class PipelinedCollector:
         self._collectors.rotate(1)
         if self._last is not None:
             self._collectors[0].go_on_from(self._last)
-        self._batch = self._thread.submit(self._collectors[0].collect, *self._statistics)
+        self._batch = self._thread.submit(
+            self._collectors[0].collect, *self._statistics, advised=self._advised
+        )
 
     def wait(self) -> None:
         """Return when the pending batch is ready; raise its error if collection failed."""
@@ -79,7 +82,11 @@ class PipelinedCollector:
         """Return the acting weights of the pending batch, live tensors; None if none is pending."""
         if self._batch is None:
             return None
-        return {"network": self._acting.state_dict(), "statistics": list(self._statistics)}
+        return {
+            "network": self._acting.state_dict(),
+            "statistics": list(self._statistics),
+            "advised": self._advised,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Collect again the batch that was pending when the state was saved, if one was."""
@@ -90,5 +97,6 @@ class PipelinedCollector:
             self._acting.load_state_dict(state["network"])
             mean, spread = state["statistics"]
             self._statistics = mean, spread
+            self._advised = state.get("advised", False)
             self._begin()
             self.wait()

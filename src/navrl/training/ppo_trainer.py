@@ -15,6 +15,7 @@ from navrl.environments.task import Task
 from navrl.errors import ConfigError, StateError
 from navrl.evaluation import Flights
 from navrl.rl.accelerate import AppliedNetwork, accelerate
+from navrl.rl.action_space import Discrete
 from navrl.rl.averaged import AveragedWeights
 from navrl.rl.collect import Collector, Rollout
 from navrl.rl.distributions.action_distribution import distribution_for
@@ -23,7 +24,7 @@ from navrl.rl.finite import check_finite
 from navrl.rl.mirror import Mirror
 from navrl.rl.networks.build import MakeFeatures, build_policy_network, is_navigation
 from navrl.rl.policy import NetworkPolicy
-from navrl.rl.ppo import PPO
+from navrl.rl.ppo import PPO, imitation_weight
 from navrl.training.distributed.episode_means import episode_means
 from navrl.training.distributed.team import Team
 from navrl.training.divergence import DivergenceGuard, checkpoint_name, named
@@ -56,6 +57,7 @@ class PPOTrainer(Progress):
         self.config, self.team = config, team
         self.task = task or find_task(config)
         self.env = self.make_environment()
+        self._check_teacher()
         self.distribution = distribution_for(self.env.action)
         device = torch.device(config.device)
         with torch.random.fork_rng(devices=[]):
@@ -102,6 +104,22 @@ class PPOTrainer(Progress):
             )
         return Mirror(self.env.observation) if share else None
 
+    def _check_teacher(self) -> None:
+        """Raise a ConfigError if the policy is to imitate a teacher that there is not."""
+        weight = self.config.algo.imitation
+        if not weight:
+            return
+        if isinstance(self.env.action, Discrete):
+            raise ConfigError(
+                f"algo.imitation is {weight}; actions of {self.task.name} are choices, and only "
+                "continuous actions can be drawn to a teacher's: leave it out"
+            )
+        if type(self.env).advise is Environment.advise:
+            raise ConfigError(
+                f"algo.imitation is {weight}; {self.task.name} has no teacher (its environment has "
+                "no method advise): leave it out"
+            )
+
     @property
     def policy_network(self) -> nn.Module:
         """The network that is evaluated and kept as the model: the average, if there is one."""
@@ -116,7 +134,8 @@ class PPOTrainer(Progress):
         """Return the next batch, or the one that was collected while the policy learnt."""
         if self._pipeline is None:
             self._set_progress(self.iteration)
-            return self.collector.collect(*self.ppo.normaliser.statistics())
+            statistics = self.ppo.normaliser.statistics()
+            return self.collector.collect(*statistics, advised=self._advised(self.iteration))
         if not self._pipeline.pending:
             self._begin_batch(self._pipeline, self.iteration)
         self._began = None
@@ -139,10 +158,14 @@ class PPOTrainer(Progress):
         """Begin to collect the batch of an iteration with the present policy, in the background."""
         self._set_progress(iteration)
         self._began = self._rollout_state()
-        pipeline.begin(self.ppo.normaliser.statistics())
+        pipeline.begin(self.ppo.normaliser.statistics(), advised=self._advised(iteration))
 
     def _set_progress(self, iteration: int) -> None:
         self.env.set_progress(iteration / self.iterations)
+
+    def _advised(self, iteration: int) -> bool:
+        """Return whether the policy imitates a teacher in an iteration."""
+        return imitation_weight(self.config.algo, iteration / self.iterations) > 0
 
     def evaluate(self) -> dict[str, Flights]:
         """Play episodes with the mean action; the leader gets all of them by condition."""

@@ -47,6 +47,10 @@ class ActionDistribution(ABC):
     def to_environment(self, action: Tensor) -> Tensor:
         """Return drawn actions as the environment takes them."""
 
+    @abstractmethod
+    def from_environment(self, action: Tensor) -> Tensor:
+        """Return actions of the environment as if they had been drawn."""
+
 
 class BetaDistribution(ActionDistribution):
     """An independent Beta for each axis of a bounded box; drawn actions are in the unit cube."""
@@ -73,6 +77,11 @@ class BetaDistribution(ActionDistribution):
     def to_environment(self, action: Tensor) -> Tensor:
         """Return actions between the bounds."""
         return action * self._span.to(action.device) + self._low.to(action.device)
+
+    def from_environment(self, action: Tensor) -> Tensor:
+        """Return actions in the unit cube."""
+        unit = (action - self._low.to(action.device)) / self._span.to(action.device)
+        return unit.clamp(0, 1)
 
 
 class SquashedDistribution(BetaDistribution):
@@ -118,6 +127,10 @@ class GaussianDistribution(ActionDistribution):
         """Return actions within the bounds."""
         return action.clamp(self._low.to(action.device), self._high.to(action.device))
 
+    def from_environment(self, action: Tensor) -> Tensor:
+        """Return the actions as they are."""
+        return action
+
 
 class CategoricalDistribution(ActionDistribution):
     """One of a few choices; a drawn action is the number of the choice, as a float, (N, 1)."""
@@ -148,6 +161,10 @@ class CategoricalDistribution(ActionDistribution):
     def to_environment(self, action: Tensor) -> Tensor:
         """Return choices as whole numbers, (N,)."""
         return action[:, 0].long()
+
+    def from_environment(self, action: Tensor) -> Tensor:
+        """Return choices as floats, (N, 1)."""
+        return action[:, None].float()
 
 
 def distribution_for(space: ActionSpace, *, squashed: bool = False) -> ActionDistribution:

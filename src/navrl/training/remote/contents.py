@@ -52,6 +52,8 @@ def pack_batch(batch: Rollout, layout: ObservationLayout, *, compress: bool) -> 
         "final_rows": batch.final_rows,
         "final_places": batch.final_places,
     }
+    if batch.advice is not None:
+        arrays["advice"] = batch.advice
     return compress_rollout(arrays, time_first=True) if compress else pack_value(arrays)
 
 
@@ -90,4 +92,5 @@ def _rollout(arrays: Mapping[str, Any], layout: ObservationLayout) -> Rollout:
         episodes=arrays["episodes"],
         final_rows=arrays["final_rows"],
         final_places=arrays["final_places"],
+        advice=arrays.get("advice"),
     )

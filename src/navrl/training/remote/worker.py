@@ -14,6 +14,7 @@ from navrl.rl.accelerate import accelerate
 from navrl.rl.collect import Collector
 from navrl.rl.distributions.action_distribution import distribution_for
 from navrl.rl.networks.build import build_policy_network
+from navrl.rl.ppo import imitation_weight
 from navrl.training.compile_kernels import compile_kernels
 from navrl.training.denormals import flushed_denormals
 from navrl.training.remote.contents import pack_batch, read_value
@@ -80,8 +81,11 @@ class Worker:
             raise ContainerError(f"weights of the training {stamp.run:x}; expected {self.run:x}")
         given = read_value(contents)
         self.network.load_state_dict(given["weights"])
-        self.env.set_progress(given["progress"])
-        batch = self.collector.collect(0.0, 1.0)  # the learner computes the values
+        progress = given["progress"]
+        self.env.set_progress(progress)
+        advised = imitation_weight(self.config.algo, progress) > 0
+        # the learner computes the values
+        batch = self.collector.collect(0.0, 1.0, advised=advised)
         packed = pack_batch(batch, self.env.observation, compress=self.config.collect.compress)
         self.number += 1
         return seal(BATCH, Stamp(self.run, stamp.version, self.worker, self.number), packed)

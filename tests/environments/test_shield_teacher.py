@@ -1,0 +1,124 @@
+"""The teacher of the navigation task: what it says, who may have one, and resuming under it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from navrl.config import TEACHERS as NAMES
+from navrl.config import load_config
+from navrl.environments.navigation_task import NavigationTask
+from navrl.environments.shield_teacher import TEACHERS, StraightTeacher
+from navrl.errors import ConfigError
+from navrl.evaluation import evaluate, load_policy
+from navrl.sim.env import NavigationEnv
+from navrl.training.distributed.team import Team
+from navrl.training.trainers import make_trainer
+
+SMALL = ["env.num_envs=32", "env.num_worlds=2", "env.layout=navrl_eval", "processes=1"]
+TINY = ["preset=smoke", "max_frame_num=16384", "processes=1"]
+
+
+def made(*overrides):
+    return NavigationTask(load_config([*SMALL, *overrides])).make(0, 1)
+
+
+def test_there_is_no_teacher_unless_a_policy_imitates():
+    env = made()
+    assert env.advise(env.observe(), torch.zeros(32, 3)) is None
+
+
+def test_it_flies_at_the_goal_where_nothing_is_near_and_dodges_where_something_is():
+    env = made("algo.imitation=5", "env.action_repeat=6")
+    straight, out = load_policy("straight", env.simulator.settings), env.make_step()
+    dodged = same = 0
+    for _ in range(40):
+        rows = env.observe()
+        advice = env.advise(rows, torch.zeros(32, 3))
+        ahead = straight(env.observation.split(rows))
+        equal = torch.isclose(advice, ahead, atol=1e-3).all(1)
+        same, dodged = same + int(equal.sum()), dodged + int((~equal).sum())
+        env.step(advice, out=out)
+    assert same > 100
+    assert dodged > 100
+
+
+def test_the_policys_own_direction_is_corrected_at_full_speed_and_only_where_it_hits_something():
+    env = made("algo.imitation=5", "teacher=own", "env.action_repeat=6")
+    out, corrected = env.make_step(), 0
+    slowly = torch.tensor([[0.5, 0.0, 0.0]]).expand(32, 3)
+    for _ in range(40):
+        advice = env.advise(env.observe(), slowly)
+        given = ~advice.isnan().any(1)
+        corrected += int(given.sum())
+        assert advice[~given].isnan().all()
+        assert (advice[given].abs() <= 2.0 + 1e-6).all()
+        fast = env.advise(env.observe(), 4 * slowly)
+        assert torch.equal(advice.isnan(), fast.isnan())
+        torch.testing.assert_close(advice[given], fast[given])
+        env.step(4 * slowly, out=out)
+    assert 0 < corrected < 40 * 32
+
+
+def test_the_settings_name_the_teachers_that_there_are():
+    assert [*NAMES] == [*TEACHERS]
+    with pytest.raises(ConfigError, match="teacher is 'nobody'; expected one of straight, own"):
+        load_config(["teacher=nobody"])
+
+
+@pytest.mark.slow
+def test_it_crosses_the_field_far_more_often_than_a_straight_line():
+    task = load_config([*SMALL, "env.num_envs=64", "env.action_repeat=6"]).task
+    task.env.action_frame = "goal"
+    success = {}
+    for name in ("straight", "taught"):
+        env = NavigationEnv(task, seed=3, auto_reset=False)
+        env.reset(seed=3)
+        teacher = StraightTeacher(env)
+
+        def act(parts, teacher=teacher, env=env):
+            rows = torch.zeros(len(parts["state"]), env.layout.width)
+            env.layout.pack(parts, rows)
+            return teacher(rows, rows[:, :0])
+
+        pilot = load_policy("straight", task).act if name == "straight" else act
+        success[name] = evaluate(env, pilot).success.float().mean().item()
+    assert success["straight"] < 0.1
+    assert success["taught"] > 0.6
+
+
+def trained(*overrides, iterations=2, state=None):
+    trainer = make_trainer(load_config([*TINY, *overrides]), Team())
+    if state is not None:
+        trainer.load(state)
+    reports = [trainer.learn(trainer.collect()) for _ in range(iterations)]
+    return trainer, reports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collection", ["false", "true"])
+def test_a_training_under_a_teacher_resumes_bit_for_bit(collection):
+    words = [
+        "algo.imitation=5",
+        "algo.imitation_until=1.0",
+        f"use_pipelined_collector={collection}",
+    ]
+    whole, reports = trained(*words, iterations=3)
+    first, _ = trained(*words, iterations=1)
+    state = first.shared_state() | {"ranks": [first.own_state()]}
+    resumed, rest = trained(*words, iterations=2, state=state)
+    assert [report["imitation_loss"] for report in rest] == [
+        report["imitation_loss"] for report in reports[1:]
+    ]
+    assert reports[0]["imitation_loss"] > 0
+    for one, other in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_environment_without_a_teacher_refuses_imitation():
+    words = ["env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=2", "algo.imitation=5"]
+    with pytest.raises(ConfigError, match="has no teacher"):
+        make_trainer(load_config(words), Team())
+    words[1] = "env.id=CartPole-v1"
+    with pytest.raises(ConfigError, match="are choices"):
+        make_trainer(load_config(words), Team())
