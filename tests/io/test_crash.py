@@ -24,9 +24,10 @@ from navrl.io.container.atomic_files import TEMPORARY_PATTERN, AtomicFile, remov
 STRACE = shutil.which("strace")
 
 
-def start(program: str, *arguments: object) -> subprocess.Popen:
+def start(program: str, *arguments: object, **pipes: int) -> subprocess.Popen:
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes
+    return subprocess.Popen(command, **pipes, text=True)
 
 
 def assert_all_whole(folder: Path) -> int:
@@ -42,30 +43,67 @@ def assert_all_whole(folder: Path) -> int:
 
 
 ENDLESS = """
-    import sys, torch
+    import os, sys, torch
     from navrl.io import CheckpointDirectory
-    run = CheckpointDirectory(sys.argv[1], keep_last_n=2, keep_every=50)
-    step = (run.latest().step if run.latest() else 0) + 1
-    print("ready", flush=True)
-    while True:
-        run.save(step, {"weights": torch.full((150_000,), float(step)), "step": step})
-        step += 1
+    def train(folder):
+        run = CheckpointDirectory(folder, keep_last_n=2, keep_every=50)
+        step = (run.latest().step if run.latest() else 0) + 1
+        os.write(1, f"{os.getpid()}\\n".encode())
+        while True:
+            run.save(step, {"weights": torch.full((150_000,), float(step)), "step": step})
+            step += 1
+    for line in sys.stdin:  # a fresh process for each, without importing everything again
+        child = os.fork()
+        if child == 0:
+            train(line.strip())
+        os.waitpid(child, 0)
+        print("killed", flush=True)
 """
+
+
+class Trainings:
+    """A process that starts trainings without an end in a folder, each in a process of its own."""
+
+    def __init__(self) -> None:
+        self.parent = start(ENDLESS, stdin=subprocess.PIPE)
+        self.child = 0
+
+    def begin(self, folder: Path) -> None:
+        """Start one, and return when it is about to save."""
+        self.parent.stdin.write(f"{folder}\n")
+        self.parent.stdin.flush()
+        self.child = int(self.parent.stdout.readline())
+
+    def kill(self) -> None:
+        """Kill it as `kill -9` does, and wait until it is gone."""
+        os.kill(self.child, signal.SIGKILL)
+        assert self.parent.stdout.readline() == "killed\n"
+        self.child = 0
+
+    def close(self) -> None:
+        if self.child:  # of a test that failed
+            self.kill()
+        self.parent.communicate()
+
+
+@pytest.fixture(scope="module")
+def trainings():
+    made = Trainings()
+    yield made
+    made.close()
 
 
 @pytest.mark.slow
 def test_a_training_that_is_killed_at_random_moments_always_goes_on_from_whole_files(
-    tmp_path, injected
+    tmp_path, injected, trainings
 ):
     generator = random.Random(0)
     reached = 0
     for _ in range(8 * ROUNDS):
         injected.add()
-        process = start(ENDLESS, tmp_path)
-        assert process.stdout.readline() == "ready\n"
+        trainings.begin(tmp_path)
         time.sleep(generator.uniform(0.0, 0.25))
-        process.kill()
-        process.wait()
+        trainings.kill()
         assert_all_whole(tmp_path)
         entries = list_entries(tmp_path)
         step = entries[-1].step if entries else 0
@@ -75,9 +113,8 @@ def test_a_training_that_is_killed_at_random_moments_always_goes_on_from_whole_f
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_writer_never_sees_a_partial_file(tmp_path):
-    process = start(ENDLESS, tmp_path)
-    process.stdout.readline()
+def test_a_reader_beside_a_writer_never_sees_a_partial_file(tmp_path, trainings):
+    trainings.begin(tmp_path)
     seen = 0
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
@@ -86,19 +123,13 @@ def test_a_reader_beside_a_writer_never_sees_a_partial_file(tmp_path):
         ):  # not there yet, or pruned between two looks
             # a partial file would be a ContainerError
             seen += load_checkpoint(tmp_path / "latest")["step"] > 0
-    process.kill()
-    process.wait()
+    trainings.kill()
     assert seen > 20
 
 
-# Each program waits for a tracer, then does one thing whose every system call is to be its last in
+SCENARIOS = ("save", "overwrite", "prune", "alias")
+# Each process waits for a tracer, then does one thing whose every system call is to be its last in
 # turn.
-SCENARIOS = {
-    "save": "save(folder, 3)",
-    "overwrite": "save(folder, 2)",
-    "prune": "prune(folder, Retention(keep_last_n=1))",
-    "alias": "point_alias(folder / 'latest', 'checkpoint_000000002.pt')",
-}
 TRACED = """
     import os, sys, signal
     from pathlib import Path
@@ -108,15 +139,20 @@ TRACED = """
     from navrl.io.container.atomic_files import point_alias
     torch.set_num_threads(1)
     def save(folder, step):
-        state = {{'weights': torch.full((5000,), float(step)), 'step': step}}
+        state = {'weights': torch.full((5000,), float(step)), 'step': step}
         save_checkpoint(state, folder / format_checkpoint_name(step))
-    def act(folder):
-        {action}
-    for line in sys.stdin:  # one folder a line: a fresh process for each, without importing everything again
+    actions = {
+        'save': lambda folder: save(folder, 3),
+        'overwrite': lambda folder: save(folder, 2),
+        'prune': lambda folder: prune(folder, Retention(keep_last_n=1)),
+        'alias': lambda folder: point_alias(folder / 'latest', 'checkpoint_000000002.pt'),
+    }
+    for line in sys.stdin:  # a fresh process for each, without importing everything again
+        scenario, folder = line.strip().split(' ', 1)
         child = os.fork()
         if child == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
-            act(Path(line.strip()))
+            actions[scenario](Path(folder))
             os._exit(0)
         os.waitpid(child, os.WUNTRACED)
         print(child, flush=True)
@@ -138,41 +174,45 @@ def prepare(folder: Path) -> None:
         run.alias("latest", 1)
 
 
+@pytest.fixture(scope="module")
+def traced():
+    process = start(TRACED, stdin=subprocess.PIPE, stderr=None)
+    yield process
+    process.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="needs strace to stop a process at each system call")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_cleans_up(
-    tmp_path, scenario, injected
+    tmp_path, scenario, injected, traced
 ):
     template = tmp_path / "template"
     prepare(template)
-    program = textwrap.dedent(TRACED).format(action=SCENARIOS[scenario])
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        kills = 0
-        for call in CALLS.split(","):
-            for number in range(1, 100):
-                folder = tmp_path / f"{call}-{number}"
-                shutil.copytree(template, folder, symlinks=True)
-                if not killed_at(process, folder, call, number):
-                    break
-                kills += 1
-                assert assert_all_whole(folder) >= 1
-                assert load_checkpoint(folder / list_aliases(folder)["latest"])["step"] in (1, 2)
-                CheckpointDirectory(folder).close()
-                assert list(folder.glob(TEMPORARY_PATTERN)) == []
-                shutil.rmtree(folder)
-        process.stdin.close()
+    kills = 0
+    for call in CALLS.split(","):
+        for number in range(1, 100):
+            folder = tmp_path / f"{call}-{number}"
+            shutil.copytree(template, folder, symlinks=True)
+            if not killed_at(traced, scenario, folder, call, number):
+                break
+            kills += 1
+            assert assert_all_whole(folder) >= 1
+            assert load_checkpoint(folder / list_aliases(folder)["latest"])["step"] in (1, 2)
+            CheckpointDirectory(folder).close()
+            assert list(folder.glob(TEMPORARY_PATTERN)) == []
+            shutil.rmtree(folder)
     injected.add(kills)
     assert kills >= {"save": 10, "overwrite": 10, "prune": 3, "alias": 4}[scenario]
 
 
-def killed_at(process: subprocess.Popen, folder: Path, call: str, number: int) -> bool:
-    """Let the process act on a folder, killed when it enters the n-th such call; tell whether it
+def killed_at(
+    process: subprocess.Popen, scenario: str, folder: Path, call: str, number: int
+) -> bool:
+    """Let a process act on a folder, killed when it enters the n-th such call; tell whether it
     came that far.
     """
-    process.stdin.write(f"{folder}\n")
+    process.stdin.write(f"{scenario} {folder}\n")
     process.stdin.flush()
     child = int(process.stdout.readline())
     tracer = subprocess.Popen(
