@@ -18,6 +18,11 @@ from hypothesis import settings
 
 from injected import injected, memory_folder, one_fault  # noqa: F401  fixtures
 
+# Where Python is told to write no bytecode, every test process would rewrite the assertions of all
+# tests, and every one of the hundreds of processes that tests start compile the package.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 settings.register_profile("navrl", deadline=None)  # a busy machine is not a failure
 settings.load_profile("navrl")
 
