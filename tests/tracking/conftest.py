@@ -90,9 +90,16 @@ def mlflow_server(tmp_path_factory):
         "--artifacts-destination",
         str(folder / "files"),
     ]
+    # Nobody asks it for jobs, for which it would start eight processes of its own.
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with open(folder / "output", "wb") as output:
         server = subprocess.Popen(
-            command, stdout=output, stderr=output, start_new_session=True, cwd=folder
+            command,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd=folder,
+            env=environment,
         )
     url = f"http://127.0.0.1:{port}"
     wait_for(lambda: answers(url), 90)
