@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,22 @@ from torch.distributed import FileStore
 
 from navrl.training.distributed.team import Team, connected
 
+# New processes are forked from one that has imported what they need, which takes seconds, and has
+# done nothing else.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["navrl.training.loop", "navrl.training.ppo_trainer", __name__])
 
-def _other(rank: int, size: int, store: Path, target: Callable[..., Any], arguments: Any) -> None:
+
+def _other(
+    rank: int,
+    size: int,
+    store: Path,
+    environment: dict[str, str],
+    target: Callable[..., Any],
+    arguments: Any,
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)  # of now: its parent has that of its own start
     with connected(rank, size, FileStore(str(store), size), one_machine=True) as team:
         target(team, *arguments)
 
@@ -25,11 +40,14 @@ def team_of(size: int, target: Callable[..., Any], *arguments: Any) -> Iterator[
     if size == 1:
         yield Team()
         return
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         others = [
-            context.Process(target=_other, args=(rank, size, store, target, arguments), daemon=True)
+            PROCESSES.Process(
+                target=_other,
+                args=(rank, size, store, {**os.environ}, target, arguments),
+                daemon=True,
+            )
             for rank in range(1, size)
         ]
         for other in others:
