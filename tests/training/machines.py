@@ -14,6 +14,7 @@ from pathlib import Path
 from training_runs import ONE_THREAD, TINY, checkpoints
 
 PATIENCE = 300.0  # s, on a machine that has more to do
+LOOK = 0.3  # s between two looks: each opens every checkpoint, and takes the core from the machines
 ITERATIONS = 128  # long enough to lose something on the way
 LONG = ("max_frame_num=32768", "eval_interval=0", "save_interval=4")
 SETTINGS = [word for word in TINY if not word.startswith("processes=")]
@@ -97,7 +98,7 @@ def wait_for(happened: Callable[[], object], *watched: Machine) -> None:
     end = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < end, "\n".join(one.output.read_text() for one in watched)
-        time.sleep(0.05)
+        time.sleep(LOOK)
 
 
 def saved(folder: Path) -> int:
