@@ -102,7 +102,7 @@ os._exit(0)  # collectors leave threads behind
 @pytest.mark.slow
 def test_every_contestant_that_is_installed_trains(monkeypatch):
     monkeypatch.chdir(BENCHMARKS.parent)
-    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS), prepend=os.pathsep)
     names = [case.measure.__self__.name for case in bench.find_suite("training", smoke=True).cases]
     assert {"navrl_trainer", "plain_loop", "gemm_limit"} <= set(names)
     command = [sys.executable, "-W", "ignore", "-c", EACH, TINY.as_json(), *names]

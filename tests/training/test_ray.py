@@ -47,7 +47,8 @@ def cluster():
     ray = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, FOLDERS)))  # inherited by the workers
+        for folder in FOLDERS:  # inherited by the workers
+            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         # Without this, Ray takes 127.0.0.1 for the host's own address. It reads it when imported.
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
