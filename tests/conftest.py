@@ -69,9 +69,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what holds most slow tests, so that no worker is left alone with it at the end."""
+    """Begin with what takes longest, so that no worker is left alone with it at the end."""
     slow = Counter(_scope(item.nodeid) for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[_scope(item.nodeid)])
+    order = {scope: (LONG.index(scope) if scope in LONG else len(LONG)) for scope in slow}
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        scope = _scope(item.nodeid)
+        return order.get(scope, len(LONG)), -slow[scope]
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -79,14 +85,48 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
 
 
-# Their tests share servers, trained runs and exported policies, which take seconds to make.
-TOGETHER = ("tests/deploy", "tests/documents", "tests/tracking", "tests/training")
+# What runs in one process: its tests share servers, trained runs and exported policies, which take
+# seconds to make. The other files of tests/training share nothing.
+TRAINED = "tests that share a warm server and a trained run"
+TOGETHER = {f"tests/{folder}/": f"tests/{folder}" for folder in ("deploy", "documents", "tracking")}
+for _name in (
+    "failing_disk",
+    "hangup",
+    "machines",
+    "metric_names",
+    "resume",
+    "source",
+    "terminal_size",
+):
+    TOGETHER[f"tests/training/test_{_name}.py"] = TRAINED
+# What takes longest, longest first; the rest is in order of its number of slow tests. Those of
+# tests/tracking mostly wait, beside others that compute.
+LONG = (
+    TRAINED,
+    "tests/tracking",
+    "tests/deploy",
+    "tests/training/test_elastic.py",
+    "tests/rl/test_fused.py",
+    "tests/training/test_compile_kernels.py",
+    "tests/sim/test_new_reward_term.py",
+    "tests/test_cli.py",
+    "tests/test_robot_command.py",
+    "tests/io/test_replay_docs.py",
+    "tests/sweep/test_sweep.py",
+    "tests/test_training_benchmark.py",
+    "tests/test_evaluation_benchmarks.py",
+    "tests/training/test_launcher.py",
+    "tests/training/test_ray.py",
+    "tests/io/test_crash.py",
+    "tests/registry/test_killed.py",
+    "tests/test_kernel_cache.py",
+)
 
 
 def _scope(nodeid: str) -> str:
-    """Return what runs in one process: a file, or a folder of `TOGETHER`."""
+    """Return what runs in one process: a file, or what `TOGETHER` puts together."""
     path = nodeid.split("::")[0]
-    return next((folder for folder in TOGETHER if path.startswith(f"{folder}/")), path)
+    return next((scope for start, scope in TOGETHER.items() if path.startswith(start)), path)
 
 
 @pytest.hookimpl(optionalhook=True)
