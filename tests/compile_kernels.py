@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 
 from navrl.config import load_config
@@ -14,6 +16,7 @@ from navrl.training.compile_kernels import run_kernels
 
 def main() -> None:
     """Compile what a training, a flight from a given start and the shield need."""
+    gc.disable()  # compiling makes millions of objects, and nearly all of them stay
     with compile_alone():
         run_kernels(load_config(["preset=smoke"]))
         env = NavigationEnv(NavigationSettings.of(env__num_envs=1, env__num_worlds=1))
