@@ -102,7 +102,7 @@ def mlflow_server(tmp_path_factory):
             env=environment,
         )
     url = f"http://127.0.0.1:{port}"
-    wait_for(lambda: answers(url), 90)
+    wait_for(lambda: answers(url), 300)  # on a machine that has more to do
     yield url
     os.killpg(server.pid, signal.SIGKILL)
     server.wait()
