@@ -201,7 +201,7 @@ def test_an_independent_ros_2_node_is_understood_and_understands(ends, endpoint)
     peer = subprocess.Popen(
         [sys.executable, "-c", PEER, endpoint],
         cwd=compiled,
-        env=os.environ | {"CFLAGS": "-O0"},  # of one message: the compiler would take 20 s
+        env=os.environ | {"CFLAGS": "-O0"},  # optimising takes 8 s, for one message
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
