@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
 # maps of evaluations during training follow those of the final evaluation by this many seeds
 PERIODIC_EVALUATION_OFFSET = 5000
-TEACHERS = ("straight", "own")  # see navrl.environments.shield_teacher
+TEACHER_NAMES = ("straight", "own")  # see navrl.environments.shield_teacher
 NAVIGATION = "navigation"  # the environment that comes with the package
 # groups of settings that only the navigation task reads, and what other environments have of env.*
 NAVIGATION_GROUPS = ("env.", "env_dyn.", "sensor.", "drone.", "reward.", "sim.", "curriculum.")
@@ -221,6 +221,7 @@ class Config(NavigationSettings):
         self._check_algorithm()
         check_collection(self)
         self._check_shield()
+        self._check_teacher()
         self._check_device()
         self._check_worlds()
         self._check_checkpoints()
@@ -249,8 +250,12 @@ class Config(NavigationSettings):
             raise ConfigError(f"shield is true; it is of the navigation task, not {self.env.name}")
         if not 0 <= self.shield_penalty <= 1e6:
             raise ConfigError(f"shield_penalty is {self.shield_penalty}; expected 0 to 1e6")
-        if self.teacher not in TEACHERS:
-            raise ConfigError(f"teacher is {self.teacher!r}; expected one of {', '.join(TEACHERS)}")
+
+    def _check_teacher(self) -> None:
+        if self.teacher not in TEACHER_NAMES:
+            raise ConfigError(
+                f"teacher is {self.teacher!r}; expected one of {', '.join(TEACHER_NAMES)}"
+            )
 
     def _check_algorithm(self) -> None:
         if self.algorithm not in ALGORITHMS:
@@ -448,6 +453,9 @@ def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
     remote = [override for override in overrides if override.startswith("collect.")]
     if remote and config.collect.name == LOCAL:
         raise ConfigError(f"override {remote[0]!r} has no effect without collect=ray")
+    teacher = [override for override in overrides if override.startswith("teacher=")]
+    if teacher and config.teacher != Config.teacher and not config.algo.imitation:
+        raise ConfigError(f"override {teacher[0]!r} has no effect without algo.imitation")
     foreign = {"ppo": "sac.", "sac": "algo."}.get(config.algorithm, "")
     wrong = [override for override in overrides if foreign and override.startswith(foreign)]
     if wrong:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from navrl.config import TEACHERS as NAMES
-from navrl.config import load_config
+from navrl.config import TEACHER_NAMES, load_config
 from navrl.environments.navigation_task import NavigationTask
 from navrl.environments.shield_teacher import TEACHERS, StraightTeacher
 from navrl.errors import ConfigError
@@ -61,9 +60,33 @@ def test_the_policys_own_direction_is_corrected_at_full_speed_and_only_where_it_
 
 
 def test_the_settings_name_the_teachers_that_there_are():
-    assert [*NAMES] == [*TEACHERS]
+    assert [*TEACHER_NAMES] == [*TEACHERS]
     with pytest.raises(ConfigError, match="teacher is 'nobody'; expected one of straight, own"):
-        load_config(["teacher=nobody"])
+        load_config(["algo.imitation=5", "teacher=nobody"])
+
+
+def test_a_command_beyond_the_climb_limit_is_no_reason_for_advice():
+    env = made("algo.imitation=5", "teacher=own", "robot=ground")
+    level, climbing = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.5]])
+    rows = env.observe()
+    without, with_climb = (env.advise(rows, one.expand(32, 3)) for one in (level, climbing))
+    assert without.isnan().any()
+    assert torch.equal(without.isnan(), with_climb.isnan())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["preset=quick", "algo=ppo_exact"],
+        ["preset=quick", "algo=sac"],
+        ["preset=quick", "env=gymnasium", "env.id=Pendulum-v1"],
+    ],
+)
+def test_what_a_preset_imitates_does_not_reach_other_algorithms_and_environments(words):
+    assert load_config(["preset=quick"]).algo.imitation > 0
+    assert load_config(words).algo.imitation == 0
+    with pytest.raises(ConfigError, match="teacher=own' has no effect without"):
+        load_config([*words, "teacher=own"])
 
 
 @pytest.mark.slow
@@ -110,7 +133,7 @@ def test_a_training_under_a_teacher_resumes_bit_for_bit(collection):
     assert [report["imitation_loss"] for report in rest] == [
         report["imitation_loss"] for report in reports[1:]
     ]
-    assert reports[0]["imitation_loss"] > 0
+    assert all(report["imitation_loss"] > 0 for report in reports)
     for one, other in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
         assert torch.equal(one, other)
 

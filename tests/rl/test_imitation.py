@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from navrl.errors import ActionError
 from navrl.navigation_observation import navigation_layout
 from navrl.observation import ObservationLayout, Part
 from navrl.rl.accelerate import PlainNetwork
@@ -82,6 +83,12 @@ def test_nobody_is_asked_where_nothing_is_imitated():
     assert collected(advised=False).advice is None
 
 
+def test_advice_of_a_wrong_shape_is_refused(monkeypatch):
+    monkeypatch.setattr(Taught, "advise", lambda env, rows, action: ADVICE)
+    with pytest.raises(ActionError, match=r"actions of shape \(2,\); expected \(2, 2\)"):
+        collected(advised=True)
+
+
 def learner(network, **settings):
     return PPO(
         network,
@@ -116,6 +123,7 @@ def test_samples_without_advice_are_learnt_from_as_if_there_were_no_teacher():
     networks[1].load_state_dict(networks[0].state_dict())
     plain, unadvised = (collected(advised=False, network=networks[0]) for _ in range(2))
     unadvised.advice = torch.full_like(unadvised.action, math.nan)
+    unadvised.advice[:4] = math.inf
     learner(networks[0]).update(plain)
     report = learner(networks[1], imitation=10.0).update(unadvised)
     assert report["imitation_loss"] == 0

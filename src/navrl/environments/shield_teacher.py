@@ -1,26 +1,30 @@
 """The teachers of the navigation task: the shield, asked about other commands than the policy's.
 
-They need no training and are given what the policy is given. `straight` flies straight at the goal
-behind the shield: a policy that imitates it at first (`algo.imitation`) crosses a field of
-obstacles long before rewards alone would have taught it to. `own` flies where the policy wants to,
-at full speed and behind the shield: it corrects a policy that is already good.
+They need no training, and are given the policy's observations and the true height and yaw.
+`straight` flies straight at the goal behind the shield: a policy that imitates it at first
+(`algo.imitation`) crosses a field of obstacles long before rewards alone would have taught it to.
+`own` flies where the policy wants to, at full speed and behind the shield: it corrects a policy
+that is already good.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from navrl.deploy.shielded_pilot import ShieldedPilot
+from navrl.deploy.shield import NO_CLEAN_VELOCITY, REASONS
+from navrl.deploy.shielded_pilot import ShieldedPilot, settings_for
 from navrl.evaluation.baselines.simple import Straight
 from navrl.sim.env import NavigationEnv
 
 __all__ = ["TEACHERS", "OwnTeacher", "StraightTeacher"]
 
 ARRIVING = 2.0  # m from the goal: nearer, a policy may be slow
-STANDING = 0.3  # m/s: a slower command has no direction worth flying to
+STANDING = 0.3  # m/s: a slower command is not brought to full speed
+CONTACTS = [REASONS.index(f"{kind} obstacle") for kind in ("static", "moving")]
 
 
 class StraightTeacher:
@@ -43,7 +47,7 @@ class StraightTeacher:
 
 
 class OwnTeacher:
-    """Says what the shield makes of the policy's direction at full speed, where it changes that.
+    """Says what the shield makes of the policy's direction at full speed, where it hits something.
 
     At full speed, because a policy that is corrected at its own speed learns to stand still where
     it is corrected often.
@@ -54,18 +58,21 @@ class OwnTeacher:
 
     def __init__(self, simulator: NavigationEnv) -> None:
         self._layout = simulator.layout
-        self._limit = simulator.settings.env.action_limit
-        self._shield = ShieldedPilot(lambda observation: observation["state"], simulator)
+        limits = settings_for(simulator)
+        self._limit, self._climb = limits.speed_limit, min(limits.climb_limit, limits.speed_limit)
+        self._shield = ShieldedPilot(Straight(simulator.settings), simulator)
 
     def __call__(self, rows: Tensor, action: Tensor) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), or NaN where there is no advice."""
         observation = self._layout.split(rows)
-        speed = action.norm(dim=1, keepdim=True).clamp_min(STANDING)
-        arriving = observation["state"][:, 3:4] < ARRIVING
-        faster = torch.where(arriving, 1.0, (self._limit / speed).clamp_min(1.0))
-        result = self._shield.filtered(observation, action * faster)
+        wanted = action.clone()
+        wanted[:, 2].clamp_(-self._climb, self._climb)
+        speed = wanted.norm(dim=1, keepdim=True)
+        slow = (observation["state"][:, 3:4] < ARRIVING) | (speed < STANDING)
+        wanted *= torch.where(slow, 1.0, (self._limit / speed).clamp_min(1.0))
+        result = self._shield.filtered(observation, wanted)
         advice = torch.from_numpy(result.velocity).float()
-        advice[~torch.from_numpy(result.intervened)] = math.nan
+        advice[~torch.from_numpy(np.isin(result.reason, [*CONTACTS, NO_CLEAN_VELOCITY]))] = math.nan
         return advice
 
 

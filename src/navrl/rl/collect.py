@@ -10,7 +10,7 @@ from torch import Tensor
 
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.distributions.action_distribution import ActionDistribution
-from navrl.rl.environment import Environment
+from navrl.rl.environment import Environment, check_action
 
 ADVICE_INTERVAL = 4  # steps between two questions to a teacher, which may cost more than a step
 
@@ -133,4 +133,5 @@ class Collector:
         mean = self.distribution.to_environment(self.distribution.mean(heads))
         advice = self.env.advise(rows.cpu(), mean.cpu())
         if advice is not None:
+            check_action(self.env, advice)
             out.copy_(self.distribution.from_environment(advice.to(out.device)))

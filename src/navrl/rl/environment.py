@@ -116,12 +116,13 @@ class Environment(ABC):
         """Return what a teacher would do now, which PPO imitates with `algo.imitation`.
 
         Args:
-            rows: (N, width) the present observations.
-            action: (N, size) what the policy would do, as for `step`; not to be changed or kept.
+            rows: (N, width) the present observations. Neither they nor the actions must be changed
+                or kept.
+            action: (N, size) what the policy would do, as for `step`.
 
         Returns:
-            Actions as for `step`, (N, size), rows of NaN where the teacher has no advice; None: the
-            environment has no teacher.
+            Actions as for `step`, (N, size), rows with NaN or infinity where the teacher has no
+            advice; None: the environment has no teacher.
         """
         return None
 

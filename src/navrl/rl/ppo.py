@@ -85,7 +85,8 @@ class PPOSettings:
     # share of the samples that are learnt from as their left-right reflection; navigation only
     mirror_share: float = 0.0
     # weight of the squared distance between the policy's mean action and its teacher's at the
-    # start; 0: no teacher. The navigation task's is named by `teacher`
+    # start, both as the distribution draws actions (a bounded box: the unit cube), mean over the
+    # samples that the teacher has advice for; 0: no teacher. The navigation task's: see `teacher`
     imitation: float = 0.0
     imitation_until: float = 0.3  # share of the training after which it has fallen to 0, linearly
 
@@ -193,7 +194,8 @@ class PPO:
     def update(self, batch: Rollout, progress: float = 0.0) -> dict[str, float]:
         """Update the network from a batch and return metrics.
 
-        `progress` through the training, 0 to 1, sets the learning rate and the entropy coefficient.
+        `progress` through the training, 0 to 1, sets the learning rate, the entropy coefficient and
+        the weight of the imitation.
         """
         settings = self.settings
         decay = 1 + (settings.final_learning_rate - 1) * progress
@@ -379,8 +381,9 @@ class PPO:
         """
         if not advice.shape[1]:
             return heads.new_zeros(())
-        given = ~advice.isnan().any(1)
-        away = torch.where(given[:, None], self.distribution.mean(heads) - advice.nan_to_num(), 0.0)
+        given = advice.isfinite().all(1)
+        known = torch.where(given[:, None], advice, 0.0)
+        away = torch.where(given[:, None], self.distribution.mean(heads) - known, 0.0)
         return away.square().sum() / given.sum().clamp_min(1)
 
     def _value_loss(self, value: Tensor, old_value: Tensor, returns: Tensor) -> Tensor:
