@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -80,9 +81,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Look for garbage again once the tests are collected, in xdist's controller too."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # What runs in one process: its tests share servers, trained runs and exported policies, which take

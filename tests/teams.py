@@ -17,7 +17,7 @@ from navrl.training.distributed.team import Team, connected
 # New processes are forked from one that has imported what they need, which takes seconds, and has
 # done nothing else.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["navrl.training.loop", "navrl.training.ppo_trainer", __name__])
+PROCESSES.set_forkserver_preload(["navrl.training.loop", "navrl.training.ppo_trainer"])
 
 
 def _other(

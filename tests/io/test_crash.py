@@ -65,7 +65,7 @@ class Trainings:
     """A process that starts trainings without an end in a folder, each in a process of its own."""
 
     def __init__(self) -> None:
-        self.parent = start(ENDLESS, stdin=subprocess.PIPE)
+        self.parent = start(ENDLESS, stdin=subprocess.PIPE, stderr=None)
         self.child = 0
 
     def begin(self, folder: Path) -> None:
