@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -82,6 +85,20 @@ def test_a_batch_arrives_bit_for_bit(flown, compress):
         assert torch.equal(getattr(found, name), getattr(batch, name)), name
     assert torch.equal(found.final_places, batch.final_places)
     assert len(found.final_places) >= 6
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_teachers_advice_arrives_with_its_batch(flown, compress):
+    env, network, batch = flown
+    advice = torch.rand_like(batch.action)
+    advice[1::2] = math.nan
+    packed = pack_batch(replace(batch, advice=advice), env.observation, compress=compress)
+    found = read_batch(packed, env.observation, compress=compress)
+    assert torch.equal(found.advice[::2], advice[::2])
+    assert found.advice[1::2].isnan().all()
+    assert judged(flown, network, found).advice is found.advice
+    plain = pack_batch(batch, env.observation, compress=compress)
+    assert read_batch(plain, env.observation, compress=compress).advice is None
 
 
 def test_a_batch_of_another_observation_is_refused(flown):
