@@ -141,10 +141,20 @@ class Run:
     def paused(self) -> Iterator[None]:
         """Stop the process in the block, so that it meets a change of its files in one piece."""
         self.send(signal.SIGSTOP)
+        # the signal is sent at once, but a thread stops only when it leaves its system call
+        self.wait_until(self._stands_still)
         try:
             yield
         finally:
             os.kill(self.pid, signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        """Return whether every thread of the process is stopped."""
+        try:
+            told = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except OSError:
+            return False  # a thread has just ended
+        return {each.rpartition(")")[2].split()[0] for each in told} == {"T"}
 
 
 def logged(folder: Path) -> int:
