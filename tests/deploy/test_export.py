@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from navrl.cli import main
 from navrl.deploy import policy_export
 from navrl.deploy.c_header import c_header
 from navrl.deploy.policy_export import export_policy
+from navrl.deploy.robot_inputs import sampled_inputs
 from navrl.deploy.robot_policy import INPUTS, RobotPolicy
-from navrl.deploy.verify import FILES, TOLERANCE, load_command, verify_export
+from navrl.deploy.verify import FILES, TOLERANCE, Verdict, load_command, rounding, verify_export
 from navrl.errors import ConfigError
 from navrl.evaluation.policy_lookup import load_policy
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
@@ -51,9 +53,22 @@ def test_a_file_commands_and_flies_as_the_torch_policy_does(verdicts, name):
     if verdict.skipped:
         pytest.skip(verdict.skipped)
     assert verdict.golden <= TOLERANCE
-    assert verdict.parity <= TOLERANCE
+    assert verdict.parity <= verdict.allowed
     assert verdict.exported_success == verdict.torch_success > 0.5
     assert verdict.holds
+
+
+def test_a_difference_beyond_rounding_fails_and_rounding_alone_does_not():
+    policy = load_policy("pretrained")
+    inputs, commands = sampled_inputs(policy.task, policy, 200, 7)
+    own = rounding(policy, inputs, commands)
+    assert 0 < own < 2 * TOLERANCE
+    assert rounding(policy, inputs, commands + 1e-3) > 9e-4
+    fine = Verdict("onnx", 0.0, 1.4e-5, 0.9, 0.9, allowed=2e-5)
+    assert fine.holds
+    assert not replace(fine, parity=2.1e-5).holds
+    assert not replace(fine, golden=1.4e-5).holds
+    assert not replace(fine, allowed=TOLERANCE).holds
 
 
 @pytest.mark.parametrize("name", ["onnx", "pt2"])

@@ -98,8 +98,11 @@ def _verify(arguments: argparse.Namespace) -> int:
             f"{100 * verdict.exported_success:9.1f}% {100 * verdict.torch_success:7.1f}% "
             f"{verdict.differing:7d}{'' if verdict.holds else '   FAILS'}"
         )
+    allowed = max(verdict.allowed for verdict in verdicts)
+    because = " (twice the policy's own rounding)" if allowed > TOLERANCE else ""
     print(
-        f"vectors and parity: largest difference in m/s, at most {TOLERANCE:g} allowed; crossing: "
-        f"success of {arguments.episodes} flights, the same for both"
+        f"vectors: largest difference in m/s on the test vectors, at most {TOLERANCE:g} allowed\n"
+        f"parity: on {arguments.observations:,} observations, at most {allowed:.2g}{because}\n"
+        f"crossing: success of {arguments.episodes} flights, the same for both"
     )
     return 0 if all(verdict.holds for verdict in verdicts) else 1
