@@ -16,7 +16,7 @@ import torch
 
 from navrl import benchmark as bench
 from navrl.cli import main
-from navrl.deploy import policy_export
+from navrl.deploy import policy_export, robot_policy
 from navrl.deploy.c_header import c_header
 from navrl.deploy.policy_export import export_policy
 from navrl.deploy.robot_inputs import sampled_inputs
@@ -60,15 +60,27 @@ def test_a_file_commands_and_flies_as_the_torch_policy_does(verdicts, name):
 
 def test_a_difference_beyond_rounding_fails_and_rounding_alone_does_not():
     policy = load_policy("pretrained")
-    inputs, commands = sampled_inputs(policy.task, policy, 200, 7)
-    own = rounding(policy, inputs, commands)
-    assert 0 < own < 2 * TOLERANCE
-    assert rounding(policy, inputs, commands + 1e-3) > 9e-4
+    inputs, _ = sampled_inputs(policy.task, policy, 200, 7)
+    assert 0 < rounding(policy, inputs) < 2 * TOLERANCE
     fine = Verdict("onnx", 0.0, 1.4e-5, 0.9, 0.9, allowed=2e-5)
     assert fine.holds
     assert not replace(fine, parity=2.1e-5).holds
     assert not replace(fine, golden=1.4e-5).holds
     assert not replace(fine, allowed=TOLERANCE).holds
+
+
+def test_a_mistake_in_the_exported_module_fails_although_all_of_its_files_share_it(
+    tmp_path, monkeypatch
+):
+    right = robot_policy._from_goal_frame
+    monkeypatch.setattr(
+        robot_policy, "_from_goal_frame", lambda command, forward: -right(command, forward)
+    )
+    folder = export_policy("pretrained", tmp_path / "out", formats=["pt2"])
+    [verdict] = verify_export(folder, load_policy("pretrained"), observations=200, episodes=0)
+    assert verdict.allowed <= 2 * TOLERANCE
+    assert verdict.parity > 0.1
+    assert not verdict.holds
 
 
 @pytest.mark.parametrize("name", ["onnx", "pt2"])
