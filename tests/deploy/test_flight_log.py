@@ -8,7 +8,7 @@ import pytest
 from navrl.deploy.flight_log import FlightLog, read_flight
 from navrl.deploy.node.node_core import NodeCore
 from navrl.deploy.node.node_loop import NodeLoop
-from navrl.deploy.node.node_messages import Clock, Command, Goal, Odometry, Scan, Tracks
+from navrl.deploy.node.node_messages import Arm, Clock, Command, Goal, Odometry, Scan, Tracks
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.node.playback import play
 from navrl.errors import ConfigError
@@ -91,6 +91,29 @@ def test_the_same_policy_gives_the_same_commands_again(flight, contract, straigh
     assert found.differing == 0
     assert found.largest < 1e-6
     assert found.states == {"flying": len(commands)}
+
+
+def test_a_command_that_was_sent_again_is_no_decision(tmp_path, contract, straight):
+    path, now = tmp_path / "flight.mcap", START
+    with FlightLog(path) as log:
+        core = NodeCore(straight, contract, NodeSettings(dry_run=False))
+        loop = NodeLoop(core, Silent([]), sim_time=True, log=log)
+        for number in range(3):
+            stamp = now + 0.08 * number
+            # the first question is asked again, and the arming arrives in between
+            between = [] if number else [Clock(stamp), Arm(now, True)]
+            loop.transport.messages = [
+                Odometry(stamp, np.array([0.0, 0.0, 1.0]), np.zeros(3)),
+                Scan(stamp, np.full((36, 4), 4.0), 0.0),
+                Tracks(stamp, np.zeros((0, 8))),
+                Goal(now, np.array([10.0, 0.0, 1.0])),
+                *between,
+                Clock(stamp),
+            ]
+            loop.follow(0.0)
+    found = play(NodeCore(straight, contract), read_flight(path))
+    assert (found.commands, found.differing) == (3, 0)
+    assert found.states == {"disarmed": 1, "flying": 2}
 
 
 def test_another_policy_is_told_by_its_first_difference(flight, contract, straight):

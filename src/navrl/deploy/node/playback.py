@@ -28,7 +28,8 @@ def play(core: NodeCore, flight: Iterable[tuple[float, Message]]) -> Playback:
     """Give a node the messages of a flight, and return how its commands compare.
 
     A node that was armed when it started has no message that says so: it is armed here if the
-    flight moved. Commands that a dry run did not send are taken as such here too.
+    flight moved. Commands that a dry run did not send are taken as such here too. A command that
+    was sent again is no decision, and is passed over.
     """
     messages = list(flight)
     moved = any(isinstance(m, Command) and m.velocity.any() for _, m in messages)
@@ -36,10 +37,12 @@ def play(core: NodeCore, flight: Iterable[tuple[float, Message]]) -> Playback:
         core.armed = True
     reports = [m.values.get("dry_run") for _, m in messages if isinstance(m, Diagnostics)]
     core.sends = "false" in reports if reports else moved
-    found = Playback()
+    found, decided = Playback(), None
     for now, message in messages:
         if isinstance(message, Command):
-            _compare(core, message, found)
+            if message.stamp != decided:
+                _compare(core, message, found)
+            decided = message.stamp
         elif not isinstance(message, Diagnostics):
             core.take(message, now)
     found.states = {
