@@ -65,6 +65,7 @@ SOURCES = (
     "sim/kernels/*.py",
     "sim/worlds/*.py",
     "rl/fused/*.py",
+    "rl/networks/relative_motion.py",
     "io/container/codecs/*.py",
     "io/container/numba_memory.py",
     "io/replay/*.py",

@@ -184,14 +184,21 @@ def test_verification_finds_a_file_with_another_weight(exported, tmp_path, capsy
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
-@pytest.mark.parametrize(("azimuths", "beams", "circular"), [(36, 4, False), (17, 3, True)])
-def test_a_header_serves_other_scans_and_networks(tmp_path, azimuths, beams, circular):
+@pytest.mark.parametrize(
+    ("azimuths", "beams", "circular", "relative_motion"),
+    [(36, 4, False, False), (17, 3, True, False), (36, 4, True, True)],
+)
+def test_a_header_serves_other_scans_and_networks(
+    tmp_path, azimuths, beams, circular, relative_motion
+):
     task = NavigationSettings()
     from navrl.navigation_observation import navigation_layout
 
     torch.manual_seed(0)
     layout = navigation_layout(azimuths, beams, task.env.num_observed)
-    network = NavigationNetwork(layout, circular=circular, distance_scale=0.1)
+    network = NavigationNetwork(
+        layout, circular=circular, distance_scale=0.1, relative_motion=relative_motion
+    )
     for parameter in network.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     robot = RobotPolicy(network.requires_grad_(False), task)

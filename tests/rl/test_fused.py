@@ -13,12 +13,14 @@ from navrl.rl.fused.fused_network import FusedNetwork, supports
 from navrl.rl.networks.navigation import NavigationNetwork
 
 
-def make_network(circular=False, seed=0, layout=None):
+def make_network(circular=False, seed=0, layout=None, relative_motion=False):
     """Return a network with every parameter away from its initial zero or one, so that no gradient
     vanishes.
     """
     torch.manual_seed(seed)
-    network = NavigationNetwork(layout, circular=circular, distance_scale=0.1)
+    network = NavigationNetwork(
+        layout, circular=circular, distance_scale=0.1, relative_motion=relative_motion
+    )
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -30,6 +32,7 @@ def make_rows(number, seed=1):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.rand(number, 208, generator=generator)
     rows[:, 144:] = torch.randn(number, 64, generator=generator)
+    rows[::3, 184:194] = 0  # the last obstacle is absent
     rows[:, 202:] = torch.nan
     return rows
 
@@ -64,9 +67,14 @@ def near_a_kink(network, rows):
     return near
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["zeros", "circular"])
+@pytest.fixture(
+    scope="module",
+    params=[(False, False), (True, False), (True, True)],
+    ids=["zeros", "circular", "relative motion"],
+)
 def network(request):
-    return make_network(request.param)
+    circular, relative_motion = request.param
+    return make_network(circular, relative_motion=relative_motion)
 
 
 @pytest.mark.parametrize("number", [1, 7, 96, 97, pytest.param(2048, marks=pytest.mark.slow)])

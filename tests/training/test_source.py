@@ -152,6 +152,20 @@ def test_a_plain_state_dict_and_a_file_of_the_original_are_models_too(registry):
     assert run.config.network.circular is False
 
 
+def test_a_policy_without_relative_motion_acts_as_before_when_it_is_given_it(registry, tmp_path):
+    model_file(tmp_path / "m.pt")
+    run = opened("m.pt", "network.relative_motion=true")
+    assert "takes no notice" in run.note
+    known, network = (
+        NavigationNetwork(circular=True, distance_scale=0.1),
+        NavigationNetwork(circular=True, distance_scale=0.1, relative_motion=True),
+    )
+    known.load_state_dict(load_checkpoint("m.pt")["parameters"])
+    network.load_state_dict(run.weights)
+    rows = torch.rand(20, known.layout.width)
+    assert torch.allclose(network(rows), known(rows), atol=1e-6)
+
+
 def test_weights_of_another_shape_are_refused_by_their_name(registry):
     state = NavigationNetwork().state_dict()
     torch.save(state | {"dynamic.0.weight": torch.zeros(64, 50)}, "other.pt")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from navrl.deploy.robot_policy import RobotPolicy
 from navrl.errors import ConfigError
+from navrl.rl.networks import relative_motion as motion
 from navrl.rl.networks.navigation import NavigationNetwork
 
 LINEAR = ("lidar.7", "dynamic.0", "dynamic.3", "trunk.0", "trunk.3")
@@ -53,6 +54,7 @@ def c_header(policy: RobotPolicy) -> str:
 def _constants(policy: RobotPolicy) -> Iterator[str]:
     rows = (policy.azimuths + 1) // 2
     last, beams = (rows + 1) // 2, (policy.beams + 1) // 2
+    related = len(motion.RELATIVE) if policy.network.relative_motion else 0
     yield from (
         f"#define NAVRL_AZIMUTHS {policy.azimuths}\n",
         f"#define NAVRL_BEAMS {policy.beams}\n",
@@ -63,6 +65,10 @@ def _constants(policy: RobotPolicy) -> Iterator[str]:
         f"#define NAVRL_DETECTION_RANGE {policy.detection_reach!r}f /* m */\n",
         f"#define NAVRL_PLANAR {int(policy.planar)}   /* 1: heights are ignored */\n",
         f"#define NAVRL_CIRCULAR {int(policy.network.circular)}\n",
+        f"#define NAVRL_RELATIVE {related}   /* numbers of relative motion an obstacle */\n",
+        f"#define NAVRL_PRESENT {motion.PRESENT!r}f\n",
+        f"#define NAVRL_SLOWEST {motion.SLOWEST!r}f    /* (m/s)^2 */\n",
+        f"#define NAVRL_HORIZON {motion.HORIZON!r}f    /* s */\n",
         f"#define NAVRL_ROWS2 {rows}\n#define NAVRL_ROWS3 {last}\n#define NAVRL_BEAMS3 {beams}\n",
     )
 
@@ -205,6 +211,28 @@ static void navrl_track(const float *position, const float *track, float c, floa
   row[9] = tall ? 0 : 1;
 }
 
+#if NAVRL_RELATIVE
+/* How an obstacle approaches: relative velocity; when, where and how near it is closest. */
+static void navrl_relate(const float *track, const float *velocity, float *found) {
+  const float length = track[0] * track[0] + track[1] * track[1] + track[2] * track[2];
+  if (!(length > NAVRL_PRESENT)) return;
+  const float distance = sqrtf(track[3] * track[3] + track[4] * track[4]);
+  float time = 0, square = 0, speed = NAVRL_SLOWEST;
+  for (int i = 0; i < 3; i++) {
+    found[i] = (track[5 + i] - velocity[i]) * (i < 2 ? 1 : track[9]);
+    time -= track[i] * distance * found[i];
+    speed += found[i] * found[i];
+  }
+  time /= speed;
+  found[3] = time < 0 ? 0 : (time > NAVRL_HORIZON ? NAVRL_HORIZON : time);
+  for (int i = 0; i < 3; i++) {
+    found[4 + i] = track[i] * distance + found[i] * found[3];
+    square += found[4 + i] * found[4 + i];
+  }
+  found[7] = sqrtf(square) - (track[8] + 1) * 0.125f;
+}
+#endif
+
 static float navrl_concentration(float x) {
   return 1 + (x > 20 ? x : log1pf(expf(x))) + 1e-6f;
 }
@@ -219,7 +247,8 @@ static void navrl_command(const float position[3], const float velocity[3], cons
   float image[NAVRL_AZIMUTHS * NAVRL_BEAMS];
   float first[NAVRL_AZIMUTHS * NAVRL_BEAMS * 4], second[NAVRL_ROWS2 * NAVRL_BEAMS * 16];
   float third[NAVRL_ROWS3 * NAVRL_BEAMS3 * 16];
-  float features[200], tracks[NAVRL_OBSERVED * 10], one[256], two[256], heads[6], unit[3];
+  float features[200], one[256], two[256], heads[6], unit[3];
+  float tracks[NAVRL_OBSERVED * (10 + NAVRL_RELATIVE)];
   for (int i = 0; i < NAVRL_AZIMUTHS * NAVRL_BEAMS; i++) {
     const float near = NAVRL_RANGE - lidar[i];
     image[i] = near < 0 ? 0 : (near > NAVRL_RANGE ? NAVRL_RANGE : near);
@@ -234,18 +263,6 @@ static void navrl_command(const float position[3], const float velocity[3], cons
                navrl_lidar_7_bias, features);
   navrl_norm(features, 128, navrl_lidar_8_weight, navrl_lidar_8_bias);
 
-  int index[NAVRL_OBSERVED];
-  const int found = navrl_nearest(position, obstacles, count, index);
-  memset(tracks, 0, sizeof tracks);
-  for (int k = 0; k < found; k++)
-    navrl_track(position, obstacles + 8 * index[k], c, s, tracks + 10 * k);
-  navrl_linear(tracks, NAVRL_OBSERVED * 10, 128, navrl_dynamic_0_weight, navrl_dynamic_0_bias, one);
-  navrl_leaky(one, 128);
-  navrl_norm(one, 128, navrl_dynamic_2_weight, navrl_dynamic_2_bias);
-  navrl_linear(one, 128, 64, navrl_dynamic_3_weight, navrl_dynamic_3_bias, features + 128);
-  navrl_leaky(features + 128, 64);
-  navrl_norm(features + 128, 64, navrl_dynamic_5_weight, navrl_dynamic_5_bias);
-
   const float x = goal[0] - position[0], y = goal[1] - position[1];
   const float z = NAVRL_PLANAR ? 0 : goal[2] - position[2];
   const float distance = sqrtf(x * x + y * y + z * z);
@@ -259,6 +276,24 @@ static void navrl_command(const float position[3], const float velocity[3], cons
   state[5] = velocity[0] * c + velocity[1] * s;
   state[6] = velocity[1] * c - velocity[0] * s;
   state[7] = NAVRL_PLANAR ? 0 : velocity[2];
+
+  int index[NAVRL_OBSERVED];
+  const int found = navrl_nearest(position, obstacles, count, index);
+  memset(tracks, 0, sizeof tracks);
+  for (int k = 0; k < found; k++)
+    navrl_track(position, obstacles + 8 * index[k], c, s, tracks + 10 * k);
+#if NAVRL_RELATIVE
+  for (int k = 0; k < found; k++)
+    navrl_relate(tracks + 10 * k, state + 5,
+                 tracks + 10 * NAVRL_OBSERVED + NAVRL_RELATIVE * k);
+#endif
+  navrl_linear(tracks, NAVRL_OBSERVED * (10 + NAVRL_RELATIVE), 128, navrl_dynamic_0_weight,
+               navrl_dynamic_0_bias, one);
+  navrl_leaky(one, 128);
+  navrl_norm(one, 128, navrl_dynamic_2_weight, navrl_dynamic_2_bias);
+  navrl_linear(one, 128, 64, navrl_dynamic_3_weight, navrl_dynamic_3_bias, features + 128);
+  navrl_leaky(features + 128, 64);
+  navrl_norm(features + 128, 64, navrl_dynamic_5_weight, navrl_dynamic_5_bias);
 
   navrl_linear(features, 200, 256, navrl_trunk_0_weight, navrl_trunk_0_bias, one);
   navrl_leaky(one, 256);

@@ -19,6 +19,7 @@ from typing import Any
 
 from navrl.navigation_observation import OBSTACLE
 from navrl.navigation_observation import STATE as STATE_NAMES
+from navrl.rl.networks.relative_motion import RELATIVE
 from navrl.simd import WIDTH
 
 GROUP = 12  # samples are computed in groups: the rows of a tile of the dense layers
@@ -130,12 +131,18 @@ class Image:
 
 
 @cache
-def buffer_layout(azimuths: int, beams: int, observed: int) -> Any:
-    """Return all sizes and places as a named tuple, which compiled functions take as constants."""
+def buffer_layout(azimuths: int, beams: int, observed: int, related: bool = False) -> Any:
+    """Return all sizes and places as a named tuple, which compiled functions take as constants.
+
+    With `related`, the encoder of obstacles has their relative motion as further inputs.
+    """
     image = Image(azimuths, beams)
     names = _images(image)
     names |= _tiling(image, names)
-    names |= _activations(names, azimuths, beams, observed)
+    lidar, obstacles = azimuths * beams, FEATURES * observed
+    dynamic = obstacles + (len(RELATIVE) * observed if related else 0)
+    names |= {"LIDAR": lidar, "OBSTACLES": obstacles, "DYNAMIC": dynamic}
+    names |= _activations(names)
     names |= _weights(names, image)
     names |= _gradients(names, image)
     names |= _scratch(names)
@@ -208,10 +215,9 @@ def _tiling(image: Image, names: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _activations(names: dict[str, Any], azimuths: int, beams: int, observed: int) -> dict[str, Any]:
+def _activations(names: dict[str, Any]) -> dict[str, Any]:
     """Return where the activations of a sample are: images, then rows of the dense layers."""
-    dynamic = FEATURES * observed
-    row = _odd_lines(max(19 * WIDTH, MIXED_INPUT + deep(dynamic)))
+    row = _odd_lines(max(19 * WIDTH, MIXED_INPUT + deep(names["DYNAMIC"])))
     third_row = row if deep(names["FLAT"]) <= row else _odd_lines(deep(names["FLAT"]))
     at_first, at_second, at_third, at_rows = _places(
         names["IMAGE"], names["FIRST"], names["SECOND"], third_row
@@ -220,9 +226,6 @@ def _activations(names: dict[str, Any], azimuths: int, beams: int, observed: int
     block = DEFAULT_BLOCK * DEFAULT_ACTIVATIONS // activations // GROUP * GROUP
     images = DEFAULT_IMAGES * DEFAULT_BACK // (names["BACK_SECOND"] + names["BACK_FIRST"])
     return {
-        "LIDAR": azimuths * beams,
-        "DYNAMIC": dynamic,
-        "USED": azimuths * beams + dynamic + STATE,
         "ROW": row,
         "THIRD_ROW": third_row,
         "AT_FIRST": at_first,

@@ -12,6 +12,7 @@ from numba import float32
 
 from navrl.rl.fused import buffer_layout as common
 from navrl.rl.fused.gemm import convolution, product, tile
+from navrl.rl.networks import relative_motion as motion
 from navrl.simd import (
     WIDTH,
     ahead,
@@ -79,8 +80,36 @@ def _normalise(source, row_stride, width, gain, result, samples):
             store(out, i, (load(row, i) - mean) * scale * load(gain, i) + load(gain, width + i))
 
 
+@inner
+def _relate(obstacle, velocity, found):
+    """Write the relative motion of an obstacle; see `relative_motion`."""
+    x, y, z = obstacle[0], obstacle[1], obstacle[2]
+    if not x * x + y * y + z * z > float32(motion.PRESENT):
+        for i in range(len(motion.RELATIVE)):
+            found[i] = float32(0)
+        return
+    flat, height = obstacle[motion.DISTANCE], obstacle[motion.HEIGHT]
+    distance = math.sqrt(flat * flat + height * height)
+    x, y, z = x * distance, y * distance, z * distance
+    vx = obstacle[motion.VELOCITY] - velocity[0]
+    vy = obstacle[motion.VELOCITY + 1] - velocity[1]
+    vz = (obstacle[motion.VELOCITY + 2] - velocity[2]) * obstacle[motion.FLOATS]
+    speed = vx * vx + vy * vy + vz * vz + float32(motion.SLOWEST)
+    time = -(x * vx + y * vy + z * vz) / speed
+    time = min(max(time, float32(0)), float32(motion.HORIZON))
+    x, y, z = x + vx * time, y + vy * time, z + vz * time
+    found[0], found[1], found[2], found[3] = vx, vy, vz, time
+    found[4], found[5], found[6] = x, y, z
+    half_width = (obstacle[motion.WIDTH] + float32(1)) * float32(0.125)
+    found[7] = math.sqrt(x * x + y * y + z * z) - half_width
+
+
 def _make_take(at: Any) -> Any:
     """Return a compiled function that copies the parts of an observation to where layers read."""
+    STATE_START, OBSTACLE = at.LIDAR + at.OBSTACLES, common.FEATURES
+    RELATIVE, VELOCITY = len(motion.RELATIVE), STATE_START + motion.OWN_VELOCITY
+    # compiled only where it is above 0
+    RELATED = (at.DYNAMIC - at.OBSTACLES) // RELATIVE
 
     @inner
     def take(row, known, image, dynamic, state, scale):
@@ -89,12 +118,15 @@ def _make_take(at: Any) -> Any:
                 store(image, i, load(row, i))
             for i in range(at.LIDAR // WIDTH * WIDTH, at.LIDAR):
                 image[i] = row[i]
-            for i in range(0, at.DYNAMIC // WIDTH * WIDTH, WIDTH):
+            for i in range(0, at.OBSTACLES // WIDTH * WIDTH, WIDTH):
                 store(dynamic, i, load(row, at.LIDAR + i))
-            for i in range(at.DYNAMIC // WIDTH * WIDTH, at.DYNAMIC):
+            for i in range(at.OBSTACLES // WIDTH * WIDTH, at.OBSTACLES):
                 dynamic[i] = row[at.LIDAR + i]
+            for i in range(RELATED):
+                obstacle, found = at.LIDAR + OBSTACLE * i, at.OBSTACLES + RELATIVE * i
+                _relate(ahead(row, obstacle), ahead(row, VELOCITY), ahead(dynamic, found))
             for i in range(STATE):
-                state[i] = row[at.LIDAR + at.DYNAMIC + i] * scale[i]
+                state[i] = row[STATE_START + i] * scale[i]
         else:  # fills up the last group
             for i in range(at.LIDAR):
                 image[i] = float32(0)

@@ -28,9 +28,10 @@ class FusedKernels:
 
 
 @cache
-def fused_kernels(azimuths: int, beams: int, observed: int) -> FusedKernels:
+def fused_kernels(azimuths: int, beams: int, observed: int, related: bool) -> FusedKernels:
     """Return the kernels of a layout; each is compiled on its first call and kept on disk."""
-    at, variant = buffer_layout(azimuths, beams, observed), f"{azimuths}x{beams}x{observed}"
+    at = buffer_layout(azimuths, beams, observed, related)
+    variant = f"{azimuths}x{beams}x{observed}{'_related' * related}"
     packed, gradients = maps(azimuths, beams)  # cached, so their addresses stay valid
     return FusedKernels(
         at,

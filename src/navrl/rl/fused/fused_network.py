@@ -71,7 +71,9 @@ class FusedNetwork:
     def __init__(self, network: NavigationNetwork, threads: int | None = None) -> None:
         self.network = network
         self._kernels = fused_kernels(
-            *network.layout.shapes["lidar"][-2:], network.layout.shapes["dynamic_obstacle"][-2]
+            *network.layout.shapes["lidar"][-2:],
+            network.layout.shapes["dynamic_obstacle"][-2],
+            network.relative_motion,
         )
         at = self._kernels.at
         self.threads = threads or torch.get_num_threads()

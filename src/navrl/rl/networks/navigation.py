@@ -14,6 +14,7 @@ from navrl.errors import ConfigError, StateError
 from navrl.navigation_observation import GOAL_DISTANCE, STATE, navigation_layout
 from navrl.observation import ObservationLayout
 from navrl.rl.networks.network_settings import NetworkSettings
+from navrl.rl.networks.relative_motion import RELATIVE, relative_motion
 
 INPUTS = ("lidar", "dynamic_obstacle", "state")  # parts of the observation that it reads
 HEADS = 7  # alpha (3), beta (3), value
@@ -33,8 +34,9 @@ class NavigationNetwork(nn.Module):
     `forward(rows)` takes packed observations, (N, at least layout.width), and returns the raw
     heads, (N, 7): alpha (3), beta (3) and the normalised value. `circular` pads the scan
     periodically in azimuth instead of with zeros. `distance_scale` multiplies the horizontal
-    distance to the goal, the one input that is not of order one. With (False, 1.0) this is exactly
-    the original.
+    distance to the goal, the one input that is not of order one. With `relative_motion`, the
+    encoder of obstacles is also given how each of them approaches. With (False, 1.0, False) this is
+    exactly the original.
     """
 
     scale: Tensor  # (8,) factors of the state
@@ -46,10 +48,12 @@ class NavigationNetwork(nn.Module):
         *,
         circular: bool = False,
         distance_scale: float = 1.0,
+        relative_motion: bool = False,
     ) -> None:
         super().__init__()
         self.layout = (layout or navigation_layout()).leading(*INPUTS)
         self.circular, self.distance_scale = circular, distance_scale
+        self.relative_motion = relative_motion
         azimuths, beams = self.layout.shapes["lidar"][-2:]
         if azimuths < 3:
             raise ConfigError(
@@ -68,7 +72,9 @@ class NavigationNetwork(nn.Module):
             nn.Linear(flat, 128),
             nn.LayerNorm(128),
         )
-        self.dynamic = _blocks(self.layout["dynamic_obstacle"].size, 128, 64)
+        obstacles = self.layout["dynamic_obstacle"]
+        related = len(RELATIVE) * obstacles.shape[-2] if relative_motion else 0
+        self.dynamic = _blocks(obstacles.size + related, 128, 64)
         self.trunk = _blocks(128 + 64 + len(STATE), 256, 256)
         self.alpha, self.beta, self.critic = nn.Linear(256, 3), nn.Linear(256, 3), nn.Linear(256, 1)
         for head in (self.alpha, self.beta, self.critic):
@@ -81,9 +87,9 @@ class NavigationNetwork(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Return the raw heads, (N, 7)."""
         parts = self.layout.split(rows)
-        dynamic = self.dynamic(parts["dynamic_obstacle"].flatten(1))
-        state = parts["state"] * self.scale
-        features = self.trunk(torch.cat([self._look(parts["lidar"]), dynamic, state], 1))
+        obstacles, state = parts["dynamic_obstacle"], parts["state"]
+        seen = [self._look(parts["lidar"]), self._track(obstacles, state), state * self.scale]
+        features = self.trunk(torch.cat(seen, 1))
         return torch.cat([self.alpha(features), self.beta(features), self.critic(features)], 1)
 
     def actor_parameters(self) -> list[nn.Parameter]:
@@ -93,6 +99,13 @@ class NavigationNetwork(nn.Module):
     def critic_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that only the value depends on."""
         return [*self.critic.parameters()]
+
+    def _track(self, obstacles: Tensor, state: Tensor) -> Tensor:
+        rows = obstacles.flatten(1)
+        if self.relative_motion:
+            rows = torch.cat([rows, relative_motion(obstacles.flatten(1, 2), state).flatten(1)], 1)
+        features: Tensor = self.dynamic(rows)
+        return features
 
     def _look(self, image: Tensor) -> Tensor:
         if not self.circular:
@@ -112,10 +125,15 @@ def build_network(settings: NetworkSettings, layout: ObservationLayout) -> Navig
     if settings.extractor == "vit":
         from navrl.rl.networks.transformer import TransformerNetwork
 
-        network = TransformerNetwork(layout, distance_scale=settings.distance_scale)
+        network = TransformerNetwork(
+            layout, distance_scale=settings.distance_scale, relative_motion=settings.relative_motion
+        )
     else:
         network = NavigationNetwork(
-            layout, circular=settings.circular, distance_scale=settings.distance_scale
+            layout,
+            circular=settings.circular,
+            distance_scale=settings.distance_scale,
+            relative_motion=settings.relative_motion,
         )
     network.distribution = settings.distribution
     return network
@@ -159,13 +177,15 @@ def to_upstream(network: NavigationNetwork) -> dict[str, Tensor]:
     """Return the parameters under the original's names, with `distance_scale` folded in.
 
     Raises:
-        StateError: the network is circular, which the original cannot express.
+        StateError: the network is circular or is given relative motion, which the original cannot
+            express.
     """
-    if network.circular:
-        raise StateError(
-            "a network with circular=True has no counterpart in the original; train with "
-            "network=navrl"
-        )
+    for name in ("circular", "relative_motion"):
+        if getattr(network, name):
+            raise StateError(
+                f"a network with {name}=True has no counterpart in the original; train with "
+                "network=navrl"
+            )
     names = {
         "lidar": "feature_extractor.module.0.module",
         "dynamic": "feature_extractor.module.1.module.1",

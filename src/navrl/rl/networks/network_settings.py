@@ -22,6 +22,9 @@ class NetworkSettings:
     # pad the scan periodically in azimuth; False pads it with zeros, as the original does
     circular: bool = True
     distance_scale: float = 0.1  # factor of the distance to the goal; 1 in the original
+    # also give the network when, where and how close each moving obstacle passes if it and the
+    # drone keep their velocities
+    relative_motion: bool = False
     distribution: str = "beta"  # of the actions: beta (PPO) or gaussian, squashed by tanh (SAC)
     # --- any environment
     # a module of your own from observation parts to features, as module:Class; see docs

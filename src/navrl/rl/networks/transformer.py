@@ -20,9 +20,13 @@ class TransformerNetwork(NavigationNetwork):
     """
 
     def __init__(
-        self, layout: ObservationLayout | None = None, *, distance_scale: float = 1.0
+        self,
+        layout: ObservationLayout | None = None,
+        *,
+        distance_scale: float = 1.0,
+        relative_motion: bool = False,
     ) -> None:
-        super().__init__(layout, distance_scale=distance_scale)
+        super().__init__(layout, distance_scale=distance_scale, relative_motion=relative_motion)
         azimuths, beams = self.layout.shapes["lidar"][-2:]
         self.patch = PATCH if azimuths % PATCH == 0 else 1
         self.lidar = nn.Sequential()  # replaces the convolutions

@@ -33,6 +33,7 @@ from navrl.training.resume.starting_weights import (
     Weights,
     check_weights,
     fitted_config,
+    grown,
     read_weights,
 )
 from navrl.training.resume.training_state import is_training_state, upgraded_state
@@ -166,6 +167,7 @@ def _resume(
         write_text(folder.config_path, text)
     folder.record_resume(command, iteration)
     if weights is not None:
+        weights = grown(weights, config)
         check_weights(config, weights, str(source), given)
     note = f"resumed after iteration {iteration}"
     if state is None:
@@ -190,6 +192,7 @@ def _start_from(config: Config, typed: list[str], command: list[str], given: Giv
     if weights is None:
         return _resume_elsewhere(path, source, state or {}, config, typed, command)
     config, changes = fitted_config(config, typed_keys(typed), weights, str(source), given)
+    weights = grown(weights, config)
     config.resume_checkpoint = ""
     settle_processes(config)
     folder = _create(path, config, source, command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,17 @@ from navrl.environments.table import NOTHING_GIVEN, Given, find_task
 from navrl.errors import ConfigError
 from navrl.evaluation import INTERFACE
 from navrl.models import KIND, load_model, network_settings
+from navrl.navigation_observation import OBSTACLE
 from navrl.rl.networks.navigation import from_upstream
 from navrl.rl.networks.network_settings import NetworkSettings
+from navrl.rl.networks.relative_motion import RELATIVE
 
-__all__ = ["Weights", "check_weights", "fitted_config", "read_weights"]
+__all__ = ["Weights", "check_weights", "fitted_config", "grown", "read_weights"]
 
 # These determine the shapes of the layers. The rest of INTERFACE may differ from the model's.
 SHAPES = ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed")
+RELATIVE_MOTION = "network.relative_motion"
+OBSTACLE_LAYER = "dynamic.0.weight"  # reads the obstacles, and behind them their relative motion
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ def fitted_config(
             group, name = key.split(".")
             setattr(getattr(fitted, group), name, copy.deepcopy(value))
             changes.append(f"{key}={value}")
+        elif key == RELATIVE_MOTION and found:
+            changes.append(f"{key}=true, of which the model takes no notice at first")
         elif key in SHAPES or key.startswith("network."):
             misfits.append(f"{key} is {found!r}, the model has {value!r}")
     if misfits:
@@ -106,8 +112,26 @@ def fitted_config(
             "and the groups that set them, type those that name code, or start from another model"
         )
     fitted.check()
-    check_weights(fitted, weights, subject, given)
+    check_weights(fitted, grown(weights, fitted), subject, given)
     return fitted, changes
+
+
+def grown(weights: Weights, config: Config) -> Weights:
+    """Return weights for a network that is given relative motion, where the settings ask for it.
+
+    A policy without it gets zeros as the weights of these inputs, so that it acts as before.
+    """
+    layer = weights.parameters.get(OBSTACLE_LAYER)
+    observed = config.env.num_observed
+    if (
+        not config.network.relative_motion
+        or not isinstance(layer, Tensor)
+        or layer.ndim != 2
+        or layer.shape[1] != observed * len(OBSTACLE)
+    ):
+        return weights
+    wider = torch.nn.functional.pad(layer, (0, observed * len(RELATIVE)))
+    return replace(weights, parameters={**weights.parameters, OBSTACLE_LAYER: wider})
 
 
 def check_weights(
