@@ -44,6 +44,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--smoke", action="store_true", help="tiny sizes and one round; writes no JSON unless --out"
     )
+    _add_measuring(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_measuring(parser: Any) -> None:
+    """Add how long is measured, and what becomes of the results."""
     parser.add_argument(
         "--check", action="store_true", help="exit 1 and list the gates that failed"
     )
@@ -57,7 +63,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--out", type=Path, help="where the JSON goes (default: benchmarks/results/NAME.json)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,15 +93,7 @@ def _run_one(console: Any, arguments: argparse.Namespace) -> int:
         if command[0] != sys.executable:
             console.print(f"peers are in an environment of their own: {command[0]}")
             return subprocess.run(command).returncode
-    suite = bench.find_suite(arguments.name, smoke=arguments.smoke)
-    with _progress(console) as progress:
-        report = bench.run(
-            suite,
-            repeats=arguments.repeats,
-            minutes=arguments.minutes,
-            smoke=arguments.smoke,
-            progress=progress.update,
-        )
+    report = _measured(console, arguments)
     _print(console, report)
     _keep(console, arguments, report)
     if arguments.check and report.missed:
@@ -104,6 +101,20 @@ def _run_one(console: Any, arguments: argparse.Namespace) -> int:
             console.print(f"[red]failed[/red] {sentence}")
         return 1
     return 0
+
+
+def _measured(console: Any, arguments: argparse.Namespace) -> Report:
+    from navrl import benchmark as bench
+
+    suite = bench.find_suite(arguments.name, smoke=arguments.smoke)
+    with _progress(console) as progress:
+        return bench.run(
+            suite,
+            repeats=arguments.repeats,
+            minutes=arguments.minutes,
+            smoke=arguments.smoke,
+            progress=progress.update,
+        )
 
 
 def _progress(console: Any) -> Any:
@@ -179,13 +190,9 @@ def _print_comparison(console: Any, comparison: Comparison) -> None:
     table.add_column("")
     for change in comparison.changes:
         known = change.low == change.low
-        table.add_row(
-            change.case,
-            change.metric,
-            f"{change.ratio:.3f}",
-            f"{change.low:.3f} - {change.high:.3f}" if known else "one round",
-            f"[bold]{change.verdict}[/bold]" if change.real else change.verdict,
-        )
+        interval = f"{change.low:.3f} - {change.high:.3f}" if known else "one round"
+        verdict = f"[bold]{change.verdict}[/bold]" if change.real else change.verdict
+        table.add_row(change.case, change.metric, f"{change.ratio:.3f}", interval, verdict)
     console.print(table)
     if comparison.drift:
         console.print(

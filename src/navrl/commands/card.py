@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from navrl.config import Config
+    from navrl.evaluation import Policy
+    from navrl.evaluation.card.card_rows import CardRow
     from navrl.sim.robots import Robot
 
 __all__ = ["make_card"]
@@ -29,44 +31,45 @@ def make_card(
     from rich.console import Console
 
     from navrl.api.progress_bars import watching
-    from navrl.evaluation import load_policy
-    from navrl.evaluation.card.card_rows import (
-        CARD_DEFINITIONS,
-        card_results,
-        card_table,
-        card_title,
-        fly_card,
-    )
+    from navrl.evaluation.card.card_rows import fly_card
     from navrl.evaluation.card.conditions import CONDITIONS
-    from navrl.training.run_folder import as_json, make_folder
+    from navrl.training.run_folder import make_folder
 
     scenario = _scenario(arguments, references, config)
-    policy = load_policy(references[0], config.task, network=config.network.target or None)
-    if robot is not None:
-        policy = policy.on_robot(robot, force=arguments.force)
-    _check_navigation(config, policy.environment is not None)
+    policy = _policy(arguments, references[0], config, robot)
     make_folder(arguments.out, "--out")
     console = Console(stderr=arguments.json)
     start = time.perf_counter()
     with watching(console) as watch:
         rows = fly_card(policy, scenario, config, typed, watch, CONDITIONS)
-    report = {
-        **_about(config, time.perf_counter() - start),
-        "model": references[0],
-        "policy": policy.name,
-        "scenario": scenario,
-        "episodes": len(rows[0].flights.world),
-        "worlds": len(rows[0].flights.world.unique()),
-        "rows": card_results(rows),
-    }
-    title = card_title(policy.name, scenario, report["episodes"], report["worlds"])
+    about = _about(config, time.perf_counter() - start)
+    names = {"model": references[0], "policy": policy.name, "scenario": scenario}
+    _report(arguments, {**about, **names}, rows, console)
+    return 0
+
+
+def _report(
+    arguments: argparse.Namespace, about: dict[str, Any], rows: list[CardRow], console: Console
+) -> None:
+    """Print the card as a table or as JSON, and write it."""
+    from navrl.evaluation.card.card_rows import (
+        CARD_DEFINITIONS,
+        card_results,
+        card_table,
+        card_title,
+    )
+    from navrl.training.run_folder import as_json
+
+    world = rows[0].flights.world
+    episodes, worlds = len(world), len(world.unique())
+    report = {**about, "episodes": episodes, "worlds": worlds, "rows": card_results(rows)}
+    title = card_title(about["policy"], about["scenario"], episodes, worlds)
     if arguments.json:
         print(as_json(report), end="")
     else:
         console.print(card_table(rows, title))
         console.print(CARD_DEFINITIONS, style="dim", highlight=False)
     _write(arguments.out, report, title, console)
-    return 0
 
 
 def _scenario(arguments: argparse.Namespace, references: Sequence[str], config: Config) -> str:
@@ -91,12 +94,20 @@ def _scenario(arguments: argparse.Namespace, references: Sequence[str], config: 
     return names[0]
 
 
-def _check_navigation(config: Config, foreign: bool) -> None:
+def _policy(
+    arguments: argparse.Namespace, reference: str, config: Config, robot: Robot | None
+) -> Policy:
+    """Return the policy of the navigation task, as it flies the robot that was named."""
     from navrl.config import NAVIGATION
     from navrl.errors import ConfigError
+    from navrl.evaluation import load_policy
 
-    if foreign or config.env.name != NAVIGATION:
+    policy = load_policy(reference, config.task, network=config.network.target or None)
+    if robot is not None:
+        policy = policy.on_robot(robot, force=arguments.force)
+    if policy.environment is not None or config.env.name != NAVIGATION:
         raise ConfigError("--card is of the navigation task; leave it out")
+    return policy
 
 
 def _about(config: Config, seconds: float) -> dict[str, Any]:

@@ -37,6 +37,15 @@ def register(subparsers: Any) -> None:
         help="a policy as for `navrl eval`: a model file, a run's folder, NAME:ALIAS, or a name "
         "(default: pretrained)",
     )
+    _add_flight(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("demo.html"), help="the page (default: %(default)s)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.set_defaults(run=run, overrides=[], world=0, fly=False)
+
+
+def _add_flight(parser: Any) -> None:
     parser.add_argument(
         "--scenario",
         default="crossing",
@@ -46,11 +55,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--flights", type=int, default=64, metavar="N", help="drones (default: %(default)s)"
     )
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path("demo.html"), help="the page (default: %(default)s)"
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    parser.set_defaults(run=run, overrides=[], world=0, fly=False)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from navrl.config import Config
     from navrl.deploy.shielded_pilot import ShieldedPilot
     from navrl.evaluation import Policy
-
+    from navrl.sim.robots import Robot
 EPILOG = """examples:
   navrl eval pretrained                              2048 episodes in 32 unseen worlds, random trips and crossing
   navrl eval runs/mine                               the model of a run
@@ -41,6 +41,17 @@ def register(subparsers: Any) -> None:
         epilog=f"scenarios:\n{scenarios}\n\npolicies by name:\n{listed(POLICIES)}\n\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_flights(parser)
+    _add_conditions(parser)
+    parser.add_argument("--no-animation", action="store_true", help="do not write flights.gif")
+    parser.add_argument(
+        "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
+    )
+    parser.set_defaults(run=run, overrides=[])
+
+
+def _add_flights(parser: Any) -> None:
+    """Add who flies what, and where the results go."""
     parser.add_argument(
         "words",
         nargs="+",
@@ -59,6 +70,10 @@ def register(subparsers: Any) -> None:
         default=Path("runs/eval"),
         help="folder for the results (default: %(default)s)",
     )
+
+
+def _add_conditions(parser: Any) -> None:
+    """Add how much is flown, and how."""
     parser.add_argument(
         "--episodes", type=int, metavar="N", help="episodes of each scenario (flight.episodes)"
     )
@@ -79,47 +94,41 @@ def register(subparsers: Any) -> None:
         action="store_true",
         help="fly on robot=... although a policy was trained for another robot",
     )
-    parser.add_argument("--no-animation", action="store_true", help="do not write flights.gif")
-    parser.add_argument(
-        "--json", action="store_true", help="print what goes into evaluation.json, and nothing else"
-    )
-    parser.set_defaults(run=run, overrides=[])
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Fly the scenarios, print the tables, write the numbers and the pictures."""
-    from rich.console import Console
-
-    from navrl.api.evaluate_policy import evaluate_policies
     from navrl.commands.card import make_card
     from navrl.conf.robot_overrides import named_robot
-    from navrl.errors import ConfigError
-    from navrl.evaluation import load_policy
-    from navrl.evaluation.scenarios import parse_scenarios
     from navrl.sim.robots import MEASURING
-    from navrl.training.run_folder import make_folder
 
-    references, words = split_words([*arguments.words, *arguments.overrides])
-    if not references:
-        raise ConfigError(
-            "navrl eval needs a policy: a model file, a run's folder, a name in the registry, or "
-            "pretrained"
-        )
+    references, words = _split_arguments(arguments)
     config, typed = _configuration(arguments, words)
     robot = named_robot(words)
     if robot is not None:
         typed |= set(MEASURING.values())  # the file of the user says how well it measures
     if arguments.card:
         return make_card(arguments, references, config, typed, robot)
+    return _fly(arguments, references, config, typed, robot)
+
+
+def _fly(
+    arguments: argparse.Namespace,
+    references: list[str],
+    config: Config,
+    typed: set[str],
+    robot: Robot | None,
+) -> int:
+    from rich.console import Console
+
+    from navrl.api.evaluate_policy import evaluate_policies
+    from navrl.evaluation.scenarios import parse_scenarios
+    from navrl.training.run_folder import make_folder
+
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
-    network = config.network.target or None
-    policies = [load_policy(reference, config.task, network=network) for reference in references]
-    if robot is not None:
-        policies = [policy.on_robot(robot, force=arguments.force) for policy in policies]
+    policies = _loaded(arguments, references, config, robot)
     pilots: list[tuple[str, ShieldedPilot]] = []
     if arguments.shield:
-        if any(policy.environment for policy in policies):
-            raise ConfigError("--shield is of the navigation task; leave it out")
         policies, references, pilots = _with_shields(policies, references)
     make_folder(arguments.out, "--out")
     evaluate_policies(
@@ -132,10 +141,35 @@ def run(arguments: argparse.Namespace) -> int:
         folder=arguments.out,
         print_json=arguments.json,
     )
-    if not arguments.json:
-        for name, pilot in pilots:
-            print(f"{name}: {pilot.counts.told()}")
+    for name, pilot in [] if arguments.json else pilots:
+        print(f"{name}: {pilot.counts.told()}")
     return 0
+
+
+def _split_arguments(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return what was typed as references to policies, at least one, and as settings."""
+    from navrl.errors import ConfigError
+
+    references, words = split_words([*arguments.words, *arguments.overrides])
+    if not references:
+        raise ConfigError(
+            "navrl eval needs a policy: a model file, a run's folder, a name in the registry, or "
+            "pretrained"
+        )
+    return references, words
+
+
+def _loaded(
+    arguments: argparse.Namespace, references: Sequence[str], config: Config, robot: Robot | None
+) -> list[Policy]:
+    """Return the policies, as they fly the robot that was named."""
+    from navrl.evaluation import load_policy
+
+    network = config.network.target or None
+    policies = [load_policy(reference, config.task, network=network) for reference in references]
+    if robot is None:
+        return policies
+    return [policy.on_robot(robot, force=arguments.force) for policy in policies]
 
 
 def _with_shields(
@@ -143,7 +177,10 @@ def _with_shields(
 ) -> tuple[list[Policy], list[str], list[tuple[str, ShieldedPilot]]]:
     """Return each policy with and without a shield, what they are called, and the shields."""
     from navrl.deploy.shielded_pilot import shielded
+    from navrl.errors import ConfigError
 
+    if any(policy.environment for policy in policies):
+        raise ConfigError("--shield is of the navigation task; leave it out")
     both: list[Policy] = []
     names: list[str] = []
     pilots: list[tuple[str, ShieldedPilot]] = []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from navrl.deploy.verify import Verdict
 EPILOG = """examples:
   navrl export pretrained -o out                    policy.onnx, policy.pt2, a C header, a contract
   navrl export runs/mine -o out --format onnx,c     some of them
@@ -30,6 +33,11 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--format", default="onnx,pt2,c", help="some of onnx, pt2, c (default: all)"
     )
+    _add_verification(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_verification(parser: Any) -> None:
     parser.add_argument("--verify", type=Path, metavar="DIR", help="check what was exported")
     parser.add_argument(
         "--policy",
@@ -40,7 +48,6 @@ def register(subparsers: Any) -> None:
         "--observations", type=int, default=10_000, help="observations compared per file (10000)"
     )
     parser.add_argument("--episodes", type=int, default=256, help="flown with each file (256)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from navrl.deploy.verify import TOLERANCE, verify_export
+    from navrl.deploy.verify import verify_export
     from navrl.errors import ConfigError
     from navrl.evaluation.policy_lookup import load_policy
 
@@ -86,6 +93,12 @@ def _verify(arguments: argparse.Namespace) -> int:
         episodes=arguments.episodes,
         progress=lambda name: print(f"checking {name}", flush=True),
     )
+    _print_verdicts(verdicts)
+    _print_meaning(arguments, max(verdict.allowed for verdict in verdicts))
+    return 0 if all(verdict.holds for verdict in verdicts) else 1
+
+
+def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
     print(
         f"\n{'file':6} {'vectors':>10} {'parity':>10} {'crossing':>10} {'torch':>8} {'differ':>7}"
     )
@@ -98,11 +111,15 @@ def _verify(arguments: argparse.Namespace) -> int:
             f"{100 * verdict.exported_success:9.1f}% {100 * verdict.torch_success:7.1f}% "
             f"{verdict.differing:7d}{'' if verdict.holds else '   FAILS'}"
         )
-    allowed = max(verdict.allowed for verdict in verdicts)
+
+
+def _print_meaning(arguments: argparse.Namespace, allowed: float) -> None:
+    """Say what the columns of the verdicts mean, and the most that each may be."""
+    from navrl.deploy.verify import TOLERANCE
+
     because = " (twice the policy's own rounding)" if allowed > TOLERANCE else ""
     print(
         f"vectors: largest difference in m/s on the test vectors, at most {TOLERANCE:g} allowed\n"
         f"parity: on {arguments.observations:,} observations, at most {allowed:.2g}{because}\n"
         f"crossing: success of {arguments.episodes} flights, the same for both"
     )
-    return 0 if all(verdict.holds for verdict in verdicts) else 1

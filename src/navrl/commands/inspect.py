@@ -7,9 +7,15 @@ import json
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navrl.wording import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from navrl.io.checkpoint.listing import Entry
+    from navrl.io.container.index import Index
 
 EPILOG = """examples:
   navrl inspect runs/a/latest             tensors, sizes, codec, ratio, metadata
@@ -64,7 +70,6 @@ def _is_container(path: Path) -> bool:
 
 def _show_file(console: Any, path: Path, verify: bool) -> int:
     from rich.markup import escape
-    from rich.table import Table
 
     from navrl.io import read_index
     from navrl.io.checkpoint.parts import parts_of
@@ -84,37 +89,37 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
         console.print(f"part {part.file}, {_bytes(part.stored_bytes)}", markup=False)
     metadata = json.dumps(document.get("metadata"))
     console.print(f"metadata {shortened(metadata)}", markup=False, soft_wrap=True)
+    console.print(_tensors(index))
+    return _verify(console, [path]) if verify else 0
+
+
+def _tensors(index: Index) -> Table:
+    """Return the tensors of a container as a table."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table("tensor", "type", "shape", "codec", *_right("bytes", "stored", "ratio"))
     for entry in index.arrays:
         ratio = f"{entry.stored_bytes / entry.size:.3f}" if entry.size else ""
         shape = " x ".join(map(str, entry.shape)) or "single"
         sizes = f"{entry.size:,}", f"{entry.stored_bytes:,}", ratio
         table.add_row(escape(entry.name), entry.element, shape, entry.codec, *sizes)
-    console.print(table)
-    return _verify(console, [path]) if verify else 0
+    return table
 
 
 def _show_foreign(console: Any, path: Path, verify: bool) -> int:
     """Show a file of torch.save or safetensors, loaded without running any code of it."""
     from rich.markup import escape
-    from rich.table import Table
 
     from navrl.errors import shown
     from navrl.io.checkpoint.conversion import read_any_format
-    from navrl.io.container.state_tree import pack_state
 
     state, metadata = read_any_format(path)
     kind = "safetensors" if path.suffix == ".safetensors" else "torch.save"
     console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(path.stat().st_size)}")
     if metadata:
         console.print(f"metadata {shortened(json.dumps(metadata))}", markup=False, soft_wrap=True)
-    packed = pack_state(state)
-    table = Table("tensor", "type", "shape", *_right("bytes"))
-    for name, value in zip(packed.names(), packed.values, strict=True):
-        shape = " x ".join(map(str, value.shape)) or "single"
-        element = str(value.dtype).removeprefix("torch.")
-        table.add_row(escape(name), element, shape, f"{value.nbytes:,}")
-    console.print(table)
+    console.print(_tensors_of_state(state))
     for key, value in state.items() if isinstance(state, dict) else ():
         if isinstance(value, str | int | float | bool | None):
             console.print(f"{shown(key)}: {shown(value)}", markup=False, soft_wrap=True)
@@ -124,9 +129,24 @@ def _show_foreign(console: Any, path: Path, verify: bool) -> int:
     return 0
 
 
-def _show_folder(console: Any, folder: Path, verify: bool) -> int:
+def _tensors_of_state(state: Any) -> Table:
+    """Return the tensors in a nested state as a table."""
     from rich.markup import escape
     from rich.table import Table
+
+    from navrl.io.container.state_tree import pack_state
+
+    packed = pack_state(state)
+    table = Table("tensor", "type", "shape", *_right("bytes"))
+    for name, value in zip(packed.names(), packed.values, strict=True):
+        shape = " x ".join(map(str, value.shape)) or "single"
+        element = str(value.dtype).removeprefix("torch.")
+        table.add_row(escape(name), element, shape, f"{value.nbytes:,}")
+    return table
+
+
+def _show_folder(console: Any, folder: Path, verify: bool) -> int:
+    from rich.markup import escape
 
     from navrl.io.checkpoint.listing import (
         checkpoint_files,
@@ -136,10 +156,23 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
     )
 
     aliases = list_aliases(folder)
+    entries = list_entries(folder)
+    table = _checkpoints(entries, aliases)
+    console.print(f"[bold]{escape(str(folder))}[/bold]: {counted(len(entries), 'checkpoint')}")
+    console.print(table)
+    for reason in [] if verify else list_unreadable(folder).values():
+        console.print(f"not listed: {reason}", markup=False, soft_wrap=True)
+    return _verify(console, [path for _, path in checkpoint_files(folder)]) if verify else 0
+
+
+def _checkpoints(entries: list[Entry], aliases: dict[str, str]) -> Table:
+    """Return the checkpoints of a folder as a table."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(
         *_right("step"), "names", "metrics", *_right("bytes", "stored", "ratio"), "created"
     )
-    entries = list_entries(folder)
     for entry in entries:
         names = ", ".join(
             sorted(name for name, target in aliases.items() if target == entry.path.name)
@@ -148,20 +181,10 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
             _metric(name, value) for name, value in entry.metrics.items() if value is not None
         )
         ratio = entry.stored_bytes / entry.raw_bytes if entry.raw_bytes else 1.0
-        table.add_row(
-            str(entry.step),
-            escape(names),
-            escape(metrics),
-            _bytes(entry.raw_bytes),
-            _bytes(entry.stored_bytes),
-            f"{ratio:.3f}",
-            format_date(entry.created),
-        )
-    console.print(f"[bold]{escape(str(folder))}[/bold]: {counted(len(entries), 'checkpoint')}")
-    console.print(table)
-    for reason in [] if verify else list_unreadable(folder).values():
-        console.print(f"not listed: {reason}", markup=False, soft_wrap=True)
-    return _verify(console, [path for _, path in checkpoint_files(folder)]) if verify else 0
+        sizes = _bytes(entry.raw_bytes), _bytes(entry.stored_bytes), f"{ratio:.3f}"
+        texts = escape(names), escape(metrics)
+        table.add_row(str(entry.step), *texts, *sizes, format_date(entry.created))
+    return table
 
 
 def _verify(console: Any, paths: list[Path]) -> int:

@@ -242,21 +242,13 @@ def pull(registry: Registry, arguments: argparse.Namespace) -> int:
 def _backend(arguments: argparse.Namespace) -> Any:
     """Return the tracker's backend, in the project and of the user that the reference names."""
     from navrl.errors import NavrlError, RegistryError, nearest_name
-    from navrl.registry import parse_reference
 
     if arguments.tracker not in MIRRORS:
         raise RegistryError(
             f"no mirror {arguments.tracker!r}; there are {', '.join(MIRRORS)}."
             f"{nearest_name(arguments.tracker, MIRRORS)}"
         )
-    asked = parse_reference(arguments.reference)
-    place: dict[str, str | None] = {}
-    if arguments.tracker in ("wandb", "trackio"):
-        place = {"project": asked.project, "entity": asked.entity}
-    elif arguments.tracker == "hf":
-        if asked.entity is not None:
-            raise RegistryError(f"{asked} has three parts; expected USER/NAME:ALIAS on the hub")
-        place = {"user": asked.project}
+    place = _place(arguments.tracker, arguments.reference)
     options = {key: value for key, value in place.items() if value is not None}
     options |= _pairs(arguments.option)
     try:
@@ -269,6 +261,21 @@ def _backend(arguments: argparse.Namespace) -> Any:
         raise RegistryError(
             f"the tracker {arguments.tracker} cannot be used: {type(error).__name__}: {error}"
         ) from error
+
+
+def _place(tracker: str, reference: str) -> dict[str, str | None]:
+    """Return the options of a tracker's backend that a reference names."""
+    from navrl.errors import RegistryError
+    from navrl.registry import parse_reference
+
+    asked = parse_reference(reference)
+    if tracker in ("wandb", "trackio"):
+        return {"project": asked.project, "entity": asked.entity}
+    if tracker != "hf":
+        return {}
+    if asked.entity is not None:
+        raise RegistryError(f"{asked} has three parts; expected USER/NAME:ALIAS on the hub")
+    return {"user": asked.project}
 
 
 def _pairs(words: list[str]) -> dict[str, str]:

@@ -147,6 +147,12 @@ def _add_removals(actions: Any) -> None:
         "--keep-last", type=int, required=True, metavar="N", help="keep the newest N"
     )
     prune.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+    _add_deletion(actions)
+    text = "rebuild a damaged or lost database or journal, and register unowned files"
+    _action(actions, "repair", model_actions.repair, text)
+
+
+def _add_deletion(actions: Any) -> None:
     delete = _action(actions, "delete", model_actions.delete, "remove a version")
     delete.add_argument("reference", metavar="NAME:v3", help="version number")
     delete.add_argument("--force", action="store_true", help="even if an alias points to it")
@@ -160,8 +166,6 @@ def _add_removals(actions: Any) -> None:
     gc.add_argument(
         "--purge-quarantine", action="store_true", help="also delete every file in quarantine"
     )
-    text = "rebuild a damaged or lost database or journal, and register unowned files"
-    _action(actions, "repair", model_actions.repair, text)
 
 
 def _add_trackers(actions: Any) -> None:
@@ -175,24 +179,29 @@ def _add_trackers(actions: Any) -> None:
         "fetch a model from a tracker or the hub into the registry",
     )
     for parser in (push, pull):
-        parser.add_argument(
-            "reference", help="NAME:ALIAS, USER/PROJECT/NAME:ALIAS; hf: USER/NAME:ALIAS"
-        )
-        parser.add_argument(
-            "--tracker",
-            "--mirror",
-            dest="tracker",
-            default="wandb",
-            help="wandb, mlflow, trackio or hf, the Hugging Face hub (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--option",
-            action="append",
-            default=[],
-            metavar="key=value",
-            help="of the tracker, such as project=NavRL",
-        )
+        _add_tracker(parser)
     pull.add_argument("--name", help="its name in the registry (default: the same)")
+
+
+def _add_tracker(parser: Any) -> None:
+    """Add the version, and the tracker that has it or gets it."""
+    parser.add_argument(
+        "reference", help="NAME:ALIAS, USER/PROJECT/NAME:ALIAS; hf: USER/NAME:ALIAS"
+    )
+    parser.add_argument(
+        "--tracker",
+        "--mirror",
+        dest="tracker",
+        default="wandb",
+        help="wandb, mlflow, trackio or hf, the Hugging Face hub (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="of the tracker, such as project=NavRL",
+    )
 
 
 def _run(

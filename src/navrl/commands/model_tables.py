@@ -77,12 +77,24 @@ def print_versions(versions: Sequence[ModelVersion]) -> None:
 
 def print_version(version: ModelVersion, moves: Sequence[AliasMove]) -> None:
     """Print everything known about a version, and the history of its aliases."""
+    facts = {**_facts(version), **_results(version), **_lineage(version)}
+    print_table(("what", "value"), [(name, value) for name, value in facts.items() if value])
+    if moves:
+        print_table(
+            ("alias", "from", "to", "why", "when"),
+            [
+                (move.alias, label(move.old), label(move.new), move.reason, date(move.moved))
+                for move in moves
+            ],
+        )
+
+
+def _facts(version: ModelVersion) -> dict[str, str]:
     from navrl.registry.held_out import HELD_OUT, held_out_results
 
-    lineage = {key: value for key, value in version.lineage.items() if key != "config"}
     judged = version.tags.get(HELD_OUT, "")
     held_out = held_out_results(judged).items() if judged else ()
-    facts = {
+    return {
         "version": version.label,
         **{f"held out, {scenario}": result for scenario, result in held_out},
         "path": str(version.path),
@@ -98,21 +110,20 @@ def print_version(version: ModelVersion, moves: Sequence[AliasMove]) -> None:
         "SHA-256": version.digest,
         "created": date(version.created),
         "notes": version.notes,
-        **{name: number(value) for name, value in version.metrics.items()},
-        **{
-            name: value if isinstance(value, str) else json.dumps(value, default=str)
-            for name, value in lineage.items()
-        },
     }
-    print_table(("what", "value"), [(name, value) for name, value in facts.items() if value])
-    if moves:
-        print_table(
-            ("alias", "from", "to", "why", "when"),
-            [
-                (move.alias, label(move.old), label(move.new), move.reason, date(move.moved))
-                for move in moves
-            ],
-        )
+
+
+def _results(version: ModelVersion) -> dict[str, str]:
+    return {name: number(value) for name, value in version.metrics.items()}
+
+
+def _lineage(version: ModelVersion) -> dict[str, str]:
+    """Return what the version was made from; its configuration is too long to be shown."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, default=str)
+        for name, value in version.lineage.items()
+        if name != "config"
+    }
 
 
 def print_comparison(labels: Sequence[str], rows: Sequence[Row]) -> None:

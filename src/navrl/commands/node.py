@@ -43,6 +43,17 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--transport", default="udp", help="udp, zenoh or ros2 (default: %(default)s)"
     )
+    _add_control(parser)
+    _add_timing(parser)
+    _add_surroundings(parser)
+    _add_recordings(parser)
+    _add_udp(parser.add_argument_group("udp"))
+    _add_ros(parser.add_argument_group("zenoh and ros2"))
+    parser.set_defaults(run=run)
+
+
+def _add_control(parser: Any) -> None:
+    """Add whether commands are sent and filtered, and their frame."""
     parser.add_argument(
         "--dry-run",
         action=argparse.BooleanOptionalAction,
@@ -52,6 +63,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--arm", action="store_true", help="begin armed; else a message arms it")
     parser.add_argument("--shield", action="store_true", help="filter commands with the shield")
     parser.add_argument("--frame", default="map", help="the world frame (default: %(default)s)")
+
+
+def _add_timing(parser: Any) -> None:
     parser.add_argument(
         "--max-age", type=float, default=0.5, metavar="S", help="older inputs stop the robot (0.5)"
     )
@@ -68,6 +82,9 @@ def register(subparsers: Any) -> None:
         metavar="S",
         help="from sending a command until the robot receives it (0)",
     )
+
+
+def _add_surroundings(parser: Any) -> None:
     parser.add_argument(
         "--stop-distance", type=float, default=1.0, metavar="M", help="stop so near the goal (1.0)"
     )
@@ -78,14 +95,21 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--world", type=Path, metavar="FILE", help="what the ray-cast service casts rays at"
     )
+
+
+def _add_recordings(parser: Any) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="write the flight as MCAP")
     parser.add_argument(
         "--bag", type=Path, metavar="FILE", help="answer a recorded flight and compare commands"
     )
-    udp = parser.add_argument_group("udp")
+
+
+def _add_udp(udp: Any) -> None:
     udp.add_argument("--bind", default="127.0.0.1:9870", metavar="HOST:PORT", help="receive here")
     udp.add_argument("--peer", metavar="HOST:PORT", help="send here (default: 127.0.0.1:9871)")
-    ros = parser.add_argument_group("zenoh and ros2")
+
+
+def _add_ros(ros: Any) -> None:
     ros.add_argument(
         "--connect", default="tcp/localhost:7447", metavar="ENDPOINT", help="zenoh: the router"
     )
@@ -105,7 +129,6 @@ def register(subparsers: Any) -> None:
         metavar="NAME=/topic",
         help="another ROS topic, such as odometry=/state; may be repeated",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from navrl.deploy.rehearsal.paired_rehearsal import Plan, Stage
 
@@ -38,12 +39,23 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--scenario", default="crossing", help="what is flown (crossing)")
     parser.add_argument("--episodes", type=int, default=32, help="flights (32)")
     parser.add_argument("--shield", action="store_true", help="the node filters its commands")
+    _add_link(parser)
+    _add_play(parser)
+    _add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_link(parser: Any) -> None:
+    """Add how bad the link between node and robot is."""
     parser.add_argument("--latency-ms", type=float, default=0.0, help="delay each way")
     parser.add_argument(
         "--jitter-ms", type=float, default=0.0, help="standard deviation of a further delay"
     )
     parser.add_argument("--loss", type=float, default=0.0, help="share of messages lost each way")
     parser.add_argument("--skew-ms", type=float, default=0.0, help="the robot's clock is ahead by")
+
+
+def _add_play(parser: Any) -> None:
     parser.add_argument(
         "--compensation",
         action=argparse.BooleanOptionalAction,
@@ -58,10 +70,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--no-sweep", action="store_true", help="leave out how much delay the policy tolerates"
     )
+
+
+def _add_output(parser: Any) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="the node's flight as MCAP")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,19 +128,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    behind = " behind the shield" if found["shield"] else ""
-    table = Table(
-        title=f"{found['policy']}{behind}: {found['episodes']} episodes of {found['scenario']}",
-        title_justify="left",
-    )
-    headings = ("", "success %", "static %", "moving %", "bounds %", "time-out %")
-    for heading in headings:
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name in ("simulated", "rehearsed"):
-        table.add_row(name, *(f"{100 * value:.1f}" for value in found[name].values()))
-    console.print(table)
+    console.print(_endings(found))
     console.print(
         f"episodes that only the simulation won: {found['only_simulated']}, only the rehearsal: "
         f"{found['only_rehearsed']} (p {found['mcnemar_p']:.2g})",
@@ -143,6 +145,23 @@ def _print(console: Console, found: dict[str, Any]) -> None:
             f"tolerated delay each way (2 points lost at most): {found['tolerated_delay_ms']:g} ms",
             highlight=False,
         )
+
+
+def _endings(found: dict[str, Any]) -> Table:
+    """Return how the episodes ended, in the simulation and in the rehearsal."""
+    from rich.table import Table
+
+    behind = " behind the shield" if found["shield"] else ""
+    table = Table(
+        title=f"{found['policy']}{behind}: {found['episodes']} episodes of {found['scenario']}",
+        title_justify="left",
+    )
+    headings = ("", "success %", "static %", "moving %", "bounds %", "time-out %")
+    for heading in headings:
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name in ("simulated", "rehearsed"):
+        table.add_row(name, *(f"{100 * value:.1f}" for value in found[name].values()))
+    return table
 
 
 @contextmanager

@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navrl.wording import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from navrl.io.rollouts.rollout_layout import RolloutInfo
 
 EPILOG = """examples:
   navrl train rollout_save_interval=50                     keep every fiftieth batch in RUN/rollouts
@@ -45,6 +50,11 @@ def register(subparsers: Any) -> None:
             help="a run (its rollouts/ or else its checkpoints/), or a folder of rollouts",
         )
         action.set_defaults(run=run)
+    _add_show(show)
+    _add_export(export)
+
+
+def _add_show(show: Any) -> None:
     show.add_argument("iteration", type=int, nargs="?", help="which one (default: the last saved)")
     show.add_argument(
         "--env", type=int, default=0, metavar="N", help="the drone to draw (default: %(default)s)"
@@ -52,6 +62,9 @@ def register(subparsers: Any) -> None:
     show.add_argument(
         "--png", type=Path, metavar="FILE", help="draw its flight, reward and clearance"
     )
+
+
+def _add_export(export: Any) -> None:
     target = export.add_mutually_exclusive_group(required=True)
     target.add_argument(
         "--minari", type=Path, metavar="ROOT", help="a folder for MINARI_DATASETS_PATH"
@@ -100,34 +113,17 @@ def _ls(arguments: argparse.Namespace) -> int:
     """List the rollouts; return 1 if the index of one is damaged."""
     from rich.table import Column, Table
 
-    from navrl.commands.inspect import format_date
     from navrl.errors import ContainerError, RolloutError
 
     storage = _storage(arguments.folder)
-    table = Table(
-        *(
-            Column(name, justify="right")
-            for name in ("iteration", "environments", "steps", "MB", "stored MB", "ratio")
-        ),
-        "created",
-    )
+    numbers = ("iteration", "environments", "steps", "MB", "stored MB", "ratio")
+    table = Table(*(Column(name, justify="right") for name in numbers), "created")
     damaged = []
     for iteration in storage.list():
         try:
-            info = storage.info(iteration)
+            table.add_row(str(iteration), *_sizes(storage.info(iteration)))
         except (ContainerError, RolloutError) as error:
             damaged.append(str(error))
-            continue
-        created = format_date(info.created)
-        table.add_row(
-            str(iteration),
-            str(info.envs),
-            str(info.steps),
-            f"{info.raw_bytes / 1e6:.2f}",
-            f"{info.stored_bytes / 1e6:.2f}",
-            f"{info.stored_bytes / max(1, info.raw_bytes):.3f}",
-            created,
-        )
     console = _console()
     console.print(table)
     console.print(
@@ -141,11 +137,22 @@ def _ls(arguments: argparse.Namespace) -> int:
     return 1 if damaged else 0
 
 
+def _sizes(info: RolloutInfo) -> tuple[str, ...]:
+    """Return the cells of a rollout in the list, after its iteration."""
+    from navrl.commands.inspect import format_date
+
+    return (
+        str(info.envs),
+        str(info.steps),
+        f"{info.raw_bytes / 1e6:.2f}",
+        f"{info.stored_bytes / 1e6:.2f}",
+        f"{info.stored_bytes / max(1, info.raw_bytes):.3f}",
+        format_date(info.created),
+    )
+
+
 def _show(arguments: argparse.Namespace) -> int:
     """Say what a rollout holds; draw the flight of one drone if asked."""
-    from rich.markup import escape
-    from rich.table import Column, Table
-
     from navrl.commands.inspect import shortened
 
     storage = _storage(arguments.folder)
@@ -162,32 +169,26 @@ def _show(arguments: argparse.Namespace) -> int:
         if isinstance(value, dict):  # the settings of the task: too long to be read here
             continue
         console.print(f"  {name:.100}: {shortened(str(value))}", markup=False)
-    table = Table(
-        "key",
-        "type",
-        "shape",
-        "codec",
-        "error",
-        *(Column(name, justify="right") for name in ("bytes", "stored", "ratio")),
-    )
+    console.print(_keys(info))
+    if arguments.png:
+        _draw(console, storage, iteration, arguments.env, arguments.png)
+    return 0
+
+
+def _keys(info: RolloutInfo) -> Table:
+    """Return the arrays of a rollout as a table."""
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    sizes = (Column(name, justify="right") for name in ("bytes", "stored", "ratio"))
+    table = Table("key", "type", "shape", "codec", "error", *sizes)
     for name, key in info.keys.items():
         error = "exact" if key.error_bound is None else f"<= {key.error_bound:g}"
         ratio = f"{key.stored_bytes / key.raw_bytes:.3f}" if key.raw_bytes else ""
         shape = " x ".join(map(str, key.shape)) or "single"
-        table.add_row(
-            escape(name),
-            key.element,
-            shape,
-            key.codec,
-            error,
-            f"{key.raw_bytes:,}",
-            f"{key.stored_bytes:,}",
-            ratio,
-        )
-    console.print(table)
-    if arguments.png:
-        _draw(console, storage, iteration, arguments.env, arguments.png)
-    return 0
+        bytes_of = f"{key.raw_bytes:,}", f"{key.stored_bytes:,}"
+        table.add_row(escape(name), key.element, shape, key.codec, error, *bytes_of, ratio)
+    return table
 
 
 def _draw(console: Any, storage: Any, iteration: int, env: int, png: Path) -> None:

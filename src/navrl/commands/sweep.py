@@ -56,22 +56,26 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{len(words)} files; expected one, or `navrl sweep new SPACE.yaml`")
     folder = arguments.out or Path("sweeps") / words[0].stem
     console = Console()
-    space = load_space(words[0])
     sweep = Sweep(
-        space,
+        load_space(words[0]),
         folder,
         storage=arguments.storage,
         tell=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
     )
+    return _run(sweep, console, arguments.show, folder / "report.html")
+
+
+def _run(sweep: Sweep, console: Any, only_show: bool, report: Path) -> int:
+    """Run the trials, unless they are only shown; print them, and write the report."""
     try:
-        if not arguments.show:
+        if not only_show:
             sweep.run()
     finally:
         _print_results(sweep, console)
         path = sweep.save_results()
     print(f"written: {path}")
-    if not arguments.show:
-        _write_report(sweep, folder / "report.html")
+    if not only_show:
+        _write_report(sweep, report)
     return 0
 
 

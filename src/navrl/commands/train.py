@@ -59,6 +59,11 @@ def register(subparsers: Any) -> None:
         metavar="key=value",
         help="settings, such as env.num_obstacles=200; `navrl settings` lists them",
     )
+    _add_configuration(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_configuration(parser: Any) -> None:
     parser.add_argument(
         "--cfg", nargs="?", const="job", metavar="job", help="print every setting and stop"
     )
@@ -70,7 +75,6 @@ def register(subparsers: Any) -> None:
         metavar="NAME",
         help="its name without .yaml (default: config); overrides go on top of it",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

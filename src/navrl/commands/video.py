@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from navrl.commands.recorded import add_flights, recordings_of
+
+if TYPE_CHECKING:
+    from navrl.view.video import VideoSettings
 
 EPILOG = """examples:
   navrl video pretrained --scenario crossing -o crossing.mp4
@@ -33,12 +36,23 @@ def register(subparsers: Any) -> None:
         default=Path("flight.mp4"),
         help="the video (default: %(default)s)",
     )
+    _add_pictures(parser)
+    _add_playback(parser)
+    parser.add_argument("--dark", action="store_true", help="on a dark background")
+    parser.set_defaults(run=run)
+
+
+def _add_pictures(parser: Any) -> None:
     parser.add_argument(
         "--size", default="854x480", metavar="WxH", help="of a picture (default: %(default)s)"
     )
     parser.add_argument(
         "--fps", type=int, default=25, help="pictures a second (default: %(default)s)"
     )
+
+
+def _add_playback(parser: Any) -> None:
+    """Add which part of the flights is shown, how fast and from where."""
     parser.add_argument(
         "--speed", type=float, default=1.0, help="2 plays twice as fast (default: %(default)s)"
     )
@@ -47,8 +61,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--follow", type=int, metavar="N", help="fly behind episode N (numbers: navrl replay)"
     )
-    parser.add_argument("--dark", action="store_true", help="on a dark background")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,24 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from navrl.errors import ConfigError
-    from navrl.view.video import VideoSettings, check_format, write_video
+    from navrl.view.video import check_format, write_video
 
     check_format(arguments.out)
-    width, height = _size(arguments.size)
-    settings = VideoSettings(
-        width=width,
-        height=height,
-        frames_per_second=arguments.fps,
-        speed=arguments.speed,
-        start=arguments.start,
-        seconds=arguments.seconds,
-        follow=arguments.follow,
-        dark=arguments.dark,
-    )
+    settings = _settings(arguments)
     recording = recordings_of(arguments)[-1]
     try:
         with Progress(console=Console(stderr=True), transient=True) as bars:
             bar = bars.add_task("drawing")
+
             write_video(
                 recording,
                 arguments.out,
@@ -86,6 +89,22 @@ def run(arguments: argparse.Namespace) -> int:
     megabytes = arguments.out.stat().st_size / 1e6
     print(f"written: {arguments.out} ({megabytes:.1f} MB, scenario {recording.scenario})")
     return 0
+
+
+def _settings(arguments: argparse.Namespace) -> VideoSettings:
+    from navrl.view.video import VideoSettings
+
+    width, height = _size(arguments.size)
+    return VideoSettings(
+        width=width,
+        height=height,
+        frames_per_second=arguments.fps,
+        speed=arguments.speed,
+        start=arguments.start,
+        seconds=arguments.seconds,
+        follow=arguments.follow,
+        dark=arguments.dark,
+    )
 
 
 def _size(text: str) -> tuple[int, int]:

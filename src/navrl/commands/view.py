@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from navrl.config import Config
 
 EPILOG = """examples:
   navrl view pretrained                                 crossing flights; open the printed address
@@ -39,6 +42,12 @@ def register(subparsers: Any) -> None:
         dest="run_folder",
         help="the folder of a training, which may be running: fly its newest checkpoint",
     )
+    _add_flight(parser)
+    _add_server(parser)
+    parser.set_defaults(run=run, overrides=[])
+
+
+def _add_flight(parser: Any) -> None:
     parser.add_argument(
         "--scenario", default="", metavar="NAME", help="what is flown (default: crossing)"
     )
@@ -49,13 +58,15 @@ def register(subparsers: Any) -> None:
         "--drones", type=int, default=16, metavar="N", help="how many fly (default: %(default)s)"
     )
     parser.add_argument("--shield", action="store_true", help="fly behind the shield")
+
+
+def _add_server(parser: Any) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         help="address to serve at (default: %(default)s, this machine only)",
     )
     parser.add_argument("--port", type=int, default=8080, help="to serve at (default: %(default)s)")
-    parser.set_defaults(run=run, overrides=[])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,8 +97,7 @@ def _view(arguments: argparse.Namespace) -> Any:
     """Return what is to be watched."""
     from navrl.commands.evaluate import split_words
     from navrl.config import load_config, our_overrides
-    from navrl.errors import ConfigError, nearest_name
-    from navrl.view.live.flight import viewable_scenarios
+    from navrl.errors import ConfigError
     from navrl.view.live.server import View
 
     references, settings = split_words([*arguments.words, *arguments.overrides])
@@ -96,13 +106,7 @@ def _view(arguments: argparse.Namespace) -> Any:
         raise ConfigError(f"navrl view needs one policy, or --run RUN; found {found}")
     overrides = our_overrides(settings)
     config = load_config(overrides)
-    scenario = arguments.scenario or ("own" if config.env.world_files else "crossing")
-    known = viewable_scenarios(config)
-    if scenario not in known:
-        raise ConfigError(
-            f"--scenario {scenario!a:.60} cannot be watched; expected one of {', '.join(known)}."
-            f"{nearest_name(scenario, known)}"
-        )
+    scenario = _scenario(arguments, config)
     for name, value in (("--drones", arguments.drones - 1), ("--world", arguments.world)):
         if not 0 <= value < 1024:
             raise ConfigError(f"{name} is out of range; expected at most 1024 drones and worlds")
@@ -118,3 +122,18 @@ def _view(arguments: argparse.Namespace) -> Any:
         host=arguments.host,
         port=arguments.port,
     )
+
+
+def _scenario(arguments: argparse.Namespace, config: Config) -> str:
+    """Return the scenario that was named, or the one of the configuration."""
+    from navrl.errors import ConfigError, nearest_name
+    from navrl.view.live.flight import viewable_scenarios
+
+    scenario: str = arguments.scenario or ("own" if config.env.world_files else "crossing")
+    known = viewable_scenarios(config)
+    if scenario not in known:
+        raise ConfigError(
+            f"--scenario {scenario!a:.60} cannot be watched; expected one of {', '.join(known)}."
+            f"{nearest_name(scenario, known)}"
+        )
+    return scenario

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from navrl.sim.env import NavigationEnv
 
 EPILOG = """examples:
   navrl world --png world.png                                    a random world of the pool
@@ -32,6 +35,11 @@ def register(subparsers: Any) -> None:
         default=Path("world.png"),
         help="where the picture goes (default: %(default)s)",
     )
+    _add_flight(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_flight(parser: Any) -> None:
     parser.add_argument(
         "--world", type=int, default=0, help="which world of the pool (default: %(default)s)"
     )
@@ -41,14 +49,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--steps", type=int, default=300, help="decisions to fly first (default: %(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the worlds, fly a little, draw."""
     from navrl.config import load_config
     from navrl.errors import ConfigError
-    from navrl.rl.scripted import scripted_pilot
     from navrl.sim.env import NavigationEnv
     from navrl.view.topdown import save_world
 
@@ -65,11 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
         )
     env = NavigationEnv(task, seed=config.seed)
     env.set_all_worlds(arguments.world)
-    observation = env.reset()
-    for _ in range(arguments.steps):
-        observation = env.step(
-            scripted_pilot(observation, task.env.action_limit, task.sensor.lidar_range)
-        ).observation
+    _fly(env, arguments.steps)
     save_world(env, arguments.png, world=arguments.world)
     print(f"look at {arguments.png}")
     return 0
+
+
+def _fly(env: NavigationEnv, steps: int) -> None:
+    """Fly with the scripted pilot from a reset."""
+    from navrl.rl.scripted import scripted_pilot
+
+    limit, lidar_range = env.settings.env.action_limit, env.settings.sensor.lidar_range
+    observation = env.reset()
+    for _ in range(steps):
+        observation = env.step(scripted_pilot(observation, limit, lidar_range)).observation
