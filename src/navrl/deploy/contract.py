@@ -32,68 +32,87 @@ def contract_of(
     policy: RobotPolicy, task: NavigationSettings, card: Mapping[str, Any], checksum: str
 ) -> dict[str, Any]:
     """Return the contract as plain values."""
-    sensor = task.sensor
-    low, high = sensor.lidar_vfov
     decision = task.sim.dt * task.env.action_repeat
-    vector = {"shape": ["N", 3], "type": "float32", "frame": "world"}
     return {
         "contract": VERSION,
         "policy_sha256": checksum,
-        "inputs": {
-            "position": vector | {"unit": "m", "meaning": "of the robot; z is above the ground"},
-            "velocity": vector | {"unit": "m/s", "meaning": "of the robot, not in its body frame"},
-            "goal": vector | {"unit": "m"},
-            "start": vector | {"unit": "m", "meaning": "where the flight to this goal began"},
-            "lidar": {
-                "shape": ["N", policy.azimuths, policy.beams],
-                "type": "float32",
-                "unit": "m",
-                "meaning": "ranges, counter-clockwise from the bearing of goal - start; hits on "
-                "the ground count",
-            },
-            "obstacles": {
-                "shape": ["N", "K", 8],
-                "type": "float32",
-                "frame": "world",
-                "columns": ["x", "y", "z", "vx", "vy", "vz", "width", "height"],
-                "unit": ["m", "m", "m", "m/s", "m/s", "m/s", "m", "m"],
-                "meaning": "moving obstacles, K >= 1, in any order; x, y, z of the middle; "
-                "absolute velocities; the width is a diameter, 0 or less is an empty slot; what "
-                "is higher than 1 m is taken to reach from the ground up; the policy looks at the "
-                f"nearest {policy.observed} within {policy.detection_reach:g} m",
-            },
-        },
-        "outputs": {
-            "velocity_world": vector
-            | {
-                "unit": "m/s",
-                "meaning": "velocity command; at most "
-                f"{policy.limit:g} m/s along each axis of the goal frame, "
-                f"{policy.climb:g} m/s up and down",
-            }
-        },
-        "lidar": {
-            "azimuths": policy.azimuths,
-            "beams": policy.beams,
-            "step_degrees": 360 / policy.azimuths,
-            "elevations_degrees": [float(e) for e in np.linspace(low, high, policy.beams)],
-            "range_m": policy.reach,
-            "order": "azimuth-major, counter-clockwise, azimuth 0 along goal - start",
-            "sees_moving_obstacles": bool(task.env_dyn.visible_to_lidar),
-        },
+        "inputs": _inputs(policy),
+        "outputs": {"velocity_world": _command(policy)},
+        "lidar": _lidar(policy, task),
         "rate": {"decision_s": decision, "max_input_age_s": MAX_AGE_S},
-        "robot": {
-            "collision_radius_m": task.env.collision_radius,
-            "model": task.drone.model_name,
-            "speed_limit_m_per_s": policy.limit,
-            "vertical_speed_limit_m_per_s": policy.climb,
-            "planar": policy.planar,
-            "velocity_lag_s": velocity_lag(task.drone),
-            "turning_delay_s": turning_delay(task.drone),
-            "damping_per_s": damping(task.drone),
-            "file": as_built(task).as_dict(),
-        },
+        "robot": _robot(policy, task),
         "training": {str(key): value for key, value in card.items()},
+    }
+
+
+def _inputs(policy: RobotPolicy) -> dict[str, Any]:
+    vector = {"shape": ["N", 3], "type": "float32", "frame": "world"}
+    return {
+        "position": vector | {"unit": "m", "meaning": "of the robot; z is above the ground"},
+        "velocity": vector | {"unit": "m/s", "meaning": "of the robot, not in its body frame"},
+        "goal": vector | {"unit": "m"},
+        "start": vector | {"unit": "m", "meaning": "where the flight to this goal began"},
+        "lidar": {
+            "shape": ["N", policy.azimuths, policy.beams],
+            "type": "float32",
+            "unit": "m",
+            "meaning": "ranges, counter-clockwise from the bearing of goal - start; hits on "
+            "the ground count",
+        },
+        "obstacles": _obstacles(policy),
+    }
+
+
+def _obstacles(policy: RobotPolicy) -> dict[str, Any]:
+    return {
+        "shape": ["N", "K", 8],
+        "type": "float32",
+        "frame": "world",
+        "columns": ["x", "y", "z", "vx", "vy", "vz", "width", "height"],
+        "unit": ["m", "m", "m", "m/s", "m/s", "m/s", "m", "m"],
+        "meaning": "moving obstacles, K >= 1, in any order; x, y, z of the middle; "
+        "absolute velocities; the width is a diameter, 0 or less is an empty slot; what "
+        "is higher than 1 m is taken to reach from the ground up; the policy looks at the "
+        f"nearest {policy.observed} within {policy.detection_reach:g} m",
+    }
+
+
+def _command(policy: RobotPolicy) -> dict[str, Any]:
+    return {
+        "shape": ["N", 3],
+        "type": "float32",
+        "frame": "world",
+        "unit": "m/s",
+        "meaning": "velocity command; at most "
+        f"{policy.limit:g} m/s along each axis of the goal frame, "
+        f"{policy.climb:g} m/s up and down",
+    }
+
+
+def _lidar(policy: RobotPolicy, task: NavigationSettings) -> dict[str, Any]:
+    low, high = task.sensor.lidar_vfov
+    return {
+        "azimuths": policy.azimuths,
+        "beams": policy.beams,
+        "step_degrees": 360 / policy.azimuths,
+        "elevations_degrees": [float(e) for e in np.linspace(low, high, policy.beams)],
+        "range_m": policy.reach,
+        "order": "azimuth-major, counter-clockwise, azimuth 0 along goal - start",
+        "sees_moving_obstacles": bool(task.env_dyn.visible_to_lidar),
+    }
+
+
+def _robot(policy: RobotPolicy, task: NavigationSettings) -> dict[str, Any]:
+    return {
+        "collision_radius_m": task.env.collision_radius,
+        "model": task.drone.model_name,
+        "speed_limit_m_per_s": policy.limit,
+        "vertical_speed_limit_m_per_s": policy.climb,
+        "planar": policy.planar,
+        "velocity_lag_s": velocity_lag(task.drone),
+        "turning_delay_s": turning_delay(task.drone),
+        "damping_per_s": damping(task.drone),
+        "file": as_built(task).as_dict(),
     }
 
 

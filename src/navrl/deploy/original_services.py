@@ -115,10 +115,6 @@ class OriginalServices:
 
     def ray_cast(self, request: Fields) -> dict[str, Any]:
         """Return where rays from a point end, flat, azimuth-major; a miss ends at the range."""
-        import torch
-
-        from navrl.sim.reference import Scene, cast_rays
-
         if self.world is None:
             raise ConfigError("there is no world to cast rays at; start the node with --world FILE")
         hres, beams = float(request["hres"]), int(request["vbeams"])
@@ -129,28 +125,9 @@ class OriginalServices:
         position = _vector(request["position"])
         azimuths = np.radians(hres) * np.arange(int(360 / hres)) + float(request["start_angle"])
         elevations = np.radians(np.linspace(request["vfov_min"], request["vfov_max"], beams))
-        scene = Scene(
-            torch.from_numpy(self.world.boxes).double(),
-            torch.from_numpy(self.world.cylinders).double(),
-        )
-        length = cast_rays(
-            scene,
-            torch.from_numpy(position)[None],
-            torch.zeros(1, dtype=torch.float64),
-            torch.from_numpy(azimuths),
-            torch.from_numpy(elevations),
-            float(request["range"]),
-        )[0].numpy()
-        level = np.cos(elevations)
-        direction = np.stack(
-            [
-                np.cos(azimuths)[:, None] * level,
-                np.sin(azimuths)[:, None] * level,
-                np.broadcast_to(np.sin(elevations), length.shape),
-            ],
-            -1,
-        )
-        return {"points": (position + length[:, :, None] * direction).reshape(-1).tolist()}
+        reach = float(request["range"])
+        ends = _ends_of_rays(self.world, position, azimuths, elevations, reach)
+        return {"points": ends.reshape(-1).tolist()}
 
     def dynamic_obstacles(self, request: Fields) -> dict[str, Any]:
         """Return the moving obstacles within a range, the nearest first."""
@@ -196,6 +173,32 @@ def _vector(named: Any) -> Array:
     if not np.isfinite(vector).all():
         raise MessageError("a vector holds NaN or infinity")
     return vector
+
+
+def _ends_of_rays(
+    world: World, position: Array, azimuths: Array, elevations: Array, reach: float
+) -> Array:
+    """Return where rays from a point end, (azimuths, elevations, 3)."""
+    import torch
+
+    from navrl.sim.reference import Scene, cast_rays
+
+    scene = Scene(
+        torch.from_numpy(world.boxes).double(), torch.from_numpy(world.cylinders).double()
+    )
+    length = cast_rays(
+        scene,
+        torch.from_numpy(position)[None],
+        torch.zeros(1, dtype=torch.float64),
+        torch.from_numpy(azimuths),
+        torch.from_numpy(elevations),
+        reach,
+    )[0].numpy()
+    level = np.cos(elevations)
+    level_x, level_y = np.cos(azimuths)[:, None] * level, np.sin(azimuths)[:, None] * level
+    upwards = np.broadcast_to(np.sin(elevations), length.shape)
+    ends: Array = position + length[:, :, None] * np.stack([level_x, level_y, upwards], -1)
+    return ends
 
 
 def _named(vector: Array) -> dict[str, float]:

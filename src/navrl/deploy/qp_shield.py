@@ -56,39 +56,16 @@ class QpShield(Shield):
     ) -> None:
         distance = np.linalg.norm(goals - place, axis=1)
         distance = np.where(np.isfinite(distance), distance, np.inf)
-        usable = np.isfinite(wanted).all(1) & np.isfinite(place).all(1) & np.isfinite(own).all(1)
-        usable &= np.isfinite(ranges).all((1, 2)) & np.isfinite(tracks).all((1, 2))
-        usable &= np.isfinite(angles)
+        usable = _usable(wanted, place, own, ranges, tracks) & np.isfinite(angles)
         limit = self.settings.speed_limit
         wish = np.clip(np.where(usable[:, None], wanted, 0.0), -limit, limit)
-        hits, hit = self._hits(place, own, angles, ranges, distance)
-        moving, radius, flat, seen = self._moving(place, own, tracks)
-        kept = self.settings.static_radius + self.settings.static_growth * limit
-        around = np.full(hit.shape, kept)
-        static = self._projected(
-            wish,
-            hits,
-            np.zeros_like(hits),
-            around,
-            np.ones(hit.shape, bool),
-            np.full(hit.shape, self.settings.static_horizon),
-            hit,
-        )
-        both = self._projected(
-            wish,
-            np.concatenate([hits, moving], 1),
-            np.concatenate([np.zeros_like(hits), tracks[:, :, 3:6]], 1),
-            np.concatenate([around, radius], 1),
-            np.concatenate([np.ones(hit.shape, bool), flat], 1),
-            np.concatenate(
-                [
-                    np.full(hit.shape, self.settings.static_horizon),
-                    np.full(flat.shape, self.settings.moving_horizon),
-                ],
-                1,
-            ),
-            np.concatenate([hit, seen], 1),
-        )
+        standing = self._standing(place, own, angles, ranges, distance)
+        moving = self._moving(place, own, tracks)
+        static = self._projected(wish, *standing)
+        threats: list[Array] = [
+            np.concatenate(pair, 1) for pair in zip(standing, moving, strict=True)
+        ]
+        both = self._projected(wish, *threats)
         both[:, 2] = self._within_heights(place, own, both[:, 2])
         moved = np.abs(both - wish).max(1) > CHANGED
         by_static = np.abs(static - wish).max(1) > CHANGED
@@ -98,8 +75,12 @@ class QpShield(Shield):
         reason[~usable] = shield_kernel.INVALID
         changed[:] = ~usable | (np.abs(velocities - wanted) > CHANGED).any(1)
 
-    def _projected(self, wish: Array, *threats: NDArray[np.float64] | NDArray[np.bool_]) -> Array:
-        """Return the nearest velocities outside all half-spaces; linearised at the wish."""
+    def _projected(self, wish: Array, *threats: Array | NDArray[np.bool_]) -> Array:
+        """Return the nearest velocities outside all half-spaces; linearised at the wish.
+
+        Threats have a place, a velocity, a radius, whether they are upright, a horizon, and whether
+        there are any.
+        """
         place, motion, radius, flat, horizon, present = threats
         result = np.zeros_like(wish)
         speed = math.sqrt(3) * self.settings.speed_limit
@@ -118,6 +99,22 @@ class QpShield(Shield):
             result,
         )
         return result
+
+    def _standing(
+        self, place: Array, own: Array, angles: Array, ranges: Array, distance: Array
+    ) -> tuple[Array | NDArray[np.bool_], ...]:
+        """Return the hits of the LiDAR as threats."""
+        settings = self.settings
+        hits, hit = self._hits(place, own, angles, ranges, distance)
+        kept = settings.static_radius + settings.static_growth * settings.speed_limit
+        return (
+            hits,
+            np.zeros_like(hits),
+            np.full(hit.shape, kept),
+            np.ones(hit.shape, bool),
+            np.full(hit.shape, settings.static_horizon),
+            hit,
+        )
 
     def _hits(
         self, place: Array, own: Array, angles: Array, ranges: Array, distance: Array
@@ -143,15 +140,22 @@ class QpShield(Shield):
 
     def _moving(
         self, place: Array, own: Array, tracks: Array
-    ) -> tuple[Array, Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return tracks after the lag, their radii, which are tall, and which slots are used."""
+    ) -> tuple[Array | NDArray[np.bool_], ...]:
+        """Return the moving obstacles after the lag as threats; those that are tall are upright."""
         offset = tracks[:, :, :3] - place[:, None]
         tall = tracks[:, :, 7] > TALL
         offset[tall, 2] = 0.0
         shifted = offset + self.settings.lag * (tracks[:, :, 3:6] - own[:, None])
         shifted[tall, 2] = 0.0
         radius = 0.5 * tracks[:, :, 6] + self.settings.moving_margin
-        return _outside(shifted, offset, radius[:, :, None]), radius, tall, tracks[:, :, 6] > 0
+        return (
+            _outside(shifted, offset, radius[:, :, None]),
+            tracks[:, :, 3:6],
+            radius,
+            tall,
+            np.full(tall.shape, self.settings.moving_horizon),
+            tracks[:, :, 6] > 0,
+        )
 
     def _within_heights(self, place: Array, own: Array, climb: Array) -> Array:
         """Return vertical velocities that keep the robots within their heights."""
@@ -159,6 +163,18 @@ class QpShield(Shield):
         low = (self.settings.lowest - after) / self.settings.height_horizon
         high = (self.settings.highest - after) / self.settings.height_horizon
         return np.minimum(np.maximum(climb, low), high)
+
+
+def _usable(
+    wanted: Array, place: Array, own: Array, ranges: Array, tracks: Array
+) -> NDArray[np.bool_]:
+    """Return for which robots all inputs are finite."""
+    usable = np.ones(len(wanted), bool)
+    for vector in (wanted, place, own):
+        usable &= np.isfinite(vector).all(1)
+    for rows in (ranges, tracks):
+        usable &= np.isfinite(rows).all((1, 2))
+    return usable
 
 
 def _outside(shifted: Array, now: Array, radius: Array | float) -> Array:

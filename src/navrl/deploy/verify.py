@@ -31,6 +31,16 @@ from navrl.sim.settings import NavigationSettings
 TOLERANCE = 1e-5  # m/s, or twice the rounding of the policy where that is more ...
 LARGEST_ROUNDING = 1e-4  # ... but never above this
 FILES = {"onnx": "policy.onnx", "pt2": "policy.pt2", "c": "navrl_policy.h"}
+C_SOURCE = """\
+#include "navrl_policy.h"
+void commands(int n, int k, const float *p, const float *v, const float *g, const float *s, \
+const float *l, const float *o, float *out) {
+  for (int i = 0; i < n; i++)
+    navrl_command(p + 3 * i, v + 3 * i, g + 3 * i, s + 3 * i,
+                  l + (long)NAVRL_AZIMUTHS * NAVRL_BEAMS * i, o + 8L * k * i, k,
+                  out + 3 * i);
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -76,12 +86,7 @@ def verify_export(
     ('onnx', True)
     """
     folder = Path(folder)
-    present = [name for name, file in FILES.items() if (folder / file).exists()]
-    if not present or not (folder / "golden.npz").exists():
-        raise ConfigError(
-            f"{folder} holds no exported policy; expected a folder that `navrl export` wrote, with "
-            "golden.npz and policy.onnx, policy.pt2 or navrl_policy.h"
-        )
+    present = _exported(folder)
     assert policy.task is not None
     with np.load(folder / "golden.npz") as golden:
         vectors = {name: golden[name] for name in golden.files}
@@ -108,6 +113,21 @@ def verify_export(
             )
         )
     return verdicts
+
+
+def _exported(folder: Path) -> list[str]:
+    """Return which files an export has, at least one.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    present = [name for name, file in FILES.items() if (folder / file).exists()]
+    if not present or not (folder / "golden.npz").exists():
+        raise ConfigError(
+            f"{folder} holds no exported policy; expected a folder that `navrl export` wrote, with "
+            "golden.npz and policy.onnx, policy.pt2 or navrl_policy.h"
+        )
+    return present
 
 
 def rounding(policy: Policy, inputs: Mapping[str, Tensor]) -> float:
@@ -161,31 +181,7 @@ def _pt2_command(folder: Path) -> Command:
 
 def _c_command(folder: Path) -> Command:
     """Return the header as compiled by the system's compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise OSError("no C compiler was found (cc, gcc or clang)")
-    source = (
-        '#include "navrl_policy.h"\n'
-        "void commands(int n, int k, const float *p, const float *v, const float *g,"
-        " const float *s, const float *l, const float *o, float *out) {\n"
-        "  for (int i = 0; i < n; i++)\n"
-        "    navrl_command(p + 3 * i, v + 3 * i, g + 3 * i, s + 3 * i,\n"
-        "                  l + (long)NAVRL_AZIMUTHS * NAVRL_BEAMS * i, o + 8L * k * i, k,\n"
-        "                  out + 3 * i);\n}\n"
-    )
-    with tempfile.TemporaryDirectory() as temporary:
-        library = Path(temporary) / "policy.so"
-        flags = ["-O3", "-shared", "-fPIC", "-x", "c", "-I", str(folder.resolve())]
-        done = subprocess.run(
-            [compiler, *flags, "-o", str(library), "-", "-lm"],
-            input=source,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ConfigError(f"{folder / FILES['c']} does not compile: {done.stderr[:400]}")
-        compiled = ctypes.CDLL(str(library))
+    compiled = _compiled(folder)
 
     def command(arrays: Arrays) -> NDArray[np.float32]:
         held = [np.ascontiguousarray(arrays[name], np.float32) for name in INPUTS]
@@ -195,6 +191,26 @@ def _c_command(folder: Path) -> Command:
         return out
 
     return command
+
+
+def _compiled(folder: Path) -> ctypes.CDLL:
+    """Return a library whose `commands` calls the header for every row."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise OSError("no C compiler was found (cc, gcc or clang)")
+    with tempfile.TemporaryDirectory() as temporary:
+        library = Path(temporary) / "policy.so"
+        flags = ["-O3", "-shared", "-fPIC", "-x", "c", "-I", str(folder.resolve())]
+        done = subprocess.run(
+            [compiler, *flags, "-o", str(library), "-", "-lm"],
+            input=C_SOURCE,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ConfigError(f"{folder / FILES['c']} does not compile: {done.stderr[:400]}")
+        return ctypes.CDLL(str(library))
 
 
 def _difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from navrl.config import FlightSettings
 from navrl.deploy.exported_folder import read_contract
-from navrl.deploy.exported_pilot import ExportedPilot, exported_policy
+from navrl.deploy.exported_pilot import Command, ExportedPilot, exported_policy
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.rehearsal.delays import DELAYS_MS, Delayed, success_with_delay, tolerated_ms
 from navrl.deploy.rehearsal.link import LinkSettings
@@ -69,7 +69,7 @@ class Comparison:
         """Return the numbers as plain values."""
         world = self.simulated.world.numpy()
         pairs = paired(self.simulated.success.float(), self.rehearsed.success, world)
-        plan, link = self.plan, self.plan.link
+        plan = self.plan
         answers = self.rehearsed.answers_ms
         return {
             "policy": str(plan.folder),
@@ -79,13 +79,7 @@ class Comparison:
             "speed": plan.speed,
             "transport": plan.transport,
             "compensation": plan.compensation,
-            "link": {
-                "latency_ms": 1e3 * link.latency,
-                "jitter_ms": 1e3 * link.jitter,
-                "loss": link.loss,
-                "skew_ms": 1e3 * link.skew,
-                "lost_messages": self.rehearsed.lost,
-            },
+            "link": self._link(),
             "simulated": {name: _simulated(self.simulated, name) for name in OUTCOMES},
             "rehearsed": {name: self.rehearsed.share(name) for name in OUTCOMES},
             "only_simulated": pairs.only_a,
@@ -94,6 +88,16 @@ class Comparison:
             "answer_ms": median(answers) if answers else None,
             "delays": [{"delay_ms": one.delay_ms, "success": one.success} for one in self.delays],
             "tolerated_delay_ms": tolerated_ms(list(self.delays)) if self.delays else None,
+        }
+
+    def _link(self) -> dict[str, float]:
+        link = self.plan.link
+        return {
+            "latency_ms": 1e3 * link.latency,
+            "jitter_ms": 1e3 * link.jitter,
+            "loss": link.loss,
+            "skew_ms": 1e3 * link.skew,
+            "lost_messages": self.rehearsed.lost,
         }
 
 
@@ -149,20 +153,39 @@ def rehearse(
     stage.begin("rehearsed", plan.episodes)
     options = [*node_options, *_node_options(plan)]
     with NodeProcess(plan.folder, options) as node:
-        transport = open_robot(node.wait_until_ready())
-        try:
-            rehearsal = Rehearsal(
-                SimulatedRobot(task, plan.seed),
-                transport,
-                plan.link,
-                speed=plan.speed,
-                alive=node.check,
-                seed=plan.seed,
-            )
-            rehearsed = rehearsal.run(plan.episodes, lambda episode, ending: stage.done(ending))
-        finally:
-            transport.close()
+        rehearsed = _with_node(plan, task, node, open_robot, stage)
     stage.begin("delays", len(sweep))
+    delays = _swept(plan, task, command, sweep, stage)
+    return Comparison(plan, rehearsed, simulated, delays)
+
+
+def _with_node(
+    plan: Plan,
+    task: NavigationSettings,
+    node: NodeProcess,
+    open_robot: Callable[[str], Transport],
+    stage: Stage,
+) -> Rehearsed:
+    """Play the robot of a node that runs, and return what came of it."""
+    transport = open_robot(node.wait_until_ready())
+    try:
+        rehearsal = Rehearsal(
+            SimulatedRobot(task, plan.seed),
+            transport,
+            plan.link,
+            speed=plan.speed,
+            alive=node.check,
+            seed=plan.seed,
+        )
+        return rehearsal.run(plan.episodes, lambda episode, ending: stage.done(ending))
+    finally:
+        transport.close()
+
+
+def _swept(
+    plan: Plan, task: NavigationSettings, command: Command, sweep: Sequence[float], stage: Stage
+) -> list[Delayed]:
+    """Return the success with each delay in ms, in the simulator."""
     delays = []
     for delay in sweep:
         pilot = ExportedPilot(command)
@@ -171,7 +194,7 @@ def rehearse(
         )
         delays.append(Delayed(delay, share))
         stage.done(f"{delay:g} ms")
-    return Comparison(plan, rehearsed, simulated, delays)
+    return delays
 
 
 def _node_options(plan: Plan) -> list[str]:
