@@ -105,19 +105,10 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
                 "the simulator was made with auto_reset=False; a collector needs one with "
                 "auto_reset=True"
             )
-        if frames_per_batch < 1:
-            raise ConfigError(f"frames_per_batch is {frames_per_batch}; expected at least 1")
         number = self.env.num_envs
         # steps of all drones, as TorchRL means it
-        self.frames_per_batch = -(-frames_per_batch // number)
+        self.frames_per_batch = _whole_steps(frames_per_batch, number)
         self.requested_frames_per_batch = self.frames_per_batch * number
-        if self.requested_frames_per_batch != frames_per_batch:
-            warnings.warn(
-                f"frames_per_batch is {frames_per_batch}, no multiple of the {number} drones: "
-                "batches will have "
-                f"{self.requested_frames_per_batch} frames",
-                stacklevel=2,
-            )
         self.total_frames = float("inf") if total_frames < 0 else total_frames
         self.device = usable_device("cpu" if device is None else device)
         # as TorchRL's, which has none unless it is given one
@@ -400,33 +391,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
                 f"the state lacks {', '.join(missing)}; expected what a NavigationCollector's "
                 "state_dict() gave"
             )
-        for name, own in (("observation", self._step.packed), ("traj_ids", self._trajectories)):
-            saved = state_dict[name]
-            if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (
-                own.shape,
-                own.dtype,
-            ):
-                found = (
-                    f"{saved.dtype} {tuple(saved.shape)}"
-                    if isinstance(saved, Tensor)
-                    else type(saved).__name__
-                )
-                raise StateError(
-                    f"{name} of the state is {found}; expected {own.dtype} {tuple(own.shape)}"
-                )
-        try:
-            trajectory = int(state_dict["traj_pool"]["traj_id"])
-            frames, iteration = int(state_dict["frames"]), int(state_dict["iter"])
-            seed = (
-                None
-                if state_dict.get("next_seed") is None
-                else checked_seed(state_dict["next_seed"])
-            )
-        except (TypeError, ValueError, KeyError) as error:
-            raise StateError(
-                f"traj_pool, frames, iter or next_seed of the state is no number ({error!r}); "
-                "expected whole numbers"
-            ) from error
+        _check_tensor("observation", state_dict["observation"], self._step.packed)
+        _check_tensor("traj_ids", state_dict["traj_ids"], self._trajectories)
+        trajectory, frames, iteration, seed = _numbers(state_dict)
         policy, weights = self.policy, state_dict.get("policy_state_dict")
         if isinstance(policy, nn.Module) and weights is not None:
             _refuse_weights_that_do_not_fit(policy, weights)
@@ -456,6 +423,46 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
             f"{type(self).__name__}({self.env.num_envs} drones x {self.frames_per_batch} "
             f"steps, policy={self.policy})"
         )
+
+
+def _whole_steps(frames_per_batch: int, number: int) -> int:
+    """Return the steps of a batch; warn if they have more frames than were asked for."""
+    if frames_per_batch < 1:
+        raise ConfigError(f"frames_per_batch is {frames_per_batch}; expected at least 1")
+    steps = -(-frames_per_batch // number)
+    if steps * number != frames_per_batch:
+        warnings.warn(
+            f"frames_per_batch is {frames_per_batch}, no multiple of the {number} drones: "
+            "batches will have "
+            f"{steps * number} frames",
+            stacklevel=3,  # who made the collector
+        )
+    return steps
+
+
+def _check_tensor(name: str, saved: Any, own: Tensor) -> None:
+    """Raise a StateError unless a saved tensor can be copied into our own."""
+    if isinstance(saved, Tensor):
+        if (saved.shape, saved.dtype) == (own.shape, own.dtype):
+            return
+        found = f"{saved.dtype} {tuple(saved.shape)}"
+    else:
+        found = type(saved).__name__
+    raise StateError(f"{name} of the state is {found}; expected {own.dtype} {tuple(own.shape)}")
+
+
+def _numbers(state: Mapping[str, Any]) -> tuple[int, int, int, int | None]:
+    """Return the next trajectory, the frames, the iteration and the next seed of a state."""
+    try:
+        trajectory = int(state["traj_pool"]["traj_id"])
+        frames, iteration = int(state["frames"]), int(state["iter"])
+        seed = None if state.get("next_seed") is None else checked_seed(state["next_seed"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise StateError(
+            f"traj_pool, frames, iter or next_seed of the state is no number ({error!r}); "
+            "expected whole numbers"
+        ) from error
+    return trajectory, frames, iteration, seed
 
 
 def _refuse_weights_that_do_not_fit(policy: nn.Module, weights: Mapping[str, Any]) -> None:
