@@ -35,6 +35,19 @@ from navrl.tracking.tracker_settings import (
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_LIMITS = {  # of whole numbers
+    "seed": (0, 2**31),
+    "processes": (0, 1024),
+    "max_frame_num": (1, 1 << 50),
+    "eval_interval": (0, 1 << 31),
+    "save_interval": (1, 1 << 31),
+    "keep_last_n": (1, 1 << 31),
+    "save_compression_level": (0, 16),
+    "checkpoint_delta_chain": (0, MAX_CHAIN),
+    "async_checkpoint_queue_size": (1, 64),
+    "rollout_save_interval": (0, 1 << 31),
+    "rollout_keep_last_n": (0, 1 << 31),
+}
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
 # maps of evaluations during training follow those of the final evaluation by this many seeds
 PERIODIC_EVALUATION_OFFSET = 5000
@@ -198,26 +211,7 @@ class Config(NavigationSettings):
             self.tracking,
         ):
             group.check()
-        limits = {
-            "seed": (0, 2**31),
-            "processes": (0, 1024),
-            "max_frame_num": (1, 1 << 50),
-            "eval_interval": (0, 1 << 31),
-            "save_interval": (1, 1 << 31),
-            "keep_last_n": (1, 1 << 31),
-            "save_compression_level": (0, 16),
-            "checkpoint_delta_chain": (0, MAX_CHAIN),
-            "async_checkpoint_queue_size": (1, 64),
-            "rollout_save_interval": (0, 1 << 31),
-            "rollout_keep_last_n": (0, 1 << 31),
-        }
-        for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
-        if not 0 <= self.reward.collision <= 1e6:
-            raise ConfigError(
-                f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn"
-            )
+        self._check_limits()
         self._check_algorithm()
         check_collection(self)
         self._check_shield()
@@ -225,6 +219,18 @@ class Config(NavigationSettings):
         self._check_device()
         self._check_worlds()
         self._check_checkpoints()
+        self._check_resuming()
+
+    def _check_limits(self) -> None:
+        for name, (low, high) in _LIMITS.items():
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
+        if not 0 <= self.reward.collision <= 1e6:
+            raise ConfigError(
+                f"reward.collision is {self.reward.collision}; expected 0 to 1e6 where drones learn"
+            )
+
+    def _check_resuming(self) -> None:
         if self.on_save_failure not in ("stop", "continue"):
             raise ConfigError(
                 f"on_save_failure is {self.on_save_failure!r}; expected stop or continue"
@@ -267,20 +273,24 @@ class Config(NavigationSettings):
                 f"network.distribution is {self.network.distribution!r}; expected "
                 f"{ALGORITHMS[self.algorithm]!r}, which algo={self.algorithm} sets"
             )
-        if self.algorithm == "sac" and self.env.name != NAVIGATION:
+        if self.algorithm == "sac":
+            self._check_sac()
+
+    def _check_sac(self) -> None:
+        if self.env.name != NAVIGATION:
             raise ConfigError(
                 f"algo=sac trains the navigation task; env={self.env.name} is trained with algo=ppo"
             )
-        if self.algorithm == "sac" and self.processes > 1:
+        if self.processes > 1:
             raise ConfigError(
                 f"processes is {self.processes}; algo=sac trains in one process, with as many "
                 "threads as cores"
             )
-        if self.algorithm == "sac" and self.use_pipelined_collector:
+        if self.use_pipelined_collector:
             raise ConfigError(
                 "use_pipelined_collector is true; algo=sac has no pipelined collector: leave it out"
             )
-        if self.algorithm == "sac" and self.sac.warmup >= self.max_frame_num:
+        if self.sac.warmup >= self.max_frame_num:
             raise ConfigError(
                 f"sac.warmup is {self.sac.warmup}; expected less than max_frame_num, "
                 f"{self.max_frame_num}"

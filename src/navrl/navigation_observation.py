@@ -64,10 +64,14 @@ def navigation_layout(
         obstacle_speed: m/s, of the fastest moving obstacle.
         padding: numbers after the parts.
     """
-    infinity, unit = math.inf, 1 + ROUNDING
-    speed, reach = obstacle_speed * (1 + ROUNDING), lidar_range * (1 + ROUNDING)
     lidar = Part("lidar", (1, azimuths, beams), "scan", 0.0, lidar_range, "m")
-    obstacles = Part(
+    obstacles = _obstacles(observed, lidar_range * (1 + ROUNDING), obstacle_speed * (1 + ROUNDING))
+    return ObservationLayout((lidar, obstacles, _state(), _direction()), padding)
+
+
+def _obstacles(observed: int, reach: float, speed: float) -> Part:
+    infinity, unit = math.inf, 1 + ROUNDING
+    return Part(
         "dynamic_obstacle",
         (1, observed, len(OBSTACLE)),
         "set",
@@ -76,7 +80,11 @@ def navigation_layout(
         OBSTACLE_UNITS,
         OBSTACLE,
     )
-    state = Part(
+
+
+def _state() -> Part:
+    infinity, unit = math.inf, 1 + ROUNDING
+    return Part(
         "state",
         (len(STATE),),
         "vector",
@@ -85,18 +93,16 @@ def navigation_layout(
         STATE_UNITS,
         STATE,
     )
-    # From start to target in the world frame, z = 0: for those who turn commands into that frame.
-    # Its z has bounds of their own, since Gymnasium warns of equal ones.
-    direction = Part(
-        "direction",
-        (1, 3),
-        "vector",
-        (-infinity, -infinity, -1.0),
-        (infinity, infinity, 1.0),
-        "m",
-        ("x", "y", "z"),
-    )
-    return ObservationLayout((lidar, obstacles, state, direction), padding)
+
+
+def _direction() -> Part:
+    """Return the part from start to target in the world frame, z = 0.
+
+    It is for those who turn commands into that frame. Its z has bounds of their own, since
+    Gymnasium warns of equal ones.
+    """
+    low, high = (-math.inf, -math.inf, -1.0), (math.inf, math.inf, 1.0)
+    return Part("direction", (1, 3), "vector", low, high, "m", ("x", "y", "z"))
 
 
 def reflection(layout: ObservationLayout) -> tuple[list[int], list[float]]:

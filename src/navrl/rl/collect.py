@@ -117,16 +117,23 @@ class Collector:
                 final_places.append(t * len(done) + truncated)
         batch.value[self.steps] = self.network.infer(batch.rows[self.steps])[:, -1]
         batch.value.mul_(value_std).add_(value_mean)
-        batch.final_rows, batch.final_places = batch.rows[0, :0], torch.zeros(0, dtype=torch.int64)
-        if final_rows and len(final := torch.cat(final_rows).to(batch.rows.device)):
-            batch.final_rows, batch.final_places = final, torch.cat(final_places)
-            batch.truncated_value.view(-1)[batch.final_places] = (
-                self.network.infer(final)[:, -1] * value_std + value_mean
-            )
+        self._value_truncated(final_rows, final_places, value_mean, value_std)
         batch.episodes = (
             torch.cat(episodes) if episodes else torch.zeros(0, step.statistics.shape[1])
         )
         return batch
+
+    def _value_truncated(
+        self, rows: list[Tensor], places: list[Tensor], value_mean: float, value_std: float
+    ) -> None:
+        """Store the last observations of truncated episodes, and their values."""
+        batch = self._rollout
+        batch.final_rows, batch.final_places = batch.rows[0, :0], torch.zeros(0, dtype=torch.int64)
+        if rows and len(final := torch.cat(rows).to(batch.rows.device)):
+            batch.final_rows, batch.final_places = final, torch.cat(places)
+            batch.truncated_value.view(-1)[batch.final_places] = (
+                self.network.infer(final)[:, -1] * value_std + value_mean
+            )
 
     def _ask(self, heads: Tensor, rows: Tensor, *, out: Tensor) -> None:
         """Write what the environment's teacher would do, as the distribution draws actions."""

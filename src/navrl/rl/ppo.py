@@ -92,38 +92,40 @@ class PPOSettings:
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
-        limits: dict[str, tuple[float, float]] = {
-            "training_frame_num": (1, 65536),
-            "training_epoch_num": (1, 1000),
-            "num_minibatches": (1, 1 << 20),
-            "gamma": (0, 1),
-            "gae_lambda": (0, 1),
-            "feature_extractor.learning_rate": (0, 1),
-            "actor.learning_rate": (0, 1),
-            "critic.learning_rate": (0, 1),
-            "actor.clip_ratio": (1e-6, 1e6),
-            "critic.clip_ratio": (0, 1e6),
-            "final_learning_rate": (0, 1e3),
-            "entropy_loss_coefficient": (0, 1e3),
-            "final_entropy": (0, 1e3),
-            "policy_coefficient": (0, 1e6),
-            "value_coefficient": (0, 1e6),
-            "huber_delta": (1e-6, 1e6),
-            "max_grad_norm": (1e-9, 1e9),
-            "adam_epsilon": (0, 1),
-            "target_kl": (0, 1e6),
-            "value_decay": (0, 1 - 1e-6),
-            "average": (0, 1 - 1e-6),
-            "mirror_share": (0, 1),
-            "imitation": (0, 1e6),
-            "imitation_until": (1e-6, 1),
-        }
-        for key, (low, high) in limits.items():
+        for key, (low, high) in _LIMITS.items():
             value: Any = self
             for name in key.split("."):
                 value = getattr(value, name)
             if not low <= value <= high:
                 raise ConfigError(f"algo.{key} is {value!r}; expected {low:g} to {high:g}")
+
+
+_LIMITS: dict[str, tuple[float, float]] = {  # of each setting
+    "training_frame_num": (1, 65536),
+    "training_epoch_num": (1, 1000),
+    "num_minibatches": (1, 1 << 20),
+    "gamma": (0, 1),
+    "gae_lambda": (0, 1),
+    "feature_extractor.learning_rate": (0, 1),
+    "actor.learning_rate": (0, 1),
+    "critic.learning_rate": (0, 1),
+    "actor.clip_ratio": (1e-6, 1e6),
+    "critic.clip_ratio": (0, 1e6),
+    "final_learning_rate": (0, 1e3),
+    "entropy_loss_coefficient": (0, 1e3),
+    "final_entropy": (0, 1e3),
+    "policy_coefficient": (0, 1e6),
+    "value_coefficient": (0, 1e6),
+    "huber_delta": (1e-6, 1e6),
+    "max_grad_norm": (1e-9, 1e9),
+    "adam_epsilon": (0, 1),
+    "target_kl": (0, 1e6),
+    "value_decay": (0, 1 - 1e-6),
+    "average": (0, 1 - 1e-6),
+    "mirror_share": (0, 1),
+    "imitation": (0, 1e6),
+    "imitation_until": (1e-6, 1),
+}
 
 
 def imitation_weight(settings: PPOSettings, progress: float) -> float:
@@ -212,6 +214,18 @@ class PPO:
         rows = batch.rows[:-1].flatten(0, 1)
         if self._mirror is not None:
             rows, targets = self._reflected(self._mirror, rows, targets)
+        metrics, counts = self._take_steps(rows, targets, entropy_coefficient, imitation)
+        self.check_parameters()
+        inputs = getattr(self.network, "norm", None)
+        if isinstance(inputs, ObservationNorm):
+            # last, so that the whole update sees the inputs that the batch was collected with
+            inputs.update(rows, self._all_reduce)
+        return report | metrics | {"learning_rate": self._rates[0] * decay} | counts
+
+    def _take_steps(
+        self, rows: Tensor, targets: Tensor, entropy_coefficient: float, imitation: float
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Take the steps of all epochs; return the mean metrics, and how many steps there were."""
         sums, norms, updates, skipped = torch.zeros(len(MINIBATCH_METRICS)), 0.0, 0, 0
         for index in self._minibatches(len(rows), rows.device):
             result = self._step(rows, targets, index, entropy_coefficient, imitation)
@@ -222,19 +236,12 @@ class PPO:
             sums += metrics
             norms += norm
             updates += 1
-            if 0 < settings.target_kl < metrics[KL].item():
+            if 0 < self.settings.target_kl < metrics[KL].item():
                 break
-        self.check_parameters()
-        inputs = getattr(self.network, "norm", None)
-        if isinstance(inputs, ObservationNorm):
-            # last, so that the whole update sees the inputs that the batch was collected with
-            inputs.update(rows, self._all_reduce)
-        report |= dict(zip(MINIBATCH_METRICS, (sums / max(updates, 1)).tolist(), strict=True))
-        report |= {
-            "gradient_norm": norms / max(updates, 1),
-            "learning_rate": self._rates[0] * decay,
-        }
-        return report | {"updates": updates, "skipped": skipped}
+        means = (sums / max(updates, 1)).tolist()
+        report = dict(zip(MINIBATCH_METRICS, means, strict=True))
+        report["gradient_norm"] = norms / max(updates, 1)
+        return report, {"updates": updates, "skipped": skipped}
 
     def _reflected(self, mirror: Mirror, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return copies in which random samples are reflected: observation and action.
@@ -294,29 +301,14 @@ class PPO:
         importance = 1.0 if batch.importance is None else batch.importance
         correction = advantage if batch.importance is None else importance * advantage
         returns = correction + batch.value[:-1]
-        moments = torch.stack(
-            [
-                x.double().mean()
-                for x in (
-                    returns,
-                    returns * returns,
-                    advantage,
-                    advantage * advantage,
-                    batch.reward,
-                )
-            ]
+        means = self._means(
+            returns, returns * returns, advantage, advantage * advantage, batch.reward
         )
-        self._all_reduce(moments)
-        if not torch.isfinite(moments).all():
-            return None  # in every process: they all have the same sums
-        mean, square, advantage_mean, advantage_square, reward = moments / self._processes
-        old_statistics = self.normaliser.statistics()
-        if settings.rescale_critic:
-            self.normaliser.update_and_rescale(mean.float(), square.float(), self._last)
-        else:
-            self.normaliser.update(mean.float(), square.float())
+        if means is None:
+            return None
+        mean, square, advantage_mean, advantage_square, reward = means
+        old_mean, old_std = self._update_normaliser(mean.float(), square.float())
         value_mean, value_std = self.normaliser.statistics()
-        old_mean, old_std = (value_mean, value_std) if settings.rescale_critic else old_statistics
         advantage_variance = (advantage_square - advantage_mean * advantage_mean).item()
         advantage_std = max(advantage_variance, 1e-12) ** 0.5
         columns = [
@@ -339,6 +331,25 @@ class PPO:
         if batch.advice is not None:
             columns.append(batch.advice)
         return torch.cat(columns, 2).flatten(0, 1), report
+
+    def _means(self, *samples: Tensor) -> Tensor | None:
+        """Return the means of tensors over all processes; None if one of them is not finite."""
+        means = torch.stack([sample.double().mean() for sample in samples])
+        self._all_reduce(means)
+        if not torch.isfinite(means).all():
+            return None  # in every process: they all have the same sums
+        return means / self._processes
+
+    def _update_normaliser(self, mean: Tensor, square: Tensor) -> tuple[float, float]:
+        """Update the statistics of the returns; return those in which the critic's old values are
+        to be normalised.
+        """
+        before = self.normaliser.statistics()
+        if self.settings.rescale_critic:
+            self.normaliser.update_and_rescale(mean, square, self._last)
+            return self.normaliser.statistics()
+        self.normaliser.update(mean, square)
+        return before
 
     def _loss(
         self, heads: Tensor, target: Tensor, entropy_coefficient: float, imitation: float

@@ -45,26 +45,7 @@ class SACSettings:
 
     def check(self) -> None:
         """Raise a ConfigError that names the first setting with an impossible value."""
-        limits: dict[str, tuple[float, float]] = {
-            "training_frame_num": (1, 65536),
-            "batch_size": (1, 1 << 20),
-            "replay_ratio": (1e-6, 1e6),
-            "capacity": (1, 1 << 40),
-            "warmup": (0, 1 << 40),
-            "gamma": (0, 1),
-            "n_step": (1, 1000),
-            "tau": (1e-9, 1),
-            "actor_interval": (1, 1000),
-            "actor_rate": (0, 1),
-            "critic_rate": (0, 1),
-            "temperature_rate": (0, 1),
-            "first_temperature": (1e-9, 1e6),
-            "target_entropy": (-1e3, 1e3),
-            "critic_width": (1, 1 << 16),
-            "max_grad_norm": (1e-9, 1e9),
-            "final_learning_rate": (0, 1e3),
-        }
-        for key, (low, high) in limits.items():
+        for key, (low, high) in _LIMITS.items():
             if not low <= getattr(self, key) <= high:
                 raise ConfigError(
                     f"sac.{key} is {getattr(self, key)!r}; expected {low:g} to {high:g}"
@@ -74,6 +55,27 @@ class SACSettings:
                 f"sac.batch_size is {self.batch_size}; expected at most sac.capacity, "
                 f"{self.capacity}"
             )
+
+
+_LIMITS: dict[str, tuple[float, float]] = {  # of each setting
+    "training_frame_num": (1, 65536),
+    "batch_size": (1, 1 << 20),
+    "replay_ratio": (1e-6, 1e6),
+    "capacity": (1, 1 << 40),
+    "warmup": (0, 1 << 40),
+    "gamma": (0, 1),
+    "n_step": (1, 1000),
+    "tau": (1e-9, 1),
+    "actor_interval": (1, 1000),
+    "actor_rate": (0, 1),
+    "critic_rate": (0, 1),
+    "temperature_rate": (0, 1),
+    "first_temperature": (1e-9, 1e6),
+    "target_entropy": (-1e3, 1e3),
+    "critic_width": (1, 1 << 16),
+    "max_grad_norm": (1e-9, 1e9),
+    "final_learning_rate": (0, 1e3),
+}
 
 
 def _whole(batch: Mapping[str, Tensor], prefix: str) -> Tensor:

@@ -60,18 +60,7 @@ class NavigationNetwork(nn.Module):
                 f"the network's LiDAR image has {azimuths} azimuths; expected at least 3 "
                 "(sensor.lidar_hres)"
             )
-        flat = 16 * ((azimuths + 3) // 4) * ((beams + 1) // 2)
-        self.lidar = nn.Sequential(
-            nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
-            nn.ELU(),
-            nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)),
-            nn.ELU(),
-            nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)),
-            nn.ELU(),
-            nn.Flatten(),
-            nn.Linear(flat, 128),
-            nn.LayerNorm(128),
-        )
+        self.lidar = _lidar_encoder(azimuths, beams)
         obstacles = self.layout["dynamic_obstacle"]
         related = len(RELATIVE) * obstacles.shape[-2] if relative_motion else 0
         self.dynamic = _blocks(obstacles.size + related, 128, 64)
@@ -117,6 +106,21 @@ class NavigationNetwork(nn.Module):
             else:
                 image = layer(image)
         return image
+
+
+def _lidar_encoder(azimuths: int, beams: int) -> nn.Sequential:
+    flat = 16 * ((azimuths + 3) // 4) * ((beams + 1) // 2)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
+        nn.ELU(),
+        nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)),
+        nn.ELU(),
+        nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)),
+        nn.ELU(),
+        nn.Flatten(),
+        nn.Linear(flat, 128),
+        nn.LayerNorm(128),
+    )
 
 
 def build_network(settings: NetworkSettings, layout: ObservationLayout) -> NavigationNetwork:
