@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,16 +110,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     # unlike Path.is_file, isfile never raises
     there = [candidate for candidate in candidates if os.path.isfile(candidate)]
     if there:
-        newest = max(there, key=lambda candidate: candidate.stat().st_mtime_ns)
-        if len(there) > 1:
-            names = " and ".join(candidate.name for candidate in there)
-            warnings.warn(
-                f"{path.parent} holds {names}; {newest.name}, modified last, is used. Remove "
-                "the other",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return newest
+        return _newest(there)
     for candidate in candidates:
         if (kind := irregular_kind(candidate)) is not None:
             advice = _one_in(candidate)
@@ -128,6 +119,20 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     meant = path.parent / "checkpoints" / path.name  # where a run keeps them
     near = f". Did you mean {meant}?" if os.path.isfile(meant) else ""
     raise NoCheckpointError(f"{path}: no such checkpoint; tried {tried} in {path.parent}{near}")
+
+
+def _newest(files: Sequence[Path]) -> Path:
+    """Return the file that was modified last; warn whoever looked for one if there are several."""
+    newest = max(files, key=lambda file: file.stat().st_mtime_ns)
+    if len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        warnings.warn(
+            f"{newest.parent} holds {names}; {newest.name}, modified last, is used. Remove "
+            "the other",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return newest
 
 
 def _one_in(folder: Path) -> str:

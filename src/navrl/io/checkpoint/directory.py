@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -207,20 +207,7 @@ class CheckpointDirectory:
             except NOT_WHOLE as error:
                 damaged.append(str(error))
                 continue
-            if damaged:
-                warnings.warn(
-                    f"{path.name} was loaded, because later checkpoints are not whole: "
-                    f"{'; '.join(damaged)}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            elif entries and path not in {entry.path for entry in entries}:
-                warnings.warn(
-                    f"{path.name} was loaded because of its step: it is not a navrl container, "
-                    "so nothing says whether it was saved before or after the others",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            _warn_of_choice(path, damaged, entries)
             return state
         raise CheckpointError(
             f"{self.folder}: no whole checkpoint" + "".join(f"; {line}" for line in damaged)
@@ -288,6 +275,24 @@ class CheckpointDirectory:
         trace: TracebackType | None,
     ) -> None:
         self.saver.__exit__(kind, error, trace)
+
+
+def _warn_of_choice(path: Path, damaged: Sequence[str], entries: Sequence[Entry]) -> None:
+    """Warn whoever called `load` if the checkpoint that it loaded may not be the last one."""
+    if damaged:
+        warnings.warn(
+            f"{path.name} was loaded, because later checkpoints are not whole: "
+            f"{'; '.join(damaged)}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    elif entries and path not in {entry.path for entry in entries}:
+        warnings.warn(
+            f"{path.name} was loaded because of its step: it is not a navrl container, "
+            "so nothing says whether it was saved before or after the others",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _sequences(entries: Iterable[Entry]) -> list[int]:

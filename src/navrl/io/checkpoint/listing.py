@@ -79,25 +79,27 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
     entries = []
     for step, path in checkpoint_files(folder):
         with suppress(ContainerError, FileNotFoundError):
-            index = read_index(path)
-            metadata = _dict_or_empty(index.document.get("metadata"))
-            created = index.document.get("created")
-            parts = parts_of(index)
-            entries.append(
-                Entry(
-                    step=step,
-                    path=path,
-                    metrics=_dict_or_empty(metadata.get("metrics")),
-                    config=metadata.get("config"),
-                    created=created if isinstance(created, float) else 0.0,
-                    sequence=sequence_of(index.document),
-                    raw_bytes=index.size + parts.raw_bytes,
-                    stored_bytes=index.file_size + parts.stored_bytes,
-                    parts=tuple(part.file for part in parts.parts),
-                    base=base.file if (base := base_of(index)) else None,
-                )
-            )
+            entries.append(_read_entry(step, path))
     return entries
+
+
+def _read_entry(step: int, path: Path) -> Entry:
+    index = read_index(path)
+    metadata = _dict_or_empty(index.document.get("metadata"))
+    created = index.document.get("created")
+    parts = parts_of(index)
+    return Entry(
+        step=step,
+        path=path,
+        metrics=_dict_or_empty(metadata.get("metrics")),
+        config=metadata.get("config"),
+        created=created if isinstance(created, float) else 0.0,
+        sequence=sequence_of(index.document),
+        raw_bytes=index.size + parts.raw_bytes,
+        stored_bytes=index.file_size + parts.stored_bytes,
+        parts=tuple(part.file for part in parts.parts),
+        base=base.file if (base := base_of(index)) else None,
+    )
 
 
 def list_unreadable(folder: str | os.PathLike[str]) -> dict[Path, str]:

@@ -23,6 +23,17 @@ _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE_MAGIC = b"\x80"
 _allowing_numpy = threading.Lock()
 _LZ4_MAX_RATIO = 255  # an LZ4 frame holds at most this many times its own bytes
+# what torch and pickle raise for bytes that are not what they seem
+_DAMAGE = (
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    MemoryError,
+    OSError,
+)
 
 
 class UnsafePickleError(CheckpointError):
@@ -76,16 +87,7 @@ def _load(path: Path, start: bytes, device: str | torch.device, *, trusted: bool
             f"{_reason(error)}. If you trust its author, load_checkpoint(..., trusted=True) lets "
             "it run code"
         ) from error
-    except (
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        MemoryError,
-        OSError,
-    ) as error:
+    except _DAMAGE as error:
         if isinstance(error, ContainerError | FileNotFoundError):
             raise
         raise ContainerError(

@@ -231,19 +231,25 @@ def remove_stale_files(folder: str | os.PathLike[str]) -> list[Path]:
             continue
         if irregular_kind(path) is not None:  # not ours; opening a named pipe would block
             continue
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
+        if _remove_unlocked(path):
             removed.append(path)
-        except OSError:
-            continue  # its writer lives or has just finished, or we lack permission
-        finally:
-            os.close(descriptor)
     return removed
+
+
+def _remove_unlocked(path: Path) -> bool:
+    """Remove a file whose writer does not hold its lock; return whether it is gone by that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except OSError:
+        return False  # its writer lives or has just finished, or we lack permission
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def point_alias(alias: str | os.PathLike[str], target: str) -> None:

@@ -43,6 +43,17 @@ _SMALL_BYTES = 2 << 20
 OnDone = Callable[[Path, bool, CheckpointError | None], None]
 
 
+def _check_options(workers: int | None, on_error: str, when_full: str) -> None:
+    if workers is not None and workers < 1:
+        raise ConfigError(
+            f"workers is {workers}, expected at least 1, or None for what suits the machine"
+        )
+    if on_error not in ("raise", "warn"):
+        raise ConfigError(f"on_error is {on_error!r}, expected 'raise' or 'warn'")
+    if when_full not in ("wait", "raise"):
+        raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
+
+
 class BackgroundWriter:
     """Writes files in the background, in the order of `submit`.
 
@@ -70,14 +81,7 @@ class BackgroundWriter:
         when_full: Literal["wait", "raise"] = "wait",
         verbose: bool = False,
     ) -> None:
-        if workers is not None and workers < 1:
-            raise ConfigError(
-                f"workers is {workers}, expected at least 1, or None for what suits the machine"
-            )
-        if on_error not in ("raise", "warn"):
-            raise ConfigError(f"on_error is {on_error!r}, expected 'raise' or 'warn'")
-        if when_full not in ("wait", "raise"):
-            raise ConfigError(f"when_full is {when_full!r}, expected 'wait' or 'raise'")
+        _check_options(workers, on_error, when_full)
         self._max_queue_size = whole_number("max_queue_size", max_queue_size, 1)
         self._owner, self._write_file = owner, write
         self._waits = when_full == "wait"
@@ -102,13 +106,17 @@ class BackgroundWriter:
         )
         self._to_copy: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._threads = [
+        self._threads = self._started_threads()
+        atexit.register(self._finish_at_exit)
+
+    def _started_threads(self) -> list[threading.Thread]:
+        threads = [
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("navrl-copy", self._copy_all), ("navrl-write", self._write_all))
         ]
-        for thread in self._threads:
+        for thread in threads:
             thread.start()
-        atexit.register(self._finish_at_exit)
+        return threads
 
     # In the calling thread.
 

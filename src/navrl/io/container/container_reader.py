@@ -107,13 +107,8 @@ class Container:
             and wanted.start // per_chunk == (wanted.stop - 1) // per_chunk
         ):
             number, first = divmod(wanted.start, per_chunk)
-            chunk = self._decoded(
-                entry,
-                codec,
-                rows,
-                number,
-                range(first // rows.group, (first + len(wanted) - 1) // rows.group + 1),
-            )
+            groups = range(first // rows.group, (first + len(wanted) - 1) // rows.group + 1)
+            chunk = self._decoded(entry, codec, rows, number, groups)
             output[:] = chunk[first * rows.row_bytes :][: output.size]
             return
         lines = output.reshape(len(wanted), rows.row_bytes)

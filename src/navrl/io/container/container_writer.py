@@ -120,12 +120,16 @@ def write_container(
             if threads is not None:  # a small file is written in one go, at the end
                 file.write(unwritten)
                 unwritten = []
-            for number, size, checksum in batch.chunks:
-                entries[number]["stored"].append(size)
-                entries[number]["checksums"].append(f"{checksum:016x}")
+            _note_chunks(batch, entries)
         file.write(unwritten + _index(path, header, entries, document))
         file.commit()
     return Written(Path(path), raw_bytes, file.size)
+
+
+def _note_chunks(batch: _Batch, entries: Sequence[dict[str, Any]]) -> None:
+    for number, size, checksum in batch.chunks:
+        entries[number]["stored"].append(size)
+        entries[number]["checksums"].append(f"{checksum:016x}")
 
 
 def _entry(array: ArraySource, plan: _Plan) -> dict[str, Any]:

@@ -66,12 +66,7 @@ class CompressedRows:
         With `order`, place p holds row `order[p]`.
         """
         codec = find_codec(codec) if isinstance(codec, str) else codec
-        if chunk_rows < 1:
-            raise ConfigError(f"chunk_rows is {chunk_rows}; expected at least 1")
-        if rows.dtype not in NAME_OF_TORCH_DTYPE or rows.ndim == 0:
-            raise ConfigError(
-                f"a tensor of {rows.dtype} with {rows.ndim} dimensions cannot be compressed by rows"
-            )
+        _check_compressible(rows, chunk_rows)
         element = NAME_OF_TORCH_DTYPE[rows.dtype]
         data, number = _bytes_of(rows), rows.shape[0] if order is None else len(order)
         counts = _chunk_counts(number, chunk_rows)
@@ -187,6 +182,15 @@ class CompressedRows:
         )
 
 
+def _check_compressible(rows: Tensor, chunk_rows: int) -> None:
+    if chunk_rows < 1:
+        raise ConfigError(f"chunk_rows is {chunk_rows}; expected at least 1")
+    if rows.dtype not in NAME_OF_TORCH_DTYPE or rows.ndim == 0:
+        raise ConfigError(
+            f"a tensor of {rows.dtype} with {rows.ndim} dimensions cannot be compressed by rows"
+        )
+
+
 def _chunk_counts(number: int, chunk_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     starts = np.arange(0, number, chunk_rows)
     return np.minimum(chunk_rows, number - starts).astype(np.int64)
@@ -252,36 +256,12 @@ def read_message(
         ContainerError: this is not a message, or it was damaged or cut short.
     """
     data = message.detach().cpu().contiguous().numpy()
-    start = len(_MAGIC) + 4
-    if (
-        message.dtype != torch.uint8
-        or data.ndim != 1
-        or data.size < start + 8
-        or data[: len(_MAGIC)].tobytes() != _MAGIC
-    ):
-        raise ContainerError("not a message of compressed rows: it does not begin like one")
-    if xxhash.xxh3_64_digest(data[:-8].data) != data[-8:].tobytes():
-        raise ContainerError(
-            "a message of compressed rows is damaged or cut short: its checksum does not match"
-        )
-    (length,) = struct.unpack("<I", data[len(_MAGIC) : start].tobytes())
-    try:
-        header = json.loads(data[start : start + min(length, _MAX_HEADER)].tobytes())
-        shape, chunk_rows = tuple(map(int, header["shape"])), int(header["rows"])
-        dtype, note = TORCH_DTYPES[header["element"]], dict(header["note"])
-        if codec is None or codec.name != header["codec"]:
-            codec = find_codec(str(header["codec"]))
-        if chunk_rows < 1 or any(size < 0 for size in shape):
-            raise ValueError(f"{chunk_rows} rows a chunk, shape {shape}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ContainerError(
-            f"a message of compressed rows has an invalid header: {error}"
-        ) from error
-    rows_shape = shape or (1,)
+    text, body = _header_and_body(data)
+    header = _read_header(text, codec)
+    rows_shape, dtype = header.shape or (1,), header.dtype
     most = data.size * MAX_EXPANSION
     claimed = max(rows_shape[0], math.prod(rows_shape) * dtype.itemsize)
-    counts = _chunk_counts(rows_shape[0], chunk_rows) if claimed <= most else None
-    body = data[start + length : -8]
+    counts = _chunk_counts(rows_shape[0], header.chunk_rows) if claimed <= most else None
     if counts is None or body.size < 8 * len(counts):
         raise ContainerError(
             "a message of compressed rows is too short for the shape that it claims"
@@ -297,7 +277,52 @@ def read_message(
         raise ContainerError(
             "a message of compressed rows has chunks that do not fit the shape that it claims"
         )
+    ends = np.cumsum(lengths)
     packed = CompressedRows(
-        codec, dtype, rows_shape[1:], chunk_rows, counts, np.cumsum(lengths), (stored,)
+        header.codec, dtype, rows_shape[1:], header.chunk_rows, counts, ends, (stored,)
     )
-    return packed.read().reshape(shape), note
+    return packed.read().reshape(header.shape), header.note
+
+
+@dataclass(frozen=True)
+class _Header:
+    codec: ChunkCodec
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    chunk_rows: int
+    note: dict[str, Any]
+
+
+def _header_and_body(data: Any) -> tuple[bytes, Bytes]:
+    """Return the header's text and what follows it, with a checksum that matches."""
+    start = len(_MAGIC) + 4
+    if (
+        data.dtype != np.uint8
+        or data.ndim != 1
+        or data.size < start + 8
+        or data[: len(_MAGIC)].tobytes() != _MAGIC
+    ):
+        raise ContainerError("not a message of compressed rows: it does not begin like one")
+    if xxhash.xxh3_64_digest(data[:-8].data) != data[-8:].tobytes():
+        raise ContainerError(
+            "a message of compressed rows is damaged or cut short: its checksum does not match"
+        )
+    (length,) = struct.unpack("<I", data[len(_MAGIC) : start].tobytes())
+    return data[start : start + min(length, _MAX_HEADER)].tobytes(), data[start + length : -8]
+
+
+def _read_header(text: bytes, codec: ChunkCodec | None) -> _Header:
+    """Return what a header says; its codec is the one that was given if that has the name."""
+    try:
+        header = json.loads(text)
+        shape, chunk_rows = tuple(map(int, header["shape"])), int(header["rows"])
+        dtype, note = TORCH_DTYPES[header["element"]], dict(header["note"])
+        if codec is None or codec.name != header["codec"]:
+            codec = find_codec(str(header["codec"]))
+        if chunk_rows < 1 or any(size < 0 for size in shape):
+            raise ValueError(f"{chunk_rows} rows a chunk, shape {shape}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ContainerError(
+            f"a message of compressed rows has an invalid header: {error}"
+        ) from error
+    return _Header(codec, dtype, shape, chunk_rows, note)

@@ -127,6 +127,31 @@ def read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
 
 
 def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
+    _check_version(state, capacity)
+    parts = Parts()
+    parts.kinds = {key: _kind(*described) for key, described in state["kinds"].items()}
+    parts.rounded = {key: Rounded(step) for key, step in state["rounded"].items()}
+    parts.ring = ring = _ring(state, capacity)
+    stored = {
+        key: Kind("uint32", kind.shape) if key in parts.rounded else kind
+        for key, kind in parts.kinds.items()
+    }
+    _check_checksums(state)
+    parts.columns = {
+        key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()
+    }
+    parts.links = _links(state["links"], stored, parts)
+    parts.first = _first(state["first"], stored, parts)
+    stored_keys = {*parts.columns, *(f"next/{key}" for key in parts.links)}
+    _expect(
+        not parts.columns or stored_keys == set(parts.kinds),
+        f"keys {sorted(stored_keys)}, expected {sorted(parts.kinds)}",
+    )
+    return parts
+
+
+def _check_version(state: Mapping[str, Any], capacity: int) -> None:
+    """Raise a StateError if a state is of another version or for another capacity."""
     if state["version"] != VERSION:
         raise StateError(
             f"a replay store of version {state['version']!r}, expected {VERSION}: update navrl"
@@ -136,57 +161,58 @@ def _read_parts(state: Mapping[str, Any], capacity: int) -> Parts:
             f"a replay store for {state['capacity']} frames, expected {capacity}: make one of "
             "that capacity"
         )
-    parts = Parts()
-    parts.kinds = {key: _kind(*described) for key, described in state["kinds"].items()}
-    parts.rounded = {key: Rounded(step) for key, step in state["rounded"].items()}
+
+
+def _ring(state: Mapping[str, Any], capacity: int) -> Ring:
     size, streams, cursor, total = (
         int(state[name]) for name in ("size", "streams", "cursor", "total")
     )
     _expect(size in range(8, 65, 8) and 1 <= streams <= capacity and total >= 0, "impossible sizes")
     _expect(cursor == total % capacity, f"the next frame is {cursor}, expected {total % capacity}")
-    parts.ring = ring = Ring(capacity, size, streams, cursor, total)
-    stored = {
-        key: Kind("uint32", kind.shape) if key in parts.rounded else kind
-        for key, kind in parts.kinds.items()
-    }
+    return Ring(capacity, size, streams, cursor, total)
+
+
+def _check_checksums(state: Mapping[str, Any]) -> None:
     for key, packed in [
         *state["columns"].items(),
         *((f"next/{key}", link) for key, link in state["links"].items()),
     ]:
         _check_checksum(key, packed)
-    parts.columns = {
-        key: _column(key, stored[key], ring, packed) for key, packed in state["columns"].items()
-    }
-    parts.links = {}
-    for key, packed in state["links"].items():
+
+
+def _links(
+    packed_links: Mapping[str, Any], kinds: Mapping[str, Kind], parts: Parts
+) -> dict[str, Link]:
+    links = {}
+    for key, packed in packed_links.items():
         _expect(
-            stored.get(f"next/{key}") == stored[key] and key in parts.columns,
+            kinds.get(f"next/{key}") == kinds[key] and key in parts.columns,
             f"next/{key} cannot be linked",
         )
-        parts.links[key] = _link(key, stored[key], ring, packed)
-    parts.first = [
-        {key: _words(f"first {key}", stored[key], rows, None) for key, rows in part.items()}
-        for part in state["first"]
+        links[key] = _link(key, kinds[key], parts.ring, packed)
+    return links
+
+
+def _first(packed: Any, kinds: Mapping[str, Kind], parts: Parts) -> list[dict[str, Array]]:
+    """Return the frames that came before the store knew what to expect."""
+    first = [
+        {key: _words(f"first {key}", kinds[key], rows, None) for key, rows in part.items()}
+        for part in packed
     ]
-    for part in parts.first:
+    for part in first:
         _expect(
             part.keys() == parts.kinds.keys() and len({len(rows) for rows in part.values()}) == 1,
             "uneven first frames",
         )
     _expect(
-        not (parts.first and parts.columns) and (not parts.first or total == 0),
+        not (first and parts.columns) and (not first or parts.ring.total == 0),
         "first frames beside others",
     )
     _expect(
-        sum(len(next(iter(part.values()))) for part in parts.first) <= capacity,
+        sum(len(next(iter(part.values()))) for part in first) <= parts.ring.capacity,
         "too many first frames",
     )
-    stored_keys = {*parts.columns, *(f"next/{key}" for key in parts.links)}
-    _expect(
-        not parts.columns or stored_keys == set(parts.kinds),
-        f"keys {sorted(stored_keys)}, expected {sorted(parts.kinds)}",
-    )
-    return parts
+    return first
 
 
 def _expect(holds: bool, found: str) -> None:

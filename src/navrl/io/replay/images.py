@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,44 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
         raise ConfigError(
             f"data is {shown(data)}; expected the bytes that compress_image returned"
         ) from error
+    head = _read_head(stored)
+    size = ITEM_BYTES[head.element]
+    for length in head.shape:
+        size *= length
+    packed = stored[head.end :]
+    if size > largest or size > packed.size * MAX_EXPANSION:
+        raise ContainerError(
+            f"a compressed image that claims {size} bytes: more than allowed, or than its data can "
+            "hold"
+        )
+    raw = np.empty(size, np.uint8)
+    if size:
+        find_codec(head.codec).decode(packed, raw, head.element)
+    try:
+        return _rebuild(head.what, head.element, head.shape, head.mode, raw)
+    except NavrlError:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RuntimeError,
+    ) as error:  # axes that no array can have
+        raise ContainerError(f"a compressed image of shape {head.shape}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Head:
+    what: int
+    element: str
+    codec: str
+    shape: tuple[int, ...]
+    mode: str  # of a PIL image
+    end: int  # where the data begin
+
+
+def _read_head(stored: np.ndarray[Any, np.dtype[np.uint8]]) -> _Head:
+    """Return what the first bytes of an image say about the rest."""
     if stored.size < _HEAD.size:
         raise ContainerError(
             f"{stored.size} bytes are not a compressed image: expected at least {_HEAD.size}"
@@ -104,34 +143,13 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
     if magic != MAGIC or not known or stored.size < position:
         raise ContainerError("not the bytes of a compressed image, or cut short")
     shape = struct.unpack_from(f"<{axes}Q", stored.data, _HEAD.size)
-    element = _ELEMENTS[element_number]
-    size = ITEM_BYTES[element]
-    for length in shape:
-        size *= length
-    if size > largest or size > (stored.size - position) * MAX_EXPANSION:
-        raise ContainerError(
-            f"a compressed image that claims {size} bytes: more than allowed, or than its data can "
-            "hold"
-        )
-    raw = np.empty(size, np.uint8)
-    if size:
-        find_codec(_CODEC_NAMES[codec_number]).decode(stored[position:], raw, element)
     mode = (
         bytes(stored[position - 8 : position]).rstrip(b"\0").decode("ascii", "replace")
         if what == PICTURE
         else ""
     )
-    try:
-        return _rebuild(what, element, shape, mode, raw)
-    except NavrlError:
-        raise
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        RuntimeError,
-    ) as error:  # axes that no array can have
-        raise ContainerError(f"a compressed image of shape {shape}: {error}") from error
+    element, codec = _ELEMENTS[element_number], _CODEC_NAMES[codec_number]
+    return _Head(what, element, codec, shape, mode, position)
 
 
 def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") -> bytes:
@@ -230,17 +248,7 @@ def _describe(
             )
         raw = tensor_bytes(image)
         return TENSOR, element, tuple(image.shape), "", raw
-    mode = "" if isinstance(image, np.ndarray) else getattr(image, "mode", "")
-    if mode and mode not in PICTURE_MODES:
-        raise ReplayError(
-            f"an image of mode {mode!r}; expected one of {', '.join(PICTURE_MODES)}: "
-            "image.convert('RGB')"
-        )
-    if not mode and not isinstance(image, np.ndarray | np.generic):
-        raise ReplayError(
-            f"{type(image).__name__} is not an image; expected a NumPy array, a tensor or a PIL "
-            "image"
-        )
+    mode = _mode_of(image)
     array = np.asarray(image)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     element = NAME_OF_NUMPY_DTYPE.get(array.dtype)
@@ -257,18 +265,25 @@ def _describe(
     )
 
 
+def _mode_of(image: Any) -> str:
+    """Return the mode of a PIL image, or "" for an array."""
+    mode: str = "" if isinstance(image, np.ndarray) else getattr(image, "mode", "")
+    if mode and mode not in PICTURE_MODES:
+        raise ReplayError(
+            f"an image of mode {mode!r}; expected one of {', '.join(PICTURE_MODES)}: "
+            "image.convert('RGB')"
+        )
+    if not mode and not isinstance(image, np.ndarray | np.generic):
+        raise ReplayError(
+            f"{type(image).__name__} is not an image; expected a NumPy array, a tensor or a PIL "
+            "image"
+        )
+    return mode
+
+
 def _rebuild(what: int, element: str, shape: tuple[int, ...], mode: str, raw: Any) -> Any:
     if what == TENSOR:
-        if element not in TORCH_DTYPES:
-            raise ContainerError(
-                f"a tensor of {element}, which this version of torch does not have"
-            )
-        dtype = TORCH_DTYPES[element]
-        return (
-            torch.from_numpy(raw).view(dtype).view(shape)
-            if raw.size
-            else torch.empty(shape, dtype=dtype)
-        )
+        return _tensor(element, shape, raw)
     if element not in NUMPY_DTYPES:
         raise ContainerError(f"an array of {element}, which NumPy does not have")
     array = raw.view(NUMPY_DTYPES[element]).reshape(shape)
@@ -282,6 +297,15 @@ def _rebuild(what: int, element: str, shape: tuple[int, ...], mode: str, raw: An
         return Image.fromarray(array) if mode in ("1", "I;16") else _picture(Image, array, mode)
     except (TypeError, ValueError) as error:
         raise ContainerError(f"a PIL image of mode {mode!r} and shape {shape}: {error}") from error
+
+
+def _tensor(element: str, shape: tuple[int, ...], raw: Any) -> torch.Tensor:
+    if element not in TORCH_DTYPES:
+        raise ContainerError(f"a tensor of {element}, which this version of torch does not have")
+    dtype = TORCH_DTYPES[element]
+    if not raw.size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 def _picture(module: Any, array: Any, mode: str) -> Any:

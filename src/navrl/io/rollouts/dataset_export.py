@@ -18,6 +18,7 @@ from navrl.errors import ConfigError, ContainerError, RolloutError, missing_extr
 from navrl.io.container.atomic_files import make_folder, sync_file, sync_folder, sync_tree
 from navrl.io.rollouts.experience import Experience, array_at, as_numpy, read_experience
 from navrl.io.rollouts.rollout_keys import map_arrays
+from navrl.io.rollouts.rollout_layout import RolloutInfo
 from navrl.io.rollouts.storage import RolloutStorage
 
 __all__ = ["export_minari", "export_parquet"]
@@ -56,12 +57,7 @@ def export_minari(
         ConfigError: the dataset exists, its name is invalid, or the environment is of another task.
         MissingExtraError: minari or h5py is not installed.
     """
-    try:
-        import h5py  # noqa: F401 - without it minari fails later, and less clearly
-        from minari.data_collector import EpisodeBuffer
-        from minari.dataset.minari_storage import MinariStorage
-    except ImportError as error:
-        raise missing_extra("Minari datasets need minari and h5py", "rollouts") from error
+    episode_buffer, minari_storage = _minari_classes()
     if not _DATASET.fullmatch(dataset_id):
         raise ConfigError(
             f"dataset_id is {dataset_id!r}; expected a name such as navrl/rollouts-v0"
@@ -70,23 +66,34 @@ def export_minari(
     chosen = _iterations(storage, iterations)
     first = _for_environment(storage, chosen[0])
     observed, acted, spec = _spaces(first, storage.info(chosen[0]).metadata, environment)
+    described = description or f"rollouts of the iterations {', '.join(map(str, chosen))}"
     with _whole_folder(root / dataset_id) as folder:
-        target = MinariStorage.new(
+        target = minari_storage.new(
             folder / "data", observed, acted, env_spec=spec, data_format="hdf5", jpeg_encoding=False
         )
         for iteration in chosen:
             episodes = _minari_episodes(_for_environment(storage, iteration))
-            target.update_episodes(EpisodeBuffer(**episode) for episode in episodes)
+            target.update_episodes(episode_buffer(**episode) for episode in episodes)
         target.update_metadata(
             {
                 "dataset_id": dataset_id,
                 "minari_version": _minari_version(),
                 "algorithm_name": "navrl",
-                "description": description
-                or f"rollouts of the iterations {', '.join(map(str, chosen))}",
+                "description": described,
             }
         )
     return root / dataset_id / "data"
+
+
+def _minari_classes() -> tuple[Any, Any]:
+    """Return Minari's EpisodeBuffer and MinariStorage."""
+    try:
+        import h5py  # noqa: F401 - without it minari fails later, and less clearly
+        from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+    except ImportError as error:
+        raise missing_extra("Minari datasets need minari and h5py", "rollouts") from error
+    return EpisodeBuffer, MinariStorage
 
 
 def export_parquet(
@@ -119,27 +126,34 @@ def export_parquet(
     path = Path(path)
     make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    writer = None
     try:
-        for iteration in _iterations(storage, iterations):
-            table = _table(storage, iteration)
-            writer = writer or parquet.ParquetWriter(
-                scratch, table.schema, compression="zstd", use_dictionary=False
-            )
-            if table.schema != writer.schema:
-                raise ConfigError(
-                    f"rollout {iteration} has other arrays than those before it; export it into "
-                    "another file"
-                )
-            writer.write_table(table, row_group_size=_ROW_GROUP)
-        if writer is not None:
-            writer.close()
+        _write_tables(parquet, scratch, storage, _iterations(storage, iterations))
         sync_file(scratch)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
     sync_folder(path.parent)
     return path
+
+
+def _write_tables(
+    parquet: Any, path: Path, storage: RolloutStorage, iterations: Sequence[int]
+) -> None:
+    """Write rollouts as one Parquet file, with the module that does."""
+    writer = None
+    for iteration in iterations:
+        table = _table(storage, iteration)
+        writer = writer or parquet.ParquetWriter(
+            path, table.schema, compression="zstd", use_dictionary=False
+        )
+        if table.schema != writer.schema:
+            raise ConfigError(
+                f"rollout {iteration} has other arrays than those before it; export it into "
+                "another file"
+            )
+        writer.write_table(table, row_group_size=_ROW_GROUP)
+    if writer is not None:
+        writer.close()
 
 
 def _table(storage: RolloutStorage, iteration: int) -> Any:
@@ -154,16 +168,8 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
     columns = {"iteration": np.full(env.size, iteration), "environment": env, "step": step}
     arrays = {name: pyarrow.array(values) for name, values in columns.items()}
     shapes = {}
-    axes = (info.steps, info.envs) if info.time_first else (info.envs, info.steps)
     for name in names:
-        array = array_at(data, name)
-        if not isinstance(array, np.ndarray) or array.shape[:2] != axes:
-            raise ContainerError(
-                f"{info.path}: {name} is no array of environments and steps; the file is damaged"
-            )
-        array = np.swapaxes(array, 0, 1) if info.time_first else array
-        if array.dtype.kind == "c":
-            raise ConfigError(f"{name} is {array.dtype}; Parquet has no complex numbers")
+        array = _by_environment(data, name, info)
         shapes[name] = list(array.shape[2:])
         if 0 in shapes[name]:
             continue  # Parquet has no lists of zero elements
@@ -175,6 +181,19 @@ def _table(storage: RolloutStorage, iteration: int) -> Any:
         )
     table = pyarrow.table(arrays)
     return table.replace_schema_metadata({"navrl_shapes": json.dumps(shapes)})
+
+
+def _by_environment(data: Any, name: str, info: RolloutInfo) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return an array of a rollout, (N, T, ...), that Parquet can hold."""
+    array = array_at(data, name)
+    axes = (info.steps, info.envs) if info.time_first else (info.envs, info.steps)
+    if not isinstance(array, np.ndarray) or array.shape[:2] != axes:
+        raise ContainerError(
+            f"{info.path}: {name} is no array of environments and steps; the file is damaged"
+        )
+    if array.dtype.kind == "c":
+        raise ConfigError(f"{name} is {array.dtype}; Parquet has no complex numbers")
+    return np.swapaxes(array, 0, 1) if info.time_first else array
 
 
 def _for_environment(storage: RolloutStorage, iteration: int) -> Experience:

@@ -95,14 +95,7 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
         role: next((part for name in names if (part := array_at(data, name)) is not None), None)
         for role, names in _NAMES.items()
     }
-    for role in ("observation", "action", "reward"):
-        if found[role] is None:
-            known = ", ".join(name for name, _ in array_names(data))
-            raise RolloutError(
-                f"rollout {iteration} has no {role}: none of {', '.join(_NAMES[role])} among "
-                f"{known}"
-            )
-
+    _check_roles(iteration, found, data)
     for role, part in found.items():
         _check_part(info, role, part)
 
@@ -131,6 +124,16 @@ def read_experience(storage: RolloutStorage, iteration: int) -> Experience:
         steps("next_observation"),
         found["last_observation"],
     )
+
+
+def _check_roles(iteration: int, found: Mapping[str, Any], data: Any) -> None:
+    for role in ("observation", "action", "reward"):
+        if found[role] is None:
+            known = ", ".join(name for name, _ in array_names(data))
+            raise RolloutError(
+                f"rollout {iteration} has no {role}: none of {', '.join(_NAMES[role])} among "
+                f"{known}"
+            )
 
 
 def _check_part(info: RolloutInfo, role: str, part: Any) -> None:
