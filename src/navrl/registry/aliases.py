@@ -31,6 +31,17 @@ def move(transaction: Transaction, name: str, alias: str, version: int | None, r
         transaction.drop("aliases", name=name, alias=alias)
     else:
         transaction.put("aliases", name=name, alias=alias, version=version)
+    _note_move(transaction, name, alias, old, version, reason)
+    if alias == PRODUCTION_ALIAS:
+        set_stage(transaction, name, old, "archived")
+        set_stage(transaction, name, version, "production")
+    return True
+
+
+def _note_move(
+    transaction: Transaction, name: str, alias: str, old: int | None, new: int | None, reason: str
+) -> None:
+    """Add a move to the history of the aliases."""
     (number,) = transaction.connection.execute(
         "SELECT coalesce(max(number), 0) + 1 FROM moves"
     ).fetchone()
@@ -40,14 +51,10 @@ def move(transaction: Transaction, name: str, alias: str, version: int | None, r
         name=name,
         alias=alias,
         old=old,
-        new=version,
+        new=new,
         moved=time.time(),
         reason=reason,
     )
-    if alias == PRODUCTION_ALIAS:
-        set_stage(transaction, name, old, "archived")
-        set_stage(transaction, name, version, "production")
-    return True
 
 
 def set_stage(transaction: Transaction, name: str, version: int | None, stage: str) -> None:

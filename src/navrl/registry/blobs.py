@@ -209,9 +209,11 @@ def _opened(source: Path) -> BufferedReader:
     if stat.S_ISREG(status.st_mode) and status.st_size:
         return open(descriptor, "rb")
     os.close(descriptor)
-    what = "not a regular file"
-    if stat.S_ISREG(status.st_mode):
-        what = "empty"
-    elif stat.S_ISDIR(status.st_mode):
-        what = "a folder"
-    raise RegistryError(f"{name} is {what}; expected a model or a checkpoint")
+    raise RegistryError(f"{name} is {_kind(status.st_mode)}; expected a model or a checkpoint")
+
+
+def _kind(mode: int) -> str:
+    """Return what a file is that cannot be copied in."""
+    if stat.S_ISREG(mode):
+        return "empty"
+    return "a folder" if stat.S_ISDIR(mode) else "not a regular file"

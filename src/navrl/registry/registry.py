@@ -157,20 +157,15 @@ class Registry:
             try:
                 contents = read_contents(self._blobs.path(stored.digest), str(file))
                 gathered = gather_lineage(file, contents, lineage)
+                metrics = entry["metrics"] or validation.metrics_text(contents.metrics)
                 values = entry | {
+                    "metrics": metrics,
                     "digest": stored.digest,
                     "size": stored.size,
                     "kind": contents.kind,
                     "created": time.time(),
                 }
-                values["metrics"] = values["metrics"] or validation.metrics_text(contents.metrics)
-                with self._writing() as queries:
-                    if not self._blobs.holds(stored.digest):
-                        return None
-                    known = queries.twin(values["name"], stored.digest) if reuse else None
-                    if known is not None:
-                        return queries.give(known, aliases)
-                    return queries.insert(values, gathered, aliases)
+                return self._insert(values, gathered, aliases, reuse)
             except FileNotFoundError:
                 return None
             except RegistryError:
@@ -178,6 +173,21 @@ class Registry:
                     with suppress(RegistryError):  # the first error is the one to report
                         maintenance.discard(self._database, self._blobs, [stored.digest])
                 raise
+
+    def _insert(
+        self, values: dict[str, Any], lineage: dict[str, Any], aliases: list[str], reuse: bool
+    ) -> ModelVersion | None:
+        """Insert a version, or give the aliases to the one that has the same file already.
+
+        Returns None if the file is gone.
+        """
+        with self._writing() as queries:
+            if not self._blobs.holds(values["digest"]):
+                return None
+            known = queries.twin(values["name"], values["digest"]) if reuse else None
+            if known is not None:
+                return queries.give(known, aliases)
+            return queries.insert(values, lineage, aliases)
 
     # ---- look up
 

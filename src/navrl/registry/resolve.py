@@ -34,13 +34,8 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
             f"the model is {shown(reference)}; expected a path, or a name such as policy:best"
         )
     text = os.fspath(reference)
-    if os.path.isdir(text) and not os.path.isfile(os.path.join(text, "model.pt")):
-        raise RegistryError(
-            f"{shown(text)} is a folder without model.pt; expected a model, a run's folder, or "
-            "a name"
-        )
     if os.path.exists(text):  # accepts any text, unlike Path.exists
-        return Path(text, "model.pt") if os.path.isdir(text) else Path(text)
+        return _model_at(text)
     own = registry is None
     registry = registry or Registry()
     try:
@@ -57,6 +52,18 @@ def find_model(reference: str | os.PathLike[str], registry: Registry | None = No
             "damage"
         )
     return found.path
+
+
+def _model_at(path: str) -> Path:
+    """Return the model at a path that exists: the file, or the model of a run's folder."""
+    if not os.path.isdir(path):
+        return Path(path)
+    if not os.path.isfile(os.path.join(path, "model.pt")):
+        raise RegistryError(
+            f"{shown(path)} is a folder without model.pt; expected a model, a run's folder, or "
+            "a name"
+        )
+    return Path(path, "model.pt")
 
 
 def _advice(text: str) -> str:

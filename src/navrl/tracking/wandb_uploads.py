@@ -117,18 +117,7 @@ def save_and_upload_best_model(
     False
     """
     eval_metrics = as_mapping("eval_metrics", eval_metrics)
-    if threshold_metric not in eval_metrics:
-        near = nearest_name(threshold_metric, eval_metrics)
-        raise ConfigError(
-            f"eval_metrics has no {threshold_metric!r}; there are "
-            f"{', '.join(eval_metrics) or 'none'}.{near}"
-        )
-    measured = eval_metrics[threshold_metric]
-    if not isinstance(measured, SupportsFloat):
-        raise ConfigError(
-            f"eval_metrics[{threshold_metric!r}] is {shown(measured)}; expected a number"
-        )
-    value = float(measured)
+    value = _measured(eval_metrics, threshold_metric)
     tracker = (
         _best.setdefault(threshold_metric, {}) if best_value_tracker is None else best_value_tracker
     )
@@ -140,6 +129,23 @@ def save_and_upload_best_model(
     if tracking is not None:
         tracking.log(step, {f"best_model/{threshold_metric}": value, "best_model/step": step})
     return True
+
+
+def _measured(metrics: Mapping[str, Any], name: str) -> float:
+    """Return the metric of a name.
+
+    Raises:
+        ConfigError: there is none, or it is no number.
+    """
+    if name not in metrics:
+        near = nearest_name(name, metrics)
+        raise ConfigError(
+            f"eval_metrics has no {name!r}; there are {', '.join(metrics) or 'none'}.{near}"
+        )
+    measured = metrics[name]
+    if not isinstance(measured, SupportsFloat):
+        raise ConfigError(f"eval_metrics[{name!r}] is {shown(measured)}; expected a number")
+    return float(measured)
 
 
 def wandb_mode() -> str:

@@ -120,20 +120,24 @@ class WandbBackend(Backend):
         if self._run is not None:
             self._run.log_artifact(artifact, aliases=labels)
         else:
-            settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True)
-            run = wandb.init(
-                project=self._project,
-                entity=self._entity or None,
-                job_type="upload",
-                dir=str(self._folder),
-                mode="online",
-                settings=settings,
-            )
-            run.log_artifact(artifact, aliases=labels)
-            artifact.wait(seconds)
-            run.finish()
+            self._log_in_own_run(artifact, labels, seconds)
         artifact.wait(seconds)
         return str(artifact.version)
+
+    def _log_in_own_run(self, artifact: Any, labels: list[str], seconds: int) -> None:
+        """Upload an artifact in a run that is there only for it."""
+        settings = wandb.Settings(init_timeout=TIMEOUT, console="off", silent=True)
+        run = wandb.init(
+            project=self._project,
+            entity=self._entity or None,
+            job_type="upload",
+            dir=str(self._folder),
+            mode="online",
+            settings=settings,
+        )
+        run.log_artifact(artifact, aliases=labels)
+        artifact.wait(seconds)
+        run.finish()
 
     def download(self, reference: str, folder: Path) -> Path:
         """Fetch `[entity/project/]name:label`, verified."""
