@@ -155,7 +155,7 @@ def test_a_plain_state_dict_and_a_file_of_the_original_are_models_too(registry):
 def test_a_policy_without_relative_motion_acts_as_before_when_it_is_given_it(registry, tmp_path):
     model_file(tmp_path / "m.pt")
     run = opened("m.pt", "network.relative_motion=true")
-    assert "takes no notice" in run.note
+    assert "begin at zero" in run.note
     known, network = (
         NavigationNetwork(circular=True, distance_scale=0.1),
         NavigationNetwork(circular=True, distance_scale=0.1, relative_motion=True),

@@ -54,15 +54,7 @@ def play_and_report(
             console.print(episode_table(numbers, policy.name))
         played.append({task.name: episodes})
         rows.append({"model": reference, "policy": policy.name, "conditions": numbers})
-    first, *others = rows
-    report = {
-        **first,
-        "navrl": __version__,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - start, 2),
-        "seed": tasks[0].config.flight.seed,
-        **({"compared": others} if others else {}),
-    }
+    report = _report(rows, tasks[0].config.flight.seed, time.perf_counter() - start)
     if print_json:
         print(as_json(report), end="")
     failed = problems if problems is not None else list[str]()
@@ -70,6 +62,19 @@ def play_and_report(
     if failed and problems is None:
         raise ConfigError("; ".join(failed))
     return Evaluation(report, played[0], paths)
+
+
+def _report(rows: Sequence[dict[str, Any]], seed: int, seconds: float) -> dict[str, Any]:
+    """Return everything that goes into `evaluation.json`: the first policy, then the others."""
+    first, *others = rows
+    return {
+        **first,
+        "navrl": __version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 2),
+        "seed": seed,
+        **({"compared": others} if others else {}),
+    }
 
 
 def _write(

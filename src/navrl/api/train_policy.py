@@ -23,10 +23,10 @@ from navrl.environments.foreign import ForeignTask
 from navrl.environments.table import NOTHING_GIVEN, Given, find_task
 from navrl.environments.task import Task
 from navrl.errors import NavrlError
-from navrl.evaluation import load_policy
+from navrl.evaluation import Policy, load_policy
 from navrl.tracking.tracker import Tracking, check_trackers
 from navrl.training.compile_kernels import compile_kernels
-from navrl.training.display import open_display
+from navrl.training.display import Display, open_display
 from navrl.training.distributed.launched import join, leave_as_asked, place_of_this_process
 from navrl.training.distributed.launcher import launch
 from navrl.training.distributed.team import Team
@@ -208,15 +208,7 @@ def _lead(
         leader.leave()  # the rest is done by this process, with all its threads
         problems = [ending.problem] if ending.problem else []
         if ending.finished:
-            try:
-                problems += _finish(config, task, given, folder, publisher, console)
-            except Stopped:
-                told = (
-                    "the last evaluation is missing; `navrl train resume=auto "
-                    f"run_folder={folder.path}` makes it"
-                )
-                console.print(told, markup=False, highlight=False, soft_wrap=True)
-                raise
+            problems += _finish(config, task, given, folder, publisher, console)
     for problem in problems:
         console.print(
             f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True
@@ -240,12 +232,7 @@ def _train(
         start.task, start.network = task, given.network
     opened.state = opened.weights = None  # their memory is not needed twice
     with open_display(console, f"navrl train: {folder.path}") as display:
-        if leader.restarts:
-            display.note(f"a training process died; all are started again ({leader.restarts})")
-        if opened.note:
-            display.note(opened.note)
-        plural = "es" if config.processes > 1 else ""
-        display.note(f"{config.processes} process{plural}, {config.env.num_envs} {task.units}")
+        _note_start(display, leader, opened, task)
         if task.compiles:
             compile_kernels(
                 config, lambda done: display.preparing(f"compiling (1-2 minutes): {done} kernels")
@@ -260,7 +247,37 @@ def _train(
         return ending
 
 
+def _note_start(display: Display, leader: _Leader, opened: Opened, task: Task) -> None:
+    if leader.restarts:
+        display.note(f"a training process died; all are started again ({leader.restarts})")
+    if opened.note:
+        display.note(opened.note)
+    config = opened.config
+    plural = "es" if config.processes > 1 else ""
+    display.note(f"{config.processes} process{plural}, {config.env.num_envs} {task.units}")
+
+
 def _finish(
+    config: Config,
+    task: Task,
+    given: Given,
+    folder: RunFolder,
+    publisher: Publisher,
+    console: Console,
+) -> list[str]:
+    """Evaluate the model and write the report; return what failed."""
+    try:
+        return _judge(config, task, given, folder, publisher, console)
+    except Stopped:
+        told = (
+            "the last evaluation is missing; `navrl train resume=auto "
+            f"run_folder={folder.path}` makes it"
+        )
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        raise
+
+
+def _judge(
     config: Config,
     task: Task,
     given: Given,
@@ -278,18 +295,7 @@ def _finish(
         result = play_and_report(policies, names, [task], path, console, problems=problems)
     else:
         result = fly_and_report(policies, names, config, set(), path, console, problems=problems)
-    rows = result.conditions
-    headlines = {label: task.headline(row) for label, row in rows.items()}
-    label = publisher.tag_final_evaluation(folder.model_path, rows)
-    publisher.tracking.summary(
-        {f"judged/{label}": value for label, (_, value) in headlines.items()}
-    )
-    for name, take in (
-        ("flights.png", publisher.tracking.image),
-        ("flights.gif", publisher.tracking.video),
-    ):
-        if (path / name).is_file():
-            take(policy.card["iteration"], name.replace(".", "_"), path / name)
+    label = _publish(result.conditions, policy, task, folder, publisher)
     problems += _write_run_report(path, console)
     console.print(
         f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]",
@@ -304,6 +310,24 @@ def _finish(
     except NavrlError as error:
         problems.append(f"{folder.record_path} was not updated: {reason_of(error)}")
     return problems
+
+
+def _publish(
+    rows: dict[str, Any], policy: Policy, task: Task, folder: RunFolder, publisher: Publisher
+) -> str:
+    """Tag the model with its results, show the trackers results and pictures; return its label."""
+    headlines = {label: task.headline(row) for label, row in rows.items()}
+    label = publisher.tag_final_evaluation(folder.model_path, rows)
+    publisher.tracking.summary(
+        {f"judged/{label}": value for label, (_, value) in headlines.items()}
+    )
+    for name, take in (
+        ("flights.png", publisher.tracking.image),
+        ("flights.gif", publisher.tracking.video),
+    ):
+        if (folder.path / name).is_file():
+            take(policy.card["iteration"], name.replace(".", "_"), folder.path / name)
+    return label
 
 
 def _write_run_report(path: Path, console: Console) -> list[str]:

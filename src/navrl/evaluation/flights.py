@@ -134,17 +134,20 @@ def evaluate(
         if recorder is not None:
             recorder.sample(last=ended == env.num_envs)
         progress(ended, env.num_envs)
-    statistics = {
-        name: step.statistics[:, column].clone() for column, name in enumerate(STATISTICS)
-    }
-    statistics |= meter.measures()
-    reached, distance = statistics["success_100"], statistics["distance"]
-    statistics["spl"] = spl(reached, distance, statistics["path_to_goal"])
-    limit = env.settings.env.action_limit
-    statistics["time_ratio"] = time_ratio(statistics["time_to_goal"], distance, limit)
+    statistics = _statistics(step.statistics, meter, env.settings.env.action_limit)
     name = str(getattr(policy, "name", ""))
     recording = recorder.finish(statistics, scenario=scenario, policy=name) if recorder else None
     return Flights(statistics, world, recording)
+
+
+def _statistics(rows: Tensor, meter: FlightMeter, limit: float) -> dict[str, Tensor]:
+    """Return what is known of every flight, by name."""
+    statistics = {name: rows[:, column].clone() for column, name in enumerate(STATISTICS)}
+    statistics |= meter.measures()
+    reached, distance = statistics["success_100"], statistics["distance"]
+    statistics["spl"] = spl(reached, distance, statistics["path_to_goal"])
+    statistics["time_ratio"] = time_ratio(statistics["time_to_goal"], distance, limit)
+    return statistics
 
 
 def flying_commands(policy: Act, observation: dict[str, Tensor], flying: Tensor) -> Tensor:

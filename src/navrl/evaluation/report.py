@@ -149,19 +149,15 @@ def cell_table(name: str, cells: Mapping[str, Flights], title: str = "") -> Tabl
     return table
 
 
+def _outcome(flights: Flights, name: str) -> dict[str, float]:
+    share, error = flights.rate(name)
+    bounds = flights.share(name)
+    return {"share": share, "standard_error": error, "low": bounds.low, "high": bounds.high}
+
+
 def summary(flights: Flights) -> dict[str, Any]:
     """Return the numbers of an evaluation: shares and means with their 95 % intervals."""
     means = {"mean_return": flights.rate("return")[0], "mean_length": flights.rate("length")[0]}
-    outcomes = {}
-    for name in OUTCOMES:
-        share, error = flights.rate(name)
-        bounds = flights.share(name)
-        outcomes[name] = {
-            "share": share,
-            "standard_error": error,
-            "low": bounds.low,
-            "high": bounds.high,
-        }
     measured = {name: flights.mean(name, of_successes=True) for name in OF_SUCCESSES}
     return {
         "episodes": len(flights.world),
@@ -170,7 +166,7 @@ def summary(flights: Flights) -> dict[str, Any]:
         **means,
         **other_names(means | {"success_100": flights.rate("success_100")[0]}),
         "spl": flights.mean("spl").as_dict(),
-        "outcomes": outcomes,
+        "outcomes": {name: _outcome(flights, name) for name in OUTCOMES},
         "of_successes": {name: value.mean for name, value in measured.items()},
         "of_successes_intervals": {
             name: [value.low, value.high] for name, value in measured.items()

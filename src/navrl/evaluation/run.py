@@ -142,16 +142,20 @@ def results_of(flown: Flown, first: Flown | None = None) -> dict[str, Any]:
             for label, flights in flown.flights.items()
         },
     }
-    for name, cells in cells_of(flown.flights).items():
-        shares = {cell: flights.share("success_100") for cell, flights in cells.items()}
-        hardest = min(shares, key=lambda cell: shares[cell].mean)
-        results[name] = {
-            "success_100": pooled(cells).share("success_100").as_dict(),
-            "hardest": {"cell": hardest, **shares[hardest].as_dict()},
-        }
+    results |= {name: _results_of_cells(cells) for name, cells in cells_of(flown.flights).items()}
     if first is not None:
         results["paired"] = {
             label: compare(first.flights[label], flights)
             for label, flights in flown.flights.items()
         }
     return results
+
+
+def _results_of_cells(cells: Mapping[str, Flights]) -> dict[str, Any]:
+    """Return the success over all cells of a scenario, and in the hardest of them."""
+    shares = {cell: flights.share("success_100") for cell, flights in cells.items()}
+    hardest = min(shares, key=lambda cell: shares[cell].mean)
+    return {
+        "success_100": pooled(cells).share("success_100").as_dict(),
+        "hardest": {"cell": hardest, **shares[hardest].as_dict()},
+    }

@@ -73,6 +73,16 @@ def _cut(line: Text, width: int) -> Text:
 
 
 def _progress(status: Status, width: int) -> Group:
+    pieces = (
+        _named("iteration", f"{status.iteration:,} of {status.iterations:,}"),
+        _named("frames", f"{count(status.frames)} of {count(status.total_frames)}"),
+        _named("frames/s", count(status.frames_per_second), "bold"),
+    )
+    return Group(_bar(status, width), _flow(pieces, width))
+
+
+def _bar(status: Status, width: int) -> Table:
+    """Return the progress as a bar, and in numbers behind it."""
     share = status.frames / status.total_frames if status.total_frames else 0.0
     left = f", {clock(status.seconds_left)} left" if status.seconds_left is not None else ""
     numbers = Text.assemble(
@@ -89,12 +99,7 @@ def _progress(status: Status, width: int) -> Group:
     )
     line = Table.grid()
     line.add_row(bar, numbers)
-    pieces = (
-        _named("iteration", f"{status.iteration:,} of {status.iterations:,}"),
-        _named("frames", f"{count(status.frames)} of {count(status.total_frames)}"),
-        _named("frames/s", count(status.frames_per_second), "bold"),
-    )
-    return Group(line, _flow(pieces, width))
+    return line
 
 
 def _returns(status: Status, history: Sequence[float], width: int) -> Group:

@@ -60,26 +60,12 @@ class PPOTrainer(Progress):
         self._check_teacher()
         self.distribution = distribution_for(self.env.action)
         device = torch.device(config.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # the same initial weights on every rank
-            self.network = build_policy_network(
-                config.network, self.env.observation, self.env.action, network
-            ).to(device)
+        self.network = self._new_network(network).to(device)
         self.applied = accelerate(self.network)
         decay = config.algo.average
         self.average = AveragedWeights(self.network, decay) if decay else None
         self.generator = torch.Generator(device).manual_seed(config.seed * 1024 + team.rank)
-        order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
-        self.ppo = PPO(
-            self.network,
-            self.applied,
-            self.distribution,
-            config.algo,
-            order,
-            all_reduce=team.all_reduce,
-            processes=team.size,
-            mirror=self._mirror(),
-        )
+        self.ppo = self._new_ppo()
         self.collector = self._collector(self.applied)
         self._pipeline = (
             PipelinedCollector(self.network, self._collector)
@@ -90,6 +76,28 @@ class PPOTrainer(Progress):
         self.iteration = 0
         self.best: dict[str, float] | None = None
         self.guard = DivergenceGuard()
+
+    def _new_network(self, features: MakeFeatures | None) -> nn.Module:
+        """Return a network with the same initial weights on every rank."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            return build_policy_network(
+                self.config.network, self.env.observation, self.env.action, features
+            )
+
+    def _new_ppo(self) -> PPO:
+        config, team = self.config, self.team
+        order = torch.Generator().manual_seed(ORDER_SEED ^ (config.seed * 1024 + team.rank))
+        return PPO(
+            self.network,
+            self.applied,
+            self.distribution,
+            config.algo,
+            order,
+            all_reduce=team.all_reduce,
+            processes=team.size,
+            mirror=self._mirror(),
+        )
 
     def make_environment(self) -> Environment:
         """Return the environments of this process."""

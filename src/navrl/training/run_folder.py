@@ -197,20 +197,22 @@ class RunFolder:
                         f"{folder.path} holds a run already; name another folder with "
                         "run_folder=..., or resume that run with resume=auto"
                     )
-                folder.checkpoints.mkdir(exist_ok=True)
-                folder.evaluations.mkdir(exist_ok=True)
-                write_text(folder.config_path, config_yaml)
-                record = {
-                    "sequence": next_sequence(folder.path),
-                    **_circumstances(command),
-                    "resumed": [],
-                }
-                record |= {"origin": dict(origin)} if origin else {}
-                folder._write_record(record)  # last: it makes the folder a run
+                folder._fill(config_yaml, command, origin)
             except BaseException:
                 folder.close()
                 raise
         return folder
+
+    def _fill(
+        self, config_yaml: str, command: str | Sequence[str], origin: Mapping[str, Any] | None
+    ) -> None:
+        """Write what every run has."""
+        self.checkpoints.mkdir(exist_ok=True)
+        self.evaluations.mkdir(exist_ok=True)
+        write_text(self.config_path, config_yaml)
+        record = {"sequence": next_sequence(self.path), **_circumstances(command), "resumed": []}
+        record |= {"origin": dict(origin)} if origin else {}
+        self._write_record(record)  # last: it makes the folder a run
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, lock: bool = False) -> RunFolder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -345,23 +346,26 @@ class RunLog:
         self._log("perf", **stats, **{"perf/frames_per_second": rate})
         self.tracker.log(self.trainer.iteration, stats)
         self.display.note(self.monitor.get_summary())
-        counted = self._save_statistics
-        if counted:
-            self.display.note(
-                "[Checkpoint Stats]\n"
-                f"  total saved: {counted['total_saved']} "
-                f"({counted['stored_bytes'] / 1e6:.1f} MB), "
-                f"failed: {counted['failed']}\n"
-                f"  compression ratio: {counted['compression_ratio']:.2f}x\n"
-                f"  queue size: {counted['queue_size']}\n"
-                f"  stall: {counted['stall_ms_p50']:.2f} ms median, "
-                f"{counted['stall_ms_max']:.2f} ms longest"
-            )
+        if self._save_statistics:
+            self.display.note(_told_saves(self._save_statistics))
         if self.writes.failed:
             pending = len(self.writes.pending)
             self.display.note(
                 f"other files: {self.writes.failed} writes failed, {pending} to be written"
             )
+
+
+def _told_saves(counted: Mapping[str, Any]) -> str:
+    return (
+        "[Checkpoint Stats]\n"
+        f"  total saved: {counted['total_saved']} "
+        f"({counted['stored_bytes'] / 1e6:.1f} MB), "
+        f"failed: {counted['failed']}\n"
+        f"  compression ratio: {counted['compression_ratio']:.2f}x\n"
+        f"  queue size: {counted['queue_size']}\n"
+        f"  stall: {counted['stall_ms_p50']:.2f} ms median, "
+        f"{counted['stall_ms_max']:.2f} ms longest"
+    )
 
 
 def _comparable(

@@ -46,6 +46,15 @@ LEARNT = (
 UNKNOWN = ("kl", "explained_variance")  # metrics of the display that SAC does not have
 
 
+def _random_streams(seed: int, device: torch.device) -> dict[str, torch.Generator]:
+    return {
+        name: torch.Generator(torch.device("cpu") if name == "batches" else device).manual_seed(
+            stream ^ (seed * 1024)
+        )
+        for name, stream in STREAMS.items()
+    }
+
+
 class SACTrainer(Progress):
     """Collects, stores, learns and evaluates, as a `Trainer` does."""
 
@@ -70,12 +79,7 @@ class SACTrainer(Progress):
             critic = TwinCritic(self.layout.width, self.settings.critic_width, scale).to(device)
         self.network: nn.Module = network
         self.applied = accelerate(network)
-        streams = {
-            name: torch.Generator(torch.device("cpu") if name == "batches" else device).manual_seed(
-                stream ^ (config.seed * 1024)
-            )
-            for name, stream in STREAMS.items()
-        }
+        streams = _random_streams(config.seed, device)
         self._actions, self._batches = streams["actions"], streams["batches"]
         self.sac = SAC(
             self.network, self.applied, critic, self.settings, streams["noise"], self._observe

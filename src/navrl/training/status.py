@@ -59,12 +59,8 @@ def plain_line(status: Status) -> str:
         f"entropy {number(status.entropy)}",
     ]
     if status.evaluation:
-        pieces.append(
-            f"evaluated {status.headline} "
-            + ", ".join(
-                f"{name} {headline(status, value)}" for name, value in status.evaluation.items()
-            )
-        )
+        rates = (f"{name} {headline(status, value)}" for name, value in status.evaluation.items())
+        pieces.append(f"evaluated {status.headline} {', '.join(rates)}")
     if status.seconds_left is not None:
         pieces.append(f"{clock(status.seconds_left)} left")
     if saved := save_state(status):

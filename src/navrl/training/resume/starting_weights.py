@@ -83,14 +83,10 @@ def fitted_config(
         ConfigError: a typed setting does not fit; all such settings are named.
     """
     fitted = copy.deepcopy(config)
-    wanted: dict[str, Any] = {}
     if weights.network is not None:
         _check_distribution(config, weights.network, subject)
-        wanted |= {f"network.{name}": value for name, value in vars(weights.network).items()}
-    if weights.task is not None:
-        wanted |= {key: _value(weights.task, key) for key in INTERFACE}
     misfits, changes = [], []
-    for key, value in wanted.items():
+    for key, value in _wanted(weights).items():
         found = _value(config, key)
         if found == value:
             continue
@@ -103,7 +99,7 @@ def fitted_config(
             setattr(getattr(fitted, group), name, copy.deepcopy(value))
             changes.append(f"{key}={value}")
         elif key == RELATIVE_MOTION and found:
-            changes.append(f"{key}=true, of which the model takes no notice at first")
+            changes.append(f"{key}=true, with weights that begin at zero")
         elif key in SHAPES or key.startswith("network."):
             misfits.append(f"{key} is {found!r}, the model has {value!r}")
     if misfits:
@@ -134,6 +130,16 @@ def grown(weights: Weights, config: Config) -> Weights:
     return replace(weights, parameters={**weights.parameters, OBSTACLE_LAYER: wider})
 
 
+def _wanted(weights: Weights) -> dict[str, Any]:
+    """Return the settings that the model was trained with, by their keys."""
+    wanted: dict[str, Any] = {}
+    if weights.network is not None:
+        wanted |= {f"network.{name}": value for name, value in vars(weights.network).items()}
+    if weights.task is not None:
+        wanted |= {key: _value(weights.task, key) for key in INTERFACE}
+    return wanted
+
+
 def check_weights(
     config: Config, weights: Weights, subject: str, given: Given = NOTHING_GIVEN
 ) -> None:
@@ -141,14 +147,7 @@ def check_weights(
     with torch.random.fork_rng(devices=[]):
         own = find_task(config, given.env).new_network(given.network).state_dict()
     advice = f"check network.* and {', '.join(SHAPES)}"
-    for kind, names in (
-        ("lacks", own.keys() - weights.parameters),
-        ("has an unknown", weights.parameters.keys() - own),
-    ):
-        if names:
-            raise ConfigError(
-                f"{subject} {kind} parameter {min(names)!a:.80} ({len(names)} such); {advice}"
-            )
+    _check_names(own, weights.parameters, subject, advice)
     for name, expected in own.items():
         value = weights.parameters[name]
         if not isinstance(value, Tensor) or value.shape != expected.shape:
@@ -161,6 +160,19 @@ def check_weights(
         if not torch.isfinite(value).all():
             raise ConfigError(
                 f"{subject}: parameter {name!r} holds NaN or infinite values; use an earlier model"
+            )
+
+
+def _check_names(
+    own: Mapping[str, Any], parameters: Mapping[str, Any], subject: str, advice: str
+) -> None:
+    for kind, names in (
+        ("lacks", own.keys() - parameters),
+        ("has an unknown", parameters.keys() - own),
+    ):
+        if names:
+            raise ConfigError(
+                f"{subject} {kind} parameter {min(names)!a:.80} ({len(names)} such); {advice}"
             )
 
 

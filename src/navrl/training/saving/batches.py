@@ -36,17 +36,7 @@ def keep_batch(
 def batch_arrays(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
     """Return the arrays of a batch by name, (T, N, ...), and those of its last step, (N, ...)."""
     if isinstance(batch, Transitions):
-        return {
-            "observation": layout.split(batch.rows),
-            "action": batch.action,
-            "reward": batch.reward,
-            "ended": batch.done,
-            "terminated": batch.terminated,
-            "last_observation": {
-                name: rows[-1] for name, rows in layout.split(batch.next_rows).items()
-            },
-            "episodes": batch.episodes,
-        }
+        return _arrays_of_transitions(batch, layout)
     seen = layout.split(batch.rows)
     return {
         "observation": {name: rows[:-1] for name, rows in seen.items()},
@@ -58,5 +48,18 @@ def batch_arrays(batch: Rollout | Transitions, layout: Any) -> dict[str, Any]:
         "log_density": batch.log_prob,
         "last_observation": {name: rows[-1] for name, rows in seen.items()},
         "last_value": batch.value[-1],
+        "episodes": batch.episodes,
+    }
+
+
+def _arrays_of_transitions(batch: Transitions, layout: Any) -> dict[str, Any]:
+    last = layout.split(batch.next_rows)
+    return {
+        "observation": layout.split(batch.rows),
+        "action": batch.action,
+        "reward": batch.reward,
+        "ended": batch.done,
+        "terminated": batch.terminated,
+        "last_observation": {name: rows[-1] for name, rows in last.items()},
         "episodes": batch.episodes,
     }

@@ -145,27 +145,30 @@ class CheckpointSaving:
         """Record the result of an attempt; called in the background thread."""
         iteration = int(path.stem.rpartition("_")[2])
         with self._lock:
-            before = self.status
             if written:
-                self.status = replace(
-                    before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0
-                )
-                if before.failed_in_row:
-                    self._news.append(f"checkpoints are written again: {path.name}")
-                if error is not None:
-                    self._news.append(
-                        f"{path.name} was written, but `latest` was not updated or old checkpoints "
-                        f"were not removed: {reason_of(error)}"
-                    )
+                self._note_written(path, iteration, error)
             elif error is not None:
-                reason, count = reason_of(error), before.failed_in_row + 1
-                self.status = replace(
-                    before, failure=reason, failed_in_row=count, failed=before.failed + 1
-                )
-                if count <= PATIENCE:  # the display shows further ones
-                    self._news.append(
-                        f"{path.name} was NOT written ({count} in a row failed): {reason}"
-                    )
+                self._note_failed(path, error)
+
+    def _note_written(self, path: Path, iteration: int, error: CheckpointError | None) -> None:
+        before = self.status
+        self.status = replace(
+            before, iteration=iteration, at=time.monotonic(), failure="", failed_in_row=0
+        )
+        if before.failed_in_row:
+            self._news.append(f"checkpoints are written again: {path.name}")
+        if error is not None:
+            self._news.append(
+                f"{path.name} was written, but `latest` was not updated or old checkpoints "
+                f"were not removed: {reason_of(error)}"
+            )
+
+    def _note_failed(self, path: Path, error: CheckpointError) -> None:
+        before = self.status
+        reason, count = reason_of(error), before.failed_in_row + 1
+        self.status = replace(before, failure=reason, failed_in_row=count, failed=before.failed + 1)
+        if count <= PATIENCE:  # the display shows further ones
+            self._news.append(f"{path.name} was NOT written ({count} in a row failed): {reason}")
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from navrl.registry.database import is_locked
 from navrl.registry.held_out import HELD_OUT, held_out_text
 from navrl.registry.model_card import model_card
 from navrl.registry.registry import Registry
+from navrl.registry.schema import ModelVersion
 from navrl.registry.upload_policy import UploadPolicy, decide, is_better
 from navrl.tracking.tracker import Tracking
 from navrl.training.saving.unregistered import UnregisteredModel, drop, keep, kept_models
@@ -238,19 +239,8 @@ class Publisher:
             reuse=model.final or model.attempts > 1,
         )
         self._labels[model.origin] = version.label
-        known = {
-            **model.metrics,
-            "metrics": model.metrics,
-            "iteration": model.iteration,
-            "condition": model.condition,
-            "registered": version.label,
-            "kind": version.kind,
-            "total_parameters": version.lineage.get("parameters", 0),
-            "description": model_card(version),
-            "file": model.origin.name,
-        }
         others = [alias for alias in aliases if alias != "latest"]
-        self.tracking.artifact(model.file, name, others, known)
+        self.tracking.artifact(model.file, name, others, _metadata(model, version))
         if "best" in action.aliases:
             self._known[model.condition] = model.metrics
         return f"registered as {version.label}: {action.reason}"
@@ -312,3 +302,18 @@ class Publisher:
             *(alias for alias in aliases if not (taken and alias == "best")),
             *([own] if own != "best" else []),
         ]
+
+
+def _metadata(model: UnregisteredModel, version: ModelVersion) -> dict[str, Any]:
+    """Return what the trackers are told about a version."""
+    return {
+        **model.metrics,
+        "metrics": model.metrics,
+        "iteration": model.iteration,
+        "condition": model.condition,
+        "registered": version.label,
+        "kind": version.kind,
+        "total_parameters": version.lineage.get("parameters", 0),
+        "description": model_card(version),
+        "file": model.origin.name,
+    }
