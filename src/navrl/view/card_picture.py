@@ -41,6 +41,24 @@ def save_card(rows: Sequence[Row], title: str, path: Path) -> None:
     axes = figure.subplots()
     nominal = 100 * rows[0]["success_100"]["mean"]
     axes.axvline(nominal, color=LIGHT.faint, linestyle="--", linewidth=1.0)
+    end = _draw_groups(axes, groups)
+    lowest = min(100 * _bounds(row)[0] for row in rows)
+    axes.set(
+        ylim=(end, -1.0),
+        xlim=(max(0.0, lowest - 5.0), 104.0),
+        xlabel="success (%), 95 % interval; dashed: nominal",
+    )
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.grid(axis="x", alpha=0.3)
+    try:
+        figure.savefig(path)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _draw_groups(axes: Any, groups: Sequence[tuple[str, list[Row]]]) -> float:
+    """Draw the rows of all groups below each other; return where the last one ends."""
     ticks: list[float] = []
     labels: list[str] = []
     place = 0.0
@@ -52,19 +70,7 @@ def save_card(rows: Sequence[Row], title: str, path: Path) -> None:
             place += 1.0
         place += 0.6
     axes.set_yticks(ticks, labels, fontsize=8)
-    lowest = min(100 * _bounds(row)[0] for row in rows)
-    axes.set(
-        ylim=(place - 0.6, -1.0),
-        xlim=(max(0.0, lowest - 5.0), 104.0),
-        xlabel="success (%), 95 % interval; dashed: nominal",
-    )
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.grid(axis="x", alpha=0.3)
-    try:
-        figure.savefig(path)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+    return place - 0.6
 
 
 def _bounds(row: Row) -> tuple[float, float]:

@@ -43,19 +43,21 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
             f"{metrics} is of {', '.join(conditions)}; these curves are of the navigation task: "
             "`navrl report RUN` draws the returns of any environment"
         )
-    curve = []
-    for record in records:
-        try:
-            curve.append(_point(record))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            told = (
-                f"{metrics}: the evaluation of iteration {record['iteration']} lacks numbers "
-                "that a curve needs"
-            )
-            raise ContainerError(
-                f"{told} ({type(error).__name__}: {str(error)[:80]}); remove its line"
-            ) from error
-    return curve
+    return [_checked_point(metrics, record) for record in records]
+
+
+def _checked_point(metrics: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Return a point of a curve, or raise a ContainerError that names the record."""
+    try:
+        return _point(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        told = (
+            f"{metrics}: the evaluation of iteration {record['iteration']} lacks numbers "
+            "that a curve needs"
+        )
+        raise ContainerError(
+            f"{told} ({type(error).__name__}: {str(error)[:80]}); remove its line"
+        ) from error
 
 
 def _point(record: dict[str, Any]) -> dict[str, Any]:

@@ -147,29 +147,32 @@ def save_flight(storage: RolloutStorage, iteration: int, env: int, path: Path) -
     figure = make_figure(11.0, 5.0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1))
     _draw_path(figure.add_subplot(grid[:, 0]), flight)
-    time = np.arange(len(flight.ended)) * flight.seconds
-    unit = "s" if flight.seconds != 1.0 else "steps"
-    for row, (values, label, colour) in enumerate(
-        ((flight.reward, "reward", REWARD_COLOUR), (flight.clearance, "clearance (m)", ROOM_COLOUR))
-    ):
-        axes = figure.add_subplot(grid[row, 1])
-        if values is not None:
-            axes.plot(time, values, color=colour, linewidth=1.2, marker=".", markersize=3)
-        if values is flight.clearance and flight.saturated.any():
-            axes.axhline(flight.reach, color=ROOM_COLOUR, linestyle=":", linewidth=1.0)
-            axes.set_title(
-                f"at {flight.reach:g} m: nothing within the range of the LiDAR", fontsize="small"
-            )
-        for moment in time[flight.ended]:
-            axes.axvline(moment, color=END_COLOUR, linestyle="--", linewidth=0.8)
-        axes.set(
-            xlabel=f"time ({unit})", ylabel=label if values is not None else f"{label}: not stored"
-        )
-        axes.grid(alpha=0.3)
+    _draw_values(figure.add_subplot(grid[0, 1]), flight, flight.reward, "reward", REWARD_COLOUR)
+    axes = figure.add_subplot(grid[1, 1])
+    _draw_values(axes, flight, flight.clearance, "clearance (m)", ROOM_COLOUR)
     figure.suptitle(f"iteration {iteration}, environment {env}; dashed: an episode ended")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return flight
+
+
+def _draw_values(axes: Any, flight: DroneFlight, values: Any, label: str, colour: str) -> None:
+    """Draw what was measured in every step over time, and where episodes ended."""
+    time = np.arange(len(flight.ended)) * flight.seconds
+    unit = "s" if flight.seconds != 1.0 else "steps"
+    if values is not None:
+        axes.plot(time, values, color=colour, linewidth=1.2, marker=".", markersize=3)
+    if values is flight.clearance and flight.saturated.any():
+        axes.axhline(flight.reach, color=ROOM_COLOUR, linestyle=":", linewidth=1.0)
+        axes.set_title(
+            f"at {flight.reach:g} m: nothing within the range of the LiDAR", fontsize="small"
+        )
+    for moment in time[flight.ended]:
+        axes.axvline(moment, color=END_COLOUR, linestyle="--", linewidth=0.8)
+    axes.set(
+        xlabel=f"time ({unit})", ylabel=label if values is not None else f"{label}: not stored"
+    )
+    axes.grid(alpha=0.3)
 
 
 def _draw_path(axes: Any, flight: DroneFlight) -> None:
@@ -179,31 +182,8 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
         return
     _draw_seen(axes, flight)
     for number, part in enumerate(flight.parts):
-        x, y = flight.path[part, 0], flight.path[part, 1]
-        axes.plot(
-            x,
-            y,
-            color=PATH_COLOUR,
-            linewidth=1.4,
-            alpha=1.0 if number == 0 else 0.6,
-            marker=".",
-            markersize=3,
-        )
-        axes.plot(
-            x[0],
-            y[0],
-            "o",
-            color=REWARD_COLOUR,
-            markersize=6,
-            label="begin" if number == 0 else None,
-        )
         over = bool(flight.ended[part][-1])
-        label = "episode ended" if over else "goes on"
-        shown = label not in axes.get_legend_handles_labels()[1]
-        style = (
-            {"marker": "X", "color": END_COLOUR} if over else {"marker": "D", "color": PATH_COLOUR}
-        )
-        axes.plot(x[-1], y[-1], markersize=7, linestyle="", label=label if shown else None, **style)
+        _draw_part(axes, flight.path[part, 0], flight.path[part, 1], over, first=number == 0)
     if flight.relative:
         _draw_goal(axes, flight.path)
     axes.set(
@@ -213,6 +193,24 @@ def _draw_path(axes: Any, flight: DroneFlight) -> None:
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
+
+
+def _draw_part(axes: Any, x: Any, y: Any, over: bool, *, first: bool) -> None:
+    """Draw the way of one episode, or of a part of one, with its ends."""
+    axes.plot(
+        x,
+        y,
+        color=PATH_COLOUR,
+        linewidth=1.4,
+        alpha=1.0 if first else 0.6,
+        marker=".",
+        markersize=3,
+    )
+    axes.plot(x[0], y[0], "o", color=REWARD_COLOUR, markersize=6, label="begin" if first else None)
+    label = "episode ended" if over else "goes on"
+    shown = label not in axes.get_legend_handles_labels()[1]
+    style = {"marker": "X", "color": END_COLOUR} if over else {"marker": "D", "color": PATH_COLOUR}
+    axes.plot(x[-1], y[-1], markersize=7, linestyle="", label=label if shown else None, **style)
 
 
 def _draw_seen(axes: Any, flight: DroneFlight) -> None:

@@ -79,23 +79,26 @@ def save_world(env: NavigationEnv, path: Path, *, world: int = 0, close_up: bool
         "moving obstacles"
     )
     for axes in near:
-        busiest = (
-            drones[env.observe()["lidar"][drones].flatten(1).sum(1).argmax()] if len(drones) else 0
-        )
-        centre = env.position[busiest]
-        draw_world(axes, env.pool.worlds[world])
-        _draw_moving(axes, env, world)
-        _draw_rays(axes, env, drones)
-        _draw_drones(axes, env, drones)
-        reach = env.settings.sensor.lidar_range * 1.3
-        axes.set(
-            xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] - reach, centre[1] + reach)
-        )
-        axes.set_title(
-            f"drone {int(busiest)} at z = {centre[2]:.2f} m, and the rays of its level beam"
-        )
+        _draw_close_up(axes, env, world, drones)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+
+
+def _draw_close_up(axes: Axes, env: NavigationEnv, world: int, drones: torch.Tensor) -> None:
+    """Draw the world around the drone with the most within its LiDAR's range."""
+    busiest = (
+        drones[env.observe()["lidar"][drones].flatten(1).sum(1).argmax()] if len(drones) else 0
+    )
+    centre = env.position[busiest]
+    draw_world(axes, env.pool.worlds[world])
+    _draw_moving(axes, env, world)
+    _draw_rays(axes, env, drones)
+    _draw_drones(axes, env, drones)
+    reach = env.settings.sensor.lidar_range * 1.3
+    axes.set(
+        xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] - reach, centre[1] + reach)
+    )
+    axes.set_title(f"drone {int(busiest)} at z = {centre[2]:.2f} m, and the rays of its level beam")
 
 
 def _draw_moving(axes: Axes, env: NavigationEnv, world: int) -> None:

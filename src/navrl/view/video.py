@@ -158,6 +158,23 @@ def _write_mp4(path: Path, frames: Iterator[Bytes], settings: VideoSettings) -> 
 
 def _write_gif(path: Path, frames: Iterator[Bytes], settings: VideoSettings) -> None:
     """Write a GIF that names each pixel only when it changes."""
+    images = _gif_images(frames, settings)
+    images[0].save(
+        path,
+        save_all=True,
+        append_images=images[1:],
+        duration=round(1000 / settings.frames_per_second / 10) * 10,  # GIFs count hundredths
+        loop=0,
+        disposal=1,
+        transparency=GIF_COLOURS,
+        optimize=False,
+    )
+
+
+def _gif_images(frames: Iterator[Bytes], settings: VideoSettings) -> list[Any]:
+    """Return the images of a GIF: the colours that change from one to the next, else a number that
+    stands for none.
+    """
     from PIL import Image
 
     palette: Any = None
@@ -172,16 +189,7 @@ def _write_gif(path: Path, frames: Iterator[Bytes], settings: VideoSettings) -> 
         shown.putpalette(palette.getpalette()[: 3 * (GIF_COLOURS + 1)])
         images.append(shown)
         before = numbers
-    images[0].save(
-        path,
-        save_all=True,
-        append_images=images[1:],
-        duration=round(1000 / settings.frames_per_second / 10) * 10,  # GIFs count hundredths
-        loop=0,
-        disposal=1,
-        transparency=GIF_COLOURS,
-        optimize=False,
-    )
+    return images
 
 
 def _gif_palette(first: Any, settings: VideoSettings) -> Any:

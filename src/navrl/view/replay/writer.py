@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from navrl.errors import ConfigError
 from navrl.evaluation.recording import Recording
@@ -54,13 +55,6 @@ def replay_page(recordings: Sequence[Recording]) -> str:
         raise ConfigError(
             "there is no recorded flight to replay; record some with flight.recorded=64"
         )
-    shown = {
-        "ground": GROUND,
-        "heights": {"tall": TALL_HEIGHT, "box": FLOATING_HEIGHT},
-        "outcomes": OUTCOME_NAMES,
-        "colours": [field.name for field in dataclasses.fields(Palette)],
-        "scenes": [payload_of(recording) for recording in recordings],
-    }
     title = f"Flights of {recordings[0].policy}: {', '.join(r.scenario for r in recordings)}"
     style = _part("page.css").replace("{{light}}", _variables(LIGHT, "light"))
     parts = {
@@ -68,12 +62,23 @@ def replay_page(recordings: Sequence[Recording]) -> str:
         "style": style.replace("{{dark}}", _variables(DARK, "dark")),
         "scripts": "\n".join(_part(f"{name}.js") for name in SCRIPTS),
         # `<` inside would end the script element
-        "flights": json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c"),
+        "flights": json.dumps(_shown(recordings), separators=(",", ":")).replace("<", "\\u003c"),
     }
     page = _part("page.html")
     for name in ("title", "style", "scripts", "flights"):
         page = page.replace("{{" + name + "}}", parts[name])
     return page
+
+
+def _shown(recordings: Sequence[Recording]) -> dict[str, Any]:
+    """Return what the scripts of the page read."""
+    return {
+        "ground": GROUND,
+        "heights": {"tall": TALL_HEIGHT, "box": FLOATING_HEIGHT},
+        "outcomes": OUTCOME_NAMES,
+        "colours": [field.name for field in dataclasses.fields(Palette)],
+        "scenes": [payload_of(recording) for recording in recordings],
+    }
 
 
 def _part(name: str) -> str:

@@ -37,7 +37,22 @@ def write_report(runs: Sequence[Path], path: Path) -> None:
 
 def report_page(runs: Sequence[RunData], folder: Path) -> str:
     """Return the HTML of a report; links are relative to `folder`."""
-    names = ", ".join(run.name for run in runs)
+    title = f"Training report: {', '.join(run.name for run in runs)}"
+    style = files("navrl.view.report").joinpath("report.css").read_text(encoding="utf-8")
+    for name, palette, scheme in (("light", LIGHT, "light"), ("dark", DARK, "dark")):
+        style = style.replace("{{" + name + "}}", _variables(palette, scheme))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{style}</style>'
+        f"</head><body><h1>{escape(title)}</h1>{_run_legend(runs)}{_body(runs, folder)}"
+        "</body></html>\n"
+    )
+
+
+def _body(runs: Sequence[RunData], folder: Path) -> str:
     parts = {
         "Result": sections.result_section(runs),
         "Learning curves": _curve_note(runs) + _charts(success_charts(runs)),
@@ -49,20 +64,8 @@ def report_page(runs: Sequence[RunData], folder: Path) -> str:
         "Settings that differ": sections.setting_section(runs),
         "Runs": sections.run_section(runs),
     }
-    body = "".join(
+    return "".join(
         f"<section><h2>{title}</h2>{inside}</section>" for title, inside in parts.items()
-    )
-    title = f"Training report: {names}"
-    style = files("navrl.view.report").joinpath("report.css").read_text(encoding="utf-8")
-    for name, palette, scheme in (("light", LIGHT, "light"), ("dark", DARK, "dark")):
-        style = style.replace("{{" + name + "}}", _variables(palette, scheme))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
-        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{style}</style>'
-        f"</head><body><h1>{escape(title)}</h1>{_run_legend(runs)}{body}</body></html>\n"
     )
 
 

@@ -58,28 +58,28 @@ def _clock(seconds: float | None) -> str:
 
 def run_section(runs: Sequence[RunData]) -> str:
     """Return what ran where."""
-    rows = []
-    for name, run in zip(_named(runs), runs, strict=True):
-        machine = run.about.get("machine") or {}
-        versions = run.about.get("versions") or {}
-        commit = str((run.about.get("git") or {}).get("commit", ""))[:9]
-        state = "finished" if run.finished else "not finished"
-        iteration = run.train[-1]["iteration"] if run.train else 0
-        rows.append(
-            [
-                name,
-                escape(str(run.seed if run.seed is not None else "–")),
-                f"{state}, iteration {iteration}",
-                number(run.frames),
-                _clock(run.seconds),
-                escape(str(run.about.get("started", "–"))[:16].replace("T", " ")),
-                escape(f"{machine.get('processor', '–')}, {machine.get('cores', '?')} cores"),
-                escape(f"navrl {versions.get('navrl', '?')} {commit}"),
-                f"<code>{escape(str(run.about.get('command', '–'))[:200])}</code>",
-            ]
-        )
+    rows = [_run_row(name, run) for name, run in zip(_named(runs), runs, strict=True)]
     head = ["run", "seed", "state", "decisions", "time", "started", "machine", "version", "command"]
     return table(head, rows)
+
+
+def _run_row(name: str, run: RunData) -> list[str]:
+    machine = run.about.get("machine") or {}
+    versions = run.about.get("versions") or {}
+    commit = str((run.about.get("git") or {}).get("commit", ""))[:9]
+    state = "finished" if run.finished else "not finished"
+    iteration = run.train[-1]["iteration"] if run.train else 0
+    return [
+        name,
+        escape(str(run.seed if run.seed is not None else "–")),
+        f"{state}, iteration {iteration}",
+        number(run.frames),
+        _clock(run.seconds),
+        escape(str(run.about.get("started", "–"))[:16].replace("T", " ")),
+        escape(f"{machine.get('processor', '–')}, {machine.get('cores', '?')} cores"),
+        escape(f"navrl {versions.get('navrl', '?')} {commit}"),
+        f"<code>{escape(str(run.about.get('command', '–'))[:200])}</code>",
+    ]
 
 
 def result_section(runs: Sequence[RunData]) -> str:
@@ -163,28 +163,32 @@ def _failure_bar(run: RunData, shares: Mapping[str, float], width: float) -> Bar
 
 def _links(runs: Sequence[RunData], folder: Path) -> str:
     """Return links to recorded failures, or where to get them."""
-    rows = []
-    for name, run in zip(_named(runs), runs, strict=True):
-        if run.replay is None:
-            continue
-        page = quote(os.path.relpath(run.replay, folder))
-        links = [f'<a href="{page}">all recorded flights</a>']
-        counts: dict[str, int] = {}
-        for failure in run.failures:
-            counts[failure.scenario] = counts.get(failure.scenario, 0) + 1
-            if counts[failure.scenario] <= MOST_LINKS:
-                place = f"#scenario={quote(failure.scenario)}&amp;episode={failure.episode}"
-                words = f"{failure.scenario} {failure.episode}"
-                links.append(
-                    f'<a href="{page}{place}"><i class="swatch {failure.outcome}"></i>'
-                    f"{escape(words)}</a>"
-                )
-        rows.append([name, " ".join(links)])
+    rows = [
+        [name, " ".join(_flight_links(run, quote(os.path.relpath(run.replay, folder))))]
+        for name, run in zip(_named(runs), runs, strict=True)
+        if run.replay is not None
+    ]
     if not rows:
         return (
             '<p class="faint">No replay yet: <code>navrl replay RUN -o RUN/replay.html</code></p>'
         )
     return f'<h3>Watch them</h3><div class="links">{table(["run", "flights"], rows)}</div>'
+
+
+def _flight_links(run: RunData, page: str) -> list[str]:
+    """Return a link to the replay of a run, and to some failures of each scenario in it."""
+    links = [f'<a href="{page}">all recorded flights</a>']
+    counts: dict[str, int] = {}
+    for failure in run.failures:
+        counts[failure.scenario] = counts.get(failure.scenario, 0) + 1
+        if counts[failure.scenario] <= MOST_LINKS:
+            place = f"#scenario={quote(failure.scenario)}&amp;episode={failure.episode}"
+            words = f"{failure.scenario} {failure.episode}"
+            links.append(
+                f'<a href="{page}{place}"><i class="swatch {failure.outcome}"></i>'
+                f"{escape(words)}</a>"
+            )
+    return links
 
 
 def time_section(runs: Sequence[RunData]) -> str:
@@ -216,6 +220,16 @@ def _phase(name: str, seconds: float, total: float) -> str:
 
 def throughput_section(runs: Sequence[RunData]) -> str:
     """Return the speed of training, and its memory."""
+    rows = []
+    for name, run in zip(_named(runs), runs, strict=True):
+        last = run.performance[-1] if run.performance else {}
+        speed, memory = last.get("perf/frames_per_second"), last.get("memory/peak_mb")
+        rows.append([name, number(speed) if speed else "–", f"{memory:,.0f} MB" if memory else "–"])
+    head = ["run", "decisions a second", "peak memory of the leading process"]
+    return f'<div class="charts">{_speed_chart(runs)}</div>{table(head, rows)}'
+
+
+def _speed_chart(runs: Sequence[RunData]) -> str:
     lines = []
     for i, run in enumerate(runs):
         points = [
@@ -224,52 +238,45 @@ def throughput_section(runs: Sequence[RunData]) -> str:
             if run.train and (speed := record.get("perf/frames_per_second"))
         ]
         lines.append(Line(run.name, i, points))
-    chart = line_chart(
+    return line_chart(
         lines,
         title="decisions a second since the start",
         across="million decisions",
         up="",
         limits=(0.0, max((speed for line in lines for _, speed in line.points), default=1.0)),
     )
-    rows = []
-    for name, run in zip(_named(runs), runs, strict=True):
-        last = run.performance[-1] if run.performance else {}
-        speed, memory = last.get("perf/frames_per_second"), last.get("memory/peak_mb")
-        rows.append([name, number(speed) if speed else "–", f"{memory:,.0f} MB" if memory else "–"])
-    head = ["run", "decisions a second", "peak memory of the leading process"]
-    return f'<div class="charts">{chart}</div>{table(head, rows)}'
 
 
 def checkpoint_section(runs: Sequence[RunData]) -> str:
     """Return what checkpoints cost."""
-    rows = []
-    for name, run in zip(_named(runs), runs, strict=True):
-        last = run.performance[-1] if run.performance else {}
-        saved = int(last.get("checkpoint/total_saved") or 0)
-        stored = float(last.get("checkpoint/stored_bytes") or 0)
-
-        def stall(key: str, last: Mapping[str, Any] = last) -> str:
-            value = last.get(f"checkpoint/stall_ms_{key}")
-            return f"{value:.2f} ms" if value is not None else "–"
-
-        ratio = last.get("checkpoint/compression_ratio")
-        rows.append(
-            [
-                name,
-                str(saved or "–"),
-                str(int(last.get("checkpoint/failed") or 0)),
-                stall("p50"),
-                stall("p99"),
-                stall("max"),
-                f"{stored / saved / 1e6:.1f} MB" if saved else "–",
-                f"{ratio:.2f}" if ratio else "–",
-                f"{run.checkpoint_bytes / 1e6:,.0f} MB" if run.checkpoint_bytes else "–",
-            ]
-        )
+    rows = [_checkpoint_row(name, run) for name, run in zip(_named(runs), runs, strict=True)]
     head = (
         "run|saved|failed|stall, median|stall, 99 %|stall, longest|size of one|raw / stored|on disk"
     )
     return table(head.split("|"), rows)
+
+
+def _checkpoint_row(name: str, run: RunData) -> list[str]:
+    last = run.performance[-1] if run.performance else {}
+    saved = int(last.get("checkpoint/total_saved") or 0)
+    stored = float(last.get("checkpoint/stored_bytes") or 0)
+
+    def stall(key: str) -> str:
+        value = last.get(f"checkpoint/stall_ms_{key}")
+        return f"{value:.2f} ms" if value is not None else "–"
+
+    ratio = last.get("checkpoint/compression_ratio")
+    return [
+        name,
+        str(saved or "–"),
+        str(int(last.get("checkpoint/failed") or 0)),
+        stall("p50"),
+        stall("p99"),
+        stall("max"),
+        f"{stored / saved / 1e6:.1f} MB" if saved else "–",
+        f"{ratio:.2f}" if ratio else "–",
+        f"{run.checkpoint_bytes / 1e6:,.0f} MB" if run.checkpoint_bytes else "–",
+    ]
 
 
 def setting_section(runs: Sequence[RunData]) -> str:
