@@ -49,20 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 a check or a save failed, 2 a
     mistake in the input.
     """
-    parser = make_parser()
-    typed = sys.argv[1:] if arguments is None else list(arguments)
-    commands = command_parsers(parser)
-    if typed and not typed[0].startswith("-") and typed[0] not in commands:
-        near = nearest_name(typed[0], commands)
-        parser.error(f"unknown command {typed[0]!r}.{near} `navrl --help` lists all")
-    parsed, late = parser.parse_known_args(typed)
-    if late and not (
-        hasattr(parsed, "overrides")
-        and all("=" in word and not word.startswith("-") for word in late)
-    ):
-        parser.error(f"unrecognized arguments: {' '.join(late)}")
-    if late:
-        parsed.overrides.extend(late)  # settings may stand behind options too
+    parsed = _parse(sys.argv[1:] if arguments is None else list(arguments))
     try:
         return int(parsed.run(parsed))
     except NavrlError as error:
@@ -80,6 +67,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FileNotFoundError as error:
         print(f"navrl: {error.filename}: no such file", file=sys.stderr)
         return 2
+
+
+def _parse(typed: list[str]) -> argparse.Namespace:
+    """Return the command with its arguments, or exit with a message about what is wrong."""
+    parser = make_parser()
+    commands = command_parsers(parser)
+    if typed and not typed[0].startswith("-") and typed[0] not in commands:
+        near = nearest_name(typed[0], commands)
+        parser.error(f"unknown command {typed[0]!r}.{near} `navrl --help` lists all")
+    parsed, late = parser.parse_known_args(typed)
+    if late and not (
+        hasattr(parsed, "overrides")
+        and all("=" in word and not word.startswith("-") for word in late)
+    ):
+        parser.error(f"unrecognized arguments: {' '.join(late)}")
+    if late:
+        parsed.overrides.extend(late)  # settings may stand behind options too
+    return parsed
 
 
 if __name__ == "__main__":

@@ -453,13 +453,7 @@ def model_name(env: EnvironmentSettings, given: str = "") -> str:
 def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
     """Refuse settings of an algorithm or a task that was not selected: they have no effect."""
     if config.env.name != NAVIGATION:
-        for override in overrides:
-            key = override.split("=", 1)[0]
-            if key.startswith(NAVIGATION_GROUPS) and not key.startswith(ANY_ENVIRONMENT):
-                raise ConfigError(
-                    f"override {shown(override)} is of the navigation task; env={config.env.name} "
-                    f"has {', '.join(ANY_ENVIRONMENT)}, and its own options as env.options.NAME"
-                )
+        _refuse_navigation(config.env.name, overrides)
     remote = [override for override in overrides if override.startswith("collect.")]
     if remote and config.collect.name == LOCAL:
         raise ConfigError(f"override {remote[0]!r} has no effect without collect=ray")
@@ -473,6 +467,16 @@ def _refuse_foreign(config: Config, overrides: Sequence[str]) -> None:
             f"override {wrong[0]!r} has no effect on {config.algorithm}: PPO reads algo.*, SAC "
             "(algo=sac) reads sac.*"
         )
+
+
+def _refuse_navigation(env: str, overrides: Sequence[str]) -> None:
+    for override in overrides:
+        key = override.split("=", 1)[0]
+        if key.startswith(NAVIGATION_GROUPS) and not key.startswith(ANY_ENVIRONMENT):
+            raise ConfigError(
+                f"override {shown(override)} is of the navigation task; env={env} "
+                f"has {', '.join(ANY_ENVIRONMENT)}, and its own options as env.options.NAME"
+            )
 
 
 def _with_parts(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

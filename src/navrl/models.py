@@ -138,16 +138,7 @@ def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None
     """
     if not isinstance(weights, Mapping):
         raise ConfigError(f"{subject}: the weights are {shown(weights)}; expected tensors by name")
-    for kind, names in (
-        ("no", own.keys() - weights.keys()),
-        ("an unknown", weights.keys() - own.keys()),
-    ):
-        if names:
-            first = shown(min(names, key=str))
-            more = f" ({len(names)} such)" if len(names) > 1 else ""
-            raise ConfigError(
-                f"{subject}: has {kind} parameter {first}{more}; expected those of its network"
-            )
+    _check_names(own, weights, subject)
     for name, expected in own.items():
         value = weights[name]
         usable = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
@@ -160,6 +151,19 @@ def check_weights(own: Mapping[str, Tensor], weights: Any, subject: str) -> None
             shapes = f"{shown(tuple(value.shape))}; expected {tuple(expected.shape)}"
             raise ConfigError(f"{subject}: parameter {name!r} has the shape {shapes}")
     check_finite(weights, subject)
+
+
+def _check_names(own: Mapping[str, Tensor], weights: Mapping[Any, Any], subject: str) -> None:
+    for kind, names in (
+        ("no", own.keys() - weights.keys()),
+        ("an unknown", weights.keys() - own.keys()),
+    ):
+        if names:
+            first = shown(min(names, key=str))
+            more = f" ({len(names)} such)" if len(names) > 1 else ""
+            raise ConfigError(
+                f"{subject}: has {kind} parameter {first}{more}; expected those of its network"
+            )
 
 
 def _part(path: Path, state: Mapping[str, Any], name: str) -> dict[str, Any]:

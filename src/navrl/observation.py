@@ -64,6 +64,9 @@ class Part:
                     f"{subject} has {len(value)} values of {name}; expected one, or {last} "
                     "as on the last axis"
                 )
+        self._check_bounds(subject)
+
+    def _check_bounds(self, subject: str) -> None:
         low, high = np.asarray(self.low, float), np.asarray(self.high, float)
         if not ((low <= high) & (low < math.inf) & (high > -math.inf)).all():
             raise ConfigError(

@@ -99,21 +99,17 @@ def _check_pushing(base: Any, policy: Any) -> None:
 
 def _refuse_what_cannot_be_frozen(base: Any, policy: nn.Module) -> None:
     name = type(base).__name__
-    if hasattr(
-        base, "num_workers"
-    ):  # TorchRL's collectors in other processes, which read shared memory
+    # TorchRL's collectors in other processes, which read shared memory
+    if hasattr(base, "num_workers"):
         raise ConfigError(
             f"PipelinedDataCollector: the workers of a {name} read the weights while they are "
-            f"trained. Give the {name} a "
-            "copy, copy.deepcopy(policy), and pass policy=policy and push_weights=True here; or "
-            "pass policy=None if no "
-            "weights change while it collects"
+            f"trained. Give the {name} a copy, copy.deepcopy(policy), and pass policy=policy and "
+            "push_weights=True here; or pass policy=None if no weights change while it collects"
         )
     if getattr(base, "cudagraphed_policy", False):
         raise ConfigError(
             f"PipelinedDataCollector: the {name} replays its policy from a CUDA graph, which "
-            "reads the weights while they "
-            "are trained; make it without cudagraph_policy"
+            "reads the weights while they are trained; make it without cudagraph_policy"
         )
     theirs = getattr(base, "policy", None)
     if (
@@ -123,9 +119,8 @@ def _refuse_what_cannot_be_frozen(base: Any, policy: nn.Module) -> None:
     ):
         raise ConfigError(
             "the base collector acts with another policy than the one given: their weights are "
-            "not the same memory. Give "
-            "both the same policy, or pass push_weights=True to have its copy updated before "
-            "each batch"
+            "not the same memory. Give both the same policy, or pass push_weights=True to have "
+            "its copy updated before each batch"
         )
 
 

@@ -146,6 +146,19 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready values; not-a-number becomes null."""
+        whole = {
+            "benchmark": self.suite.name,
+            "title": self.suite.title,
+            "smoke": self.smoke,
+            "machine": dict(self.machine),
+            "seconds": round(self.seconds, 1),
+            "settings": dict(self.suite.settings),
+            **self._measured(),
+        }
+        return json.loads(json.dumps(whole), parse_constant=lambda _: None)
+
+    def _measured(self) -> dict[str, Any]:
+        """Return the cases and the gates."""
         cases = {
             case.name: {
                 "note": case.note,
@@ -170,17 +183,7 @@ class Report:
             }
             for g, v in self.gates
         ]
-        whole = {
-            "benchmark": self.suite.name,
-            "title": self.suite.title,
-            "smoke": self.smoke,
-            "machine": dict(self.machine),
-            "seconds": round(self.seconds, 1),
-            "settings": dict(self.suite.settings),
-            "cases": cases,
-            "gates": gates,
-        }
-        return json.loads(json.dumps(whole), parse_constant=lambda _: None)
+        return {"cases": cases, "gates": gates}
 
     def write(self, path: Path) -> None:
         """Write the JSON; the file appears whole or not at all."""

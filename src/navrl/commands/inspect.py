@@ -80,17 +80,21 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     console.print(
         f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}"
     )
-    if isinstance(document.get("created"), float):
-        console.print(f"created {format_date(document['created'])}")
-    if isinstance(document.get("base"), dict):
-        base = shortened(str(document["base"].get("file")))
-        console.print(f"holds differences to {base}", markup=False)
+    _print_document(console, document)
     for part in parts_of(index).parts:
         console.print(f"part {part.file}, {_bytes(part.stored_bytes)}", markup=False)
     metadata = json.dumps(document.get("metadata"))
     console.print(f"metadata {shortened(metadata)}", markup=False, soft_wrap=True)
     console.print(_tensors(index))
     return _verify(console, [path]) if verify else 0
+
+
+def _print_document(console: Any, document: dict[str, Any]) -> None:
+    if isinstance(document.get("created"), float):
+        console.print(f"created {format_date(document['created'])}")
+    if isinstance(document.get("base"), dict):
+        base = shortened(str(document["base"].get("file")))
+        console.print(f"holds differences to {base}", markup=False)
 
 
 def _tensors(index: Index) -> Table:

@@ -80,6 +80,18 @@ def _build_on(entry: Any, path: Path, found: list[str], parents: tuple[str, ...]
 
 
 def _load(path: Path) -> dict[str, Any]:
+    """Return the settings of a file by name; an empty file has none."""
+    content = _parse(path)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{path} holds {type(content).__name__}; expected settings, such as seed: 7"
+        )
+    return content
+
+
+def _parse(path: Path) -> Any:
     import yaml
 
     try:
@@ -88,7 +100,7 @@ def _load(path: Path) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: {size} bytes; expected settings, at most {MAXIMUM_BYTES} bytes"
             )
-        content = yaml.safe_load(path.read_text())
+        return yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         there = sorted(file.stem for file in path.parent.glob("*.yaml"))
         names = (
@@ -97,13 +109,6 @@ def _load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such configuration file{names}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{path} holds {type(content).__name__}; expected settings, such as seed: 7"
-        )
-    return content
 
 
 def _flat(values: Mapping[Any, Any], prefix: str, path: Path) -> Iterator[str]:

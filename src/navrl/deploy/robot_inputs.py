@@ -101,7 +101,22 @@ def edge_cases(azimuths: int, beams: int, reach: float) -> dict[str, NDArray[np.
     more obstacles than are observed; tall and floating ones. No two obstacles of a case are
     equally far: which of them comes first is not part of the contract.
     """
-    cases: list[dict[str, Any]] = [
+    cases = _cases(reach)
+    rows = {name: np.zeros((len(cases), 3), np.float32) for name in _VECTORS}
+    lidar = np.full((len(cases), azimuths, beams), reach, np.float32)
+    obstacles = np.zeros((len(cases), 8, TRACK), np.float32)
+    for number, case in enumerate(cases):
+        for name, default in _VECTORS.items():
+            rows[name][number] = case.get(name, default)
+        lidar[number] = case.get("lidar", reach)
+        for slot, track in enumerate(case.get("obstacles", [])):
+            obstacles[number, slot] = track
+    return {**rows, "lidar": lidar, "obstacles": obstacles}
+
+
+def _cases(reach: float) -> list[dict[str, Any]]:
+    """Return what differs from a robot that hovers before its goal, alone, for each case."""
+    return [
         {"goal": (0, 0, 1)},
         {"goal": (0, 0, 3), "start": (0, 0, 1)},
         {"goal": (-8, -3, 1.5), "start": (4, 1, 1)},
@@ -115,16 +130,6 @@ def edge_cases(azimuths: int, beams: int, reach: float) -> dict[str, NDArray[np.
         {"velocity": (2, -2, 0.5), "position": (-19, 19, 3.9)},
         {"goal": (1e-4, -1e-4, 1.0), "velocity": (-1, 0, 0)},
     ]
-    rows = {name: np.zeros((len(cases), 3), np.float32) for name in _VECTORS}
-    lidar = np.full((len(cases), azimuths, beams), reach, np.float32)
-    obstacles = np.zeros((len(cases), 8, TRACK), np.float32)
-    for number, case in enumerate(cases):
-        for name, default in _VECTORS.items():
-            rows[name][number] = case.get(name, default)
-        lidar[number] = case.get("lidar", reach)
-        for slot, track in enumerate(case.get("obstacles", [])):
-            obstacles[number, slot] = track
-    return {**rows, "lidar": lidar, "obstacles": obstacles}
 
 
 _VECTORS = {

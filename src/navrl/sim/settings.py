@@ -324,6 +324,10 @@ class NavigationSettings:
                 f"env.planar is true and drone.model_name is {drone.model_name}, which tilts and "
                 "climbs; expected drone.model_name=first_order"
             )
+        self._check_airframe()
+
+    def _check_airframe(self) -> None:
+        drone = self.drone
         changed = [name for name in AIRFRAME if getattr(drone, name) != EARLIER[f"drone.{name}"]]
         if drone.model_name != "quadrotor" and changed:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,16 +31,7 @@ class Step:
             "truncated": ((num_envs,), torch.bool),
             "statistics": ((num_envs, len(STATISTICS)), torch.float32),
         }
-        # One piece of memory for all, so that one look tells whether it is still where it was.
-        sizes = [
-            -(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()
-        ]
-        # not by torch: its threads hang in a forked child
-        memory = torch.from_numpy(aligned_zeros((sum(sizes),), np.uint8))
-        views = [
-            part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            for part, (shape, dtype) in zip(memory.split(sizes), shapes.values(), strict=True)
-        ]
+        views = _views_of_one([*shapes.values()])
         self.packed = views[0]  # (N, width)
         self.final_packed = views[1]  # (N, width), the last observation of ended episodes
         self.reward = views[2]  # (N,)
@@ -95,6 +87,20 @@ class Step:
         """
         rows = self.statistics[self.done]
         return {name: rows[:, column] for column, name in enumerate(STATISTICS)}
+
+
+def _views_of_one(shapes: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    """Return zeros of these shapes and types, all in one piece of memory.
+
+    So one look tells whether it is still where it was.
+    """
+    sizes = [-(-math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes]
+    # not by torch: its threads hang in a forked child
+    memory = torch.from_numpy(aligned_zeros((sum(sizes),), np.uint8))
+    return [
+        part[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        for part, (shape, dtype) in zip(memory.split(sizes), shapes, strict=True)
+    ]
 
 
 def observation_layout(settings: NavigationSettings) -> ObservationLayout:

@@ -165,18 +165,24 @@ def _read_array(
         if read_header is None:
             raise WorldError(f"{path}: {name} is of NPY version {version}; expected 1.0 or 2.0")
         shape, by_column, dtype = read_header(member)
-        if dtype.hasobject or min(shape, default=0) < 0:
-            raise ValueError(f"{name} holds {shown(str(dtype))} of shape {shown(shape)}")
-        size = math.prod(shape) * dtype.itemsize
-        if size > _ARRAY_BYTES:
-            raise WorldError(
-                f"{path}: {name} of shape {shown(shape)} and type {shown(str(dtype))}; expected "
-                f"at most {MAXIMUM_PIXELS} cells"
-            )
+        size = _checked_size(path, name, shape, dtype)
         content = member.read(size)
         if len(content) != size or member.read(1):  # the second compares the checksum, too
             raise ValueError(f"{name} has another size than its shape")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if by_column else "C")
+
+
+def _checked_size(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of an array that a header describes."""
+    if dtype.hasobject or min(shape, default=0) < 0:
+        raise ValueError(f"{name} holds {shown(str(dtype))} of shape {shown(shape)}")
+    size = math.prod(shape) * dtype.itemsize
+    if size > _ARRAY_BYTES:
+        raise WorldError(
+            f"{path}: {name} of shape {shown(shape)} and type {shown(str(dtype))}; expected "
+            f"at most {MAXIMUM_PIXELS} cells"
+        )
+    return size
 
 
 def _guarded(path: Path, problem: str, read: Callable[[IO[bytes]], _Read]) -> _Read:

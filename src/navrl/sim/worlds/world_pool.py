@@ -5,6 +5,7 @@ obstacles.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -53,14 +54,7 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
         walled = {id(world): _walled(world) for world in worlds}
         worlds = [walled[id(world)] for world in worlds]
     shapes = [_shapes_of(world) for world in worlds]
-    near_start, near = [], []
-    row, used = 0, 0
-    for block in shapes:
-        start, rows = _near_lists(block, float(settings.sensor.lidar_range))
-        near_start.append(start + used)
-        near.append(rows + row)
-        row += len(block)
-        used += len(rows)
+    near, near_start = _joined_near_lists(shapes, float(settings.sensor.lidar_range))
     counts, sizes, origins = moving_obstacles(
         settings.env_dyn, len(worlds), planar=settings.env.planar
     )
@@ -68,9 +62,8 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
     pool = WorldPool(
         worlds=worlds,
         shapes=np.concatenate([*shapes, np.zeros((1, SHAPE), np.float32)]),
-        # padded, because kernels read whole groups
-        near=np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(np.int32),
-        near_start=np.stack(near_start).astype(np.int32),
+        near=near,
+        near_start=near_start,
         points=points,
         point_ranges=ranges,
         moving_counts=counts,
@@ -79,6 +72,23 @@ def build_pool(settings: NavigationSettings, seed: int) -> WorldPool:
     )
     draw_origins(pool, seed)
     return pool
+
+
+def _joined_near_lists(
+    shapes: Sequence[NDArray[np.float32]], lidar_range: float
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the near lists of all worlds as one, and where those of each cell begin."""
+    near_start, near = [], []
+    row, used = 0, 0
+    for block in shapes:
+        start, rows = _near_lists(block, lidar_range)
+        near_start.append(start + used)
+        near.append(rows + row)
+        row += len(block)
+        used += len(rows)
+    # padded, because kernels read whole groups
+    whole = np.concatenate([*near, np.zeros(WIDTH, np.int64)]).astype(np.int32)
+    return whole, np.stack(near_start).astype(np.int32)
 
 
 def draw_origins(pool: WorldPool, seed: int) -> None:
