@@ -63,6 +63,15 @@ def test_the_command_writes_a_model_that_flies(write, tmp_path, capsys):
     assert policy.card["average_of"] == names
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_models_of_before_and_after_a_setting_was_added_are_averaged(write, order):
+    def without(state):
+        del state["network"]["distribution"]
+
+    files = [write("new.pt"), write("old.pt", without)]
+    assert average_models([files[number] for number in order])["kind"]
+
+
 def other_robot(state):
     state["task"] = load_config(["robot=fast_quadrotor"]).task.as_dict()
     # a robot of other limits, not of other observations

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.models import KIND, check_weights, load_model
+from navrl.models import KIND, check_weights, load_model, network_settings
 from navrl.sim.robots import MEASURING, differences, robot_of
 from navrl.sim.settings import NavigationSettings
 from navrl.wording import counted
@@ -73,11 +73,10 @@ def _model(path: Path) -> dict[str, Any]:
 
 def _check_alike(first: dict[str, Any], other: dict[str, Any], subject: str) -> None:
     """Refuse a model with another network or robot than the first."""
-    for name, value in first["network"].items():
-        if other["network"].get(name) != value:
-            raise ConfigError(
-                f"{subject}: network.{name} is {other['network'].get(name)!r}; expected {value!r}"
-            )
+    network, another = (vars(network_settings(state["network"])) for state in (first, other))
+    for name, value in network.items():
+        if another[name] != value:
+            raise ConfigError(f"{subject}: network.{name} is {another[name]!r}; expected {value!r}")
     check_weights(first["parameters"], other["parameters"], subject)
     own, theirs = (
         robot_of(NavigationSettings.from_mapping(state["task"])) for state in (first, other)

@@ -210,6 +210,23 @@ def test_a_header_serves_other_scans_and_networks(
     assert np.abs(found - robot(*inputs).numpy()).max() < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["onnx", "pt2"])
+def test_relative_motion_is_in_the_other_files_too(tmp_path, name):
+    torch.manual_seed(0)
+    network = NavigationNetwork(circular=True, distance_scale=0.1, relative_motion=True)
+    for parameter in network.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    robot = RobotPolicy(network.requires_grad_(False), NavigationSettings())
+    if name == "onnx":
+        policy_export._write_onnx(robot, {}, tmp_path)
+    else:
+        policy_export._write_pt2(robot, tmp_path / FILES["pt2"])
+    inputs = [torch.rand(20, 3) * 6 for _ in range(4)]
+    inputs += [torch.rand(20, 36, 4) * 4, torch.rand(20, 3, 8) * 6]
+    arrays = {key: value.numpy() for key, value in zip(INPUTS, inputs, strict=True)}
+    assert np.abs(load_command(tmp_path, name)(arrays) - robot(*inputs).numpy()).max() < TOLERANCE
+
+
 def test_a_checkpoint_of_the_original_exports_too(tmp_path):
     path = tmp_path / "original.pt"
     torch.save(to_upstream(NavigationNetwork()), path)

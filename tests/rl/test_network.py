@@ -15,6 +15,7 @@ from navrl.rl.networks.navigation import (
     from_upstream,
     to_upstream,
 )
+from navrl.rl.networks.transformer import TransformerNetwork
 
 
 def original(state):
@@ -102,9 +103,24 @@ def test_a_state_that_is_not_the_originals_is_refused_by_name():
         from_upstream({"something": torch.zeros(1)})
 
 
-def test_a_joined_image_cannot_be_given_to_the_original():
-    with pytest.raises(StateError, match="network=navrl"):
-        to_upstream(NavigationNetwork(circular=True))
+@pytest.mark.parametrize("option", ["circular", "relative_motion"])
+def test_what_the_original_has_not_cannot_be_given_to_it(option):
+    with pytest.raises(StateError, match=f"{option}=True .* network=navrl"):
+        to_upstream(NavigationNetwork(**{option: True}))
+
+
+@pytest.mark.parametrize("kind", [NavigationNetwork, TransformerNetwork])
+def test_relative_motion_reaches_the_commands(kind):
+    torch.manual_seed(0)
+    network = kind(relative_motion=True)
+    for head in (network.alpha, network.beta):
+        torch.nn.init.normal_(head.weight)
+    rows = torch.rand(4, network.layout.width)
+    inputs = network.dynamic[0].weight
+    before = network(rows)
+    with torch.no_grad():
+        inputs[:, network.layout["dynamic_obstacle"].size :] = 0
+    assert not torch.allclose(network(rows), before, atol=1e-3)
 
 
 def test_a_joined_image_has_no_edge():

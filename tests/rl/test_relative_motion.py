@@ -44,8 +44,8 @@ def test_no_moment_until_the_horizon_is_nearer_than_the_closest_approach(offset,
     relative = np.subtract(velocity, own)
     times = np.linspace(0, HORIZON, 301)[:, None]
     nearest = np.linalg.norm(np.array(offset) + relative * times, axis=1).min()
-    # slower than a few cm/s, the time is held back, which moves the closest point by little
-    assert found["approach_gap"] + 0.25 == pytest.approx(nearest, abs=0.1)
+    # SLOWEST holds the time back: the closest point is off by 0.15 m at most, at 0.1 m/s
+    assert found["approach_gap"] + 0.25 == pytest.approx(nearest, abs=0.16)
     assert 0 <= found["approach_time"] <= HORIZON
 
 

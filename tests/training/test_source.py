@@ -155,7 +155,7 @@ def test_a_plain_state_dict_and_a_file_of_the_original_are_models_too(registry):
 def test_a_policy_without_relative_motion_acts_as_before_when_it_is_given_it(registry, tmp_path):
     model_file(tmp_path / "m.pt")
     run = opened("m.pt", "network.relative_motion=true")
-    assert "begin at zero" in run.note
+    assert "relative motion, which m.pt knows nothing of yet" in run.note
     known, network = (
         NavigationNetwork(circular=True, distance_scale=0.1),
         NavigationNetwork(circular=True, distance_scale=0.1, relative_motion=True),
@@ -164,6 +164,13 @@ def test_a_policy_without_relative_motion_acts_as_before_when_it_is_given_it(reg
     network.load_state_dict(run.weights)
     rows = torch.rand(20, known.layout.width)
     assert torch.allclose(network(rows), known(rows), atol=1e-6)
+
+
+def test_relative_motion_cannot_be_taken_from_a_policy_that_has_it(registry, tmp_path):
+    model_file(tmp_path / "m.pt", NetworkSettings(relative_motion=True))
+    assert opened("m.pt").config.network.relative_motion
+    with pytest.raises(ConfigError, match="relative_motion is False, the model has True"):
+        opened("m.pt", "run_folder=other", "network.relative_motion=false")
 
 
 def test_weights_of_another_shape_are_refused_by_their_name(registry):

@@ -69,6 +69,7 @@ def _constants(policy: RobotPolicy) -> Iterator[str]:
         f"#define NAVRL_PRESENT {motion.PRESENT!r}f\n",
         f"#define NAVRL_SLOWEST {motion.SLOWEST!r}f    /* (m/s)^2 */\n",
         f"#define NAVRL_HORIZON {motion.HORIZON!r}f    /* s */\n",
+        f"#define NAVRL_HALF_CLASS {motion.HALF_CLASS!r}f    /* m */\n",
         f"#define NAVRL_ROWS2 {rows}\n#define NAVRL_ROWS3 {last}\n#define NAVRL_BEAMS3 {beams}\n",
     )
 
@@ -229,7 +230,7 @@ static void navrl_relate(const float *track, const float *velocity, float *found
     found[4 + i] = track[i] * distance + found[i] * found[3];
     square += found[4 + i] * found[4 + i];
   }
-  found[7] = sqrtf(square) - (track[8] + 1) * 0.125f;
+  found[7] = sqrtf(square) - (track[8] + 1) * NAVRL_HALF_CLASS;
 }
 #endif
 

@@ -131,7 +131,7 @@ class Image:
 
 
 @cache
-def buffer_layout(azimuths: int, beams: int, observed: int, related: bool = False) -> Any:
+def buffer_layout(azimuths: int, beams: int, observed: int, related: bool) -> Any:
     """Return all sizes and places as attributes of a module.
 
     To numba they are constants. Of a named tuple it would copy all numbers at each use, which takes

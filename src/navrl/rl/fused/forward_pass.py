@@ -100,7 +100,7 @@ def _relate(obstacle, velocity, found):
     x, y, z = x + vx * time, y + vy * time, z + vz * time
     found[0], found[1], found[2], found[3] = vx, vy, vz, time
     found[4], found[5], found[6] = x, y, z
-    half_width = (obstacle[motion.WIDTH] + float32(1)) * float32(0.125)
+    half_width = (obstacle[motion.WIDTH_CLASS] + float32(1)) * float32(motion.HALF_CLASS)
     found[7] = math.sqrt(x * x + y * y + z * z) - half_width
 
 
@@ -108,8 +108,7 @@ def _make_take(at: Any) -> Any:
     """Return a compiled function that copies the parts of an observation to where layers read."""
     STATE_START, OBSTACLE = at.LIDAR + at.OBSTACLES, common.FEATURES
     RELATIVE, VELOCITY = len(motion.RELATIVE), STATE_START + motion.OWN_VELOCITY
-    # compiled only where it is above 0
-    RELATED = (at.DYNAMIC - at.OBSTACLES) // RELATIVE
+    RELATED = (at.DYNAMIC - at.OBSTACLES) // RELATIVE  # 0 without relative motion
 
     @inner
     def take(row, known, image, dynamic, state, scale):

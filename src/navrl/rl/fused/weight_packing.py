@@ -39,7 +39,7 @@ class _Maps:
     def __init__(self, image: Image) -> None:
         self.beams, self.after = image.beams, (image.beams + 1) // 2
         self.first_band, self.second_band, self.third_band, self.back_band = image.bands
-        self.layout = buffer_layout(image.azimuths, image.beams, 1)
+        self.layout = buffer_layout(image.azimuths, image.beams, 1, False)
 
     @staticmethod
     def _each_kind(band: Band) -> list[tuple[int, int]]:

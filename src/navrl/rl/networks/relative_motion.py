@@ -29,7 +29,8 @@ SLOWEST = 0.01  # (m/s)^2, added to the squared relative speed that is divided b
 PRESENT = 0.25  # an obstacle's direction has length 1, that of an absent one length 0
 
 DISTANCE, HEIGHT = OBSTACLE.index("distance_horizontal"), OBSTACLE.index("height_difference")
-VELOCITY, WIDTH = OBSTACLE.index("velocity_x"), OBSTACLE.index("width_class")
+VELOCITY, WIDTH_CLASS = OBSTACLE.index("velocity_x"), OBSTACLE.index("width_class")
+HALF_CLASS = 0.125  # m; an obstacle is twice (its class + 1) times that wide
 FLOATS, OWN_VELOCITY = OBSTACLE.index("floats"), STATE.index("velocity_x")
 
 
@@ -60,7 +61,7 @@ def relative_motion(obstacles: Tensor, state: Tensor) -> Tensor:
     speed = (velocity**2).sum(-1, keepdim=True) + SLOWEST
     time = (-(offset * velocity).sum(-1, keepdim=True) / speed).clamp(0.0, HORIZON)
     closest = offset + velocity * time
-    half_width = (obstacles[..., WIDTH : WIDTH + 1] + 1) * 0.125
+    half_width = (obstacles[..., WIDTH_CLASS : WIDTH_CLASS + 1] + 1) * HALF_CLASS
     gap = torch.sqrt((closest**2).sum(-1, keepdim=True)) - half_width
     found = torch.cat([velocity, time, closest, gap], -1)
     present = (direction**2).sum(-1, keepdim=True) > PRESENT

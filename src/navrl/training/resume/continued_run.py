@@ -210,7 +210,9 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     """
     overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
-    before, now = EARLIER | _flat(saved), _flat(as_dict(typed))
+    # what the run's version did not know yet has its default, but for what behaved otherwise
+    before = _flat(as_dict(Config())) | EARLIER | _flat(saved)
+    now = _flat(as_dict(typed))
     said = typed_keys(overrides)
     keys = [key for key in now if key in said and now[key] != before.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]

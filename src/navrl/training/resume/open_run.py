@@ -31,9 +31,8 @@ from navrl.training.resume.continued_run import (
 from navrl.training.resume.source import Source, find_source, run_of
 from navrl.training.resume.starting_weights import (
     Weights,
-    check_weights,
+    checked_weights,
     fitted_config,
-    grown,
     read_weights,
 )
 from navrl.training.resume.training_state import is_training_state, upgraded_state
@@ -167,8 +166,7 @@ def _resume(
         write_text(folder.config_path, text)
     folder.record_resume(command, iteration)
     if weights is not None:
-        weights = grown(weights, config)
-        check_weights(config, weights, str(source), given)
+        weights = checked_weights(config, weights, str(source), given)
     note = f"resumed after iteration {iteration}"
     if state is None:
         note = (
@@ -191,13 +189,14 @@ def _start_from(config: Config, typed: list[str], command: list[str], given: Giv
     state, weights = _contents(source)
     if weights is None:
         return _resume_elsewhere(path, source, state or {}, config, typed, command)
-    config, changes = fitted_config(config, typed_keys(typed), weights, str(source), given)
-    weights = grown(weights, config)
+    config, fitted, changes = fitted_config(config, typed_keys(typed), weights, str(source), given)
     config.resume_checkpoint = ""
     settle_processes(config)
     folder = _create(path, config, source, command)
     note = _note_on_weights(source, changes, config)
-    return Opened(folder, path, config, weights=weights.parameters, note=note)
+    if fitted is not weights:
+        note += f"; the network gets relative motion, which {source} knows nothing of yet"
+    return Opened(folder, path, config, weights=fitted.parameters, note=note)
 
 
 def _resume_elsewhere(

@@ -21,11 +21,11 @@ from navrl.rl.networks.navigation import from_upstream
 from navrl.rl.networks.network_settings import NetworkSettings
 from navrl.rl.networks.relative_motion import RELATIVE
 
-__all__ = ["Weights", "check_weights", "fitted_config", "grown", "read_weights"]
+__all__ = ["Weights", "checked_weights", "fitted_config", "read_weights"]
 
 # These determine the shapes of the layers. The rest of INTERFACE may differ from the model's.
 SHAPES = ("sensor.lidar_hres", "sensor.lidar_vbeams", "env.num_observed")
-RELATIVE_MOTION = "network.relative_motion"
+RELATIVE_MOTION = ("network.relative_motion", True)  # any policy can be given it
 OBSTACLE_LAYER = "dynamic.0.weight"  # reads the obstacles, and behind them their relative motion
 
 
@@ -74,8 +74,8 @@ def fitted_config(
     weights: Weights,
     subject: str,
     given: Given = NOTHING_GIVEN,
-) -> tuple[Config, list[str]]:
-    """Return settings that fit the weights, and the list of those that were changed.
+) -> tuple[Config, Weights, list[str]]:
+    """Return settings and weights that fit each other, and the settings that were changed.
 
     Settings that were not typed are taken from the model.
 
@@ -98,9 +98,7 @@ def fitted_config(
             group, name = key.split(".")
             setattr(getattr(fitted, group), name, copy.deepcopy(value))
             changes.append(f"{key}={value}")
-        elif key == RELATIVE_MOTION and found:
-            changes.append(f"{key}=true, with weights that begin at zero")
-        elif key in SHAPES or key.startswith("network."):
+        elif key in SHAPES or (key.startswith("network.") and (key, found) != RELATIVE_MOTION):
             misfits.append(f"{key} is {found!r}, the model has {value!r}")
     if misfits:
         raise ConfigError(
@@ -108,11 +106,10 @@ def fitted_config(
             "and the groups that set them, type those that name code, or start from another model"
         )
     fitted.check()
-    check_weights(fitted, grown(weights, fitted), subject, given)
-    return fitted, changes
+    return fitted, checked_weights(fitted, weights, subject, given), changes
 
 
-def grown(weights: Weights, config: Config) -> Weights:
+def _grown(weights: Weights, config: Config) -> Weights:
     """Return weights for a network that is given relative motion, where the settings ask for it.
 
     A policy without it gets zeros as the weights of these inputs, so that it acts as before.
@@ -140,10 +137,15 @@ def _wanted(weights: Weights) -> dict[str, Any]:
     return wanted
 
 
-def check_weights(
+def checked_weights(
     config: Config, weights: Weights, subject: str, given: Given = NOTHING_GIVEN
-) -> None:
-    """Raise a ConfigError that names the first weight that does not fit the settings."""
+) -> Weights:
+    """Return the weights for the network of the settings.
+
+    Raises:
+        ConfigError: one does not fit; the message names it.
+    """
+    weights = _grown(weights, config)
     with torch.random.fork_rng(devices=[]):
         own = find_task(config, given.env).new_network(given.network).state_dict()
     advice = f"check network.* and {', '.join(SHAPES)}"
@@ -161,6 +163,7 @@ def check_weights(
             raise ConfigError(
                 f"{subject}: parameter {name!r} holds NaN or infinite values; use an earlier model"
             )
+    return weights
 
 
 def _check_names(
