@@ -17,7 +17,7 @@ TOLERANCE = 1e-3  # m/s: a log keeps scans and tracks in single precision
 class Playback:
     """How the commands of a flight compare with those that the node gives now."""
 
-    commands: int = 0
+    commands: int = 0  # those sent again are not counted
     differing: int = 0  # by more than `TOLERANCE`
     largest: float = 0.0  # m/s
     first: float | None = None  # s, time of the first difference
@@ -37,18 +37,22 @@ def play(core: NodeCore, flight: Iterable[tuple[float, Message]]) -> Playback:
         core.armed = True
     reports = [m.values.get("dry_run") for _, m in messages if isinstance(m, Diagnostics)]
     core.sends = "false" in reports if reports else moved
-    found, decided = Playback(), None
+    found, last = Playback(), None
     for now, message in messages:
         if isinstance(message, Command):
-            if message.stamp != decided:
+            if last is None or not _again(message, last):
                 _compare(core, message, found)
-            decided = message.stamp
+            last = message
         elif not isinstance(message, Diagnostics):
             core.take(message, now)
     found.states = {
         str(state): core.counts[str(state)] for state in State if core.counts[str(state)]
     }
     return found
+
+
+def _again(command: Command, last: Command) -> bool:
+    return command.stamp == last.stamp and np.array_equal(command.velocity, last.velocity)
 
 
 def _compare(core: NodeCore, recorded: Command, found: Playback) -> None:
