@@ -231,10 +231,6 @@ class Config(NavigationSettings):
             )
 
     def _check_resuming(self) -> None:
-        if self.on_save_failure not in ("stop", "continue"):
-            raise ConfigError(
-                f"on_save_failure is {self.on_save_failure!r}; expected stop or continue"
-            )
         if self.resume not in ("", "auto"):
             raise ConfigError(
                 f"resume is {self.resume!r}; expected auto, or resume_checkpoint=PATH"
@@ -249,6 +245,10 @@ class Config(NavigationSettings):
             raise ConfigError(
                 f"checkpoint_delta_chain is {self.checkpoint_delta_chain} and compress_checkpoint "
                 "is false; differences save nothing unless they are compressed: leave one out"
+            )
+        if self.on_save_failure not in ("stop", "continue"):
+            raise ConfigError(
+                f"on_save_failure is {self.on_save_failure!r}; expected stop or continue"
             )
 
     def _check_shield(self) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 import os
 import signal
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -208,7 +208,8 @@ def _lead(
         leader.leave()  # the rest is done by this process, with all its threads
         problems = [ending.problem] if ending.problem else []
         if ending.finished:
-            problems += _finish(config, task, given, folder, publisher, console)
+            with _telling_how_to_go_on(folder, console):
+                problems += _finish(config, task, given, folder, publisher, console)
     for problem in problems:
         console.print(
             f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True
@@ -257,17 +258,11 @@ def _note_start(display: Display, leader: _Leader, opened: Opened, task: Task) -
     display.note(f"{config.processes} process{plural}, {config.env.num_envs} {task.units}")
 
 
-def _finish(
-    config: Config,
-    task: Task,
-    given: Given,
-    folder: RunFolder,
-    publisher: Publisher,
-    console: Console,
-) -> list[str]:
-    """Evaluate the model and write the report; return what failed."""
+@contextmanager
+def _telling_how_to_go_on(folder: RunFolder, console: Console) -> Iterator[None]:
+    """Tell how the last evaluation is made, if a signal stops it."""
     try:
-        return _judge(config, task, given, folder, publisher, console)
+        yield
     except Stopped:
         told = (
             "the last evaluation is missing; `navrl train resume=auto "
@@ -277,7 +272,7 @@ def _finish(
         raise
 
 
-def _judge(
+def _finish(
     config: Config,
     task: Task,
     given: Given,

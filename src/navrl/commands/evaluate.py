@@ -141,8 +141,9 @@ def _fly(
         folder=arguments.out,
         print_json=arguments.json,
     )
-    for name, pilot in [] if arguments.json else pilots:
-        print(f"{name}: {pilot.counts.told()}")
+    if not arguments.json:
+        for name, pilot in pilots:
+            print(f"{name}: {pilot.counts.told()}")
     return 0
 
 

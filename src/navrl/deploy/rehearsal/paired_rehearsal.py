@@ -153,13 +153,13 @@ def rehearse(
     stage.begin("rehearsed", plan.episodes)
     options = [*node_options, *_node_options(plan)]
     with NodeProcess(plan.folder, options) as node:
-        rehearsed = _with_node(plan, task, node, open_robot, stage)
+        rehearsed = _rehearsed(plan, task, node, open_robot, stage)
     stage.begin("delays", len(sweep))
     delays = _swept(plan, task, command, sweep, stage)
     return Comparison(plan, rehearsed, simulated, delays)
 
 
-def _with_node(
+def _rehearsed(
     plan: Plan,
     task: NavigationSettings,
     node: NodeProcess,

@@ -181,22 +181,22 @@ def _check_checksums(state: Mapping[str, Any]) -> None:
 
 
 def _links(
-    packed_links: Mapping[str, Any], kinds: Mapping[str, Kind], parts: Parts
+    packed_links: Mapping[str, Any], stored: Mapping[str, Kind], parts: Parts
 ) -> dict[str, Link]:
     links = {}
     for key, packed in packed_links.items():
         _expect(
-            kinds.get(f"next/{key}") == kinds[key] and key in parts.columns,
+            stored.get(f"next/{key}") == stored[key] and key in parts.columns,
             f"next/{key} cannot be linked",
         )
-        links[key] = _link(key, kinds[key], parts.ring, packed)
+        links[key] = _link(key, stored[key], parts.ring, packed)
     return links
 
 
-def _first(packed: Any, kinds: Mapping[str, Kind], parts: Parts) -> list[dict[str, Array]]:
+def _first(packed: Any, stored: Mapping[str, Kind], parts: Parts) -> list[dict[str, Array]]:
     """Return the frames that came before the store knew what to expect."""
     first = [
-        {key: _words(f"first {key}", kinds[key], rows, None) for key, rows in part.items()}
+        {key: _words(f"first {key}", stored[key], rows, None) for key, rows in part.items()}
         for part in packed
     ]
     for part in first:

@@ -341,10 +341,12 @@ class FrameStore:
         for key, chunks in compressed.items():
             if not blocks:  # not visible yet: the ring says how many frames of the stage count
                 chunks.stage[staged : staged + count] = words[key]
-        encoded = {
-            key: column.encode(block, blocks or 1, words[key] if blocks else column.stage)
-            for key, column in (compressed.items() if closes else ())
-        }
+        encoded = {}
+        if closes:
+            encoded = {
+                key: column.encode(block, blocks or 1, words[key] if blocks else column.stage)
+                for key, column in compressed.items()
+            }
         with self._lock:
             for name, link in self.links.items():
                 link.append(words[name], words[f"next/{name}"])

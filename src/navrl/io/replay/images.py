@@ -117,7 +117,7 @@ def decompress_image(data: bytes | bytearray | memoryview, *, largest: int = LAR
 
 
 @dataclass(frozen=True)
-class _Head:
+class _Described:
     what: int
     element: str
     codec: str
@@ -126,7 +126,7 @@ class _Head:
     end: int  # where the data begin
 
 
-def _read_head(stored: np.ndarray[Any, np.dtype[np.uint8]]) -> _Head:
+def _read_head(stored: np.ndarray[Any, np.dtype[np.uint8]]) -> _Described:
     """Return what the first bytes of an image say about the rest."""
     if stored.size < _HEAD.size:
         raise ContainerError(
@@ -149,7 +149,7 @@ def _read_head(stored: np.ndarray[Any, np.dtype[np.uint8]]) -> _Head:
         else ""
     )
     element, codec = _ELEMENTS[element_number], _CODEC_NAMES[codec_number]
-    return _Head(what, element, codec, shape, mode, position)
+    return _Described(what, element, codec, shape, mode, position)
 
 
 def compress_image_seq(images: Any, level: int | None = 9, codec: str = "zstd") -> bytes:

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,14 @@ def export_parquet(
     'rollouts.parquet'
     """
     try:
-        import pyarrow.parquet as parquet
+        import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise missing_extra("Parquet files need pyarrow", "rollouts") from error
     path = Path(path)
     make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        _write_tables(parquet, scratch, storage, _iterations(storage, iterations))
+        _write_tables(scratch, storage, _iterations(storage, iterations))
         sync_file(scratch)
         scratch.replace(path)
     finally:
@@ -136,24 +136,24 @@ def export_parquet(
     return path
 
 
-def _write_tables(
-    parquet: Any, path: Path, storage: RolloutStorage, iterations: Sequence[int]
-) -> None:
-    """Write rollouts as one Parquet file, with the module that does."""
-    writer = None
-    for iteration in iterations:
-        table = _table(storage, iteration)
-        writer = writer or parquet.ParquetWriter(
-            path, table.schema, compression="zstd", use_dictionary=False
-        )
-        if table.schema != writer.schema:
-            raise ConfigError(
-                f"rollout {iteration} has other arrays than those before it; export it into "
-                "another file"
-            )
-        writer.write_table(table, row_group_size=_ROW_GROUP)
-    if writer is not None:
-        writer.close()
+def _write_tables(path: Path, storage: RolloutStorage, iterations: Sequence[int]) -> None:
+    """Write rollouts as one Parquet file."""
+    from pyarrow.parquet import ParquetWriter
+
+    with ExitStack() as stack:
+        writer = None
+        for iteration in iterations:
+            table = _table(storage, iteration)
+            if writer is None:
+                writer = stack.enter_context(
+                    ParquetWriter(path, table.schema, compression="zstd", use_dictionary=False)
+                )
+            if table.schema != writer.schema:
+                raise ConfigError(
+                    f"rollout {iteration} has other arrays than those before it; export it into "
+                    "another file"
+                )
+            writer.write_table(table, row_group_size=_ROW_GROUP)
 
 
 def _table(storage: RolloutStorage, iteration: int) -> Any:
