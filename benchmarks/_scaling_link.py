@@ -23,6 +23,11 @@ from typing import Any
 
 from torch.distributed import Store
 
+# New processes are forked from one that has imported what they need, which takes seconds, and has
+# done nothing else.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["navrl.training.loop", "navrl.training.ppo_trainer"])
+
 CHUNK = 1 << 16  # bytes that are forwarded at once
 _ADDRESS = re.compile(rb"\x02\x00(..)\x7f\x00\x00\x01", re.DOTALL)  # a sockaddr_in of 127.0.0.1
 
@@ -93,9 +98,8 @@ def forwarding(size: int) -> Iterator[tuple[Sequence[Any], Any]]:
     """Yield a pipe for each rank's `LinkedStore`, and one that takes a `Link` and answers with the
     bytes forwarded so far.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = zip(*(context.Pipe() for _ in range(size + 1)), strict=True)
-    process = context.Process(target=_forward, args=(theirs,), daemon=True)
+    ours, theirs = zip(*(PROCESSES.Pipe() for _ in range(size + 1)), strict=True)
+    process = PROCESSES.Process(target=_forward, args=(theirs,), daemon=True)
     process.start()
     try:
         yield ours[:size], ours[size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import tempfile
 import time
 import traceback
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import FileStore
 
-from _scaling_link import LinkedStore, end_with_parent, forwarding
+from _scaling_link import PROCESSES, LinkedStore, end_with_parent, forwarding
 from navrl.errors import BenchmarkError
 from navrl.training.distributed.team import Team, connected
 
@@ -57,7 +57,6 @@ def in_team(size: int, work: Work, *arguments: Any, linked: bool = False) -> lis
     Raises:
         BenchmarkError: a rank has failed; the message has its traceback.
     """
-    context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         store = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store"
         pipes: Any = [None] * (size + 1)
@@ -66,10 +65,11 @@ def in_team(size: int, work: Work, *arguments: Any, linked: bool = False) -> lis
             pipes = [*ranks, control]
         results, processes = [], []
         for rank in range(size):
-            ours, theirs = context.Pipe()
+            ours, theirs = PROCESSES.Pipe()
             extra = (pipes[size],) if linked and rank == 0 else ()
-            order = (rank, size, store, pipes[rank], work, (*arguments, *extra), theirs)
-            processes.append(context.Process(target=_rank, args=order, daemon=True))
+            given = (*arguments, *extra)
+            order = (rank, size, store, pipes[rank], work, given, theirs, {**os.environ})
+            processes.append(PROCESSES.Process(target=_rank, args=order, daemon=True))
             results.append(ours)
             stack.callback(_end, processes[-1])
             processes[-1].start()
@@ -100,9 +100,18 @@ def _end(process: Any) -> None:
 
 
 def _rank(
-    rank: int, size: int, path: Path, pipe: Any, work: Work, arguments: tuple[Any, ...], result: Any
+    rank: int,
+    size: int,
+    path: Path,
+    pipe: Any,
+    work: Work,
+    arguments: tuple[Any, ...],
+    result: Any,
+    environment: dict[str, str],
 ) -> None:
     end_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)  # of now: the fork server has that of its own start
     try:
         with ExitStack() as stack:
             team = TimedTeam()
