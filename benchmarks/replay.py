@@ -95,6 +95,8 @@ class Bench:
     def _fill(self, label: str, task: str, frames: int, name: str, most: int) -> None:
         base = self.base(task, most)
         self._warm(name, base)
+        gc.collect()
+        gc.freeze()  # modules and kernels, among which `resident` would look for garbage each time
         before = resident()
         buffer = BUFFERS[name](frames, base)
         seconds = 0.0
@@ -120,6 +122,7 @@ class Bench:
         small.sample()
 
     def close(self) -> None:
+        gc.unfreeze()
         self._buffers.clear()
         self._bases.clear()
 
