@@ -79,11 +79,11 @@ def verify_export(
 
     >>> import navrl
     >>> from navrl.deploy import export_policy, verify_export
-    >>> folder = export_policy("pretrained", "out", formats=["onnx"])
+    >>> folder = export_policy("pretrained", "out", formats=["pt2"])
     >>> policy = navrl.load_policy("pretrained")
     >>> [verdict] = verify_export(folder, policy, observations=16, episodes=4)
     >>> verdict.name, verdict.holds
-    ('onnx', True)
+    ('pt2', True)
     """
     folder = Path(folder)
     present = _exported(folder)
