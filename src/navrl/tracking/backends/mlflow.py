@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import secrets
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from navrl.tracking.backends.interface import (
 )
 
 RUN_TAG, DIGEST_TAG, METADATA_TAG = "navrl.run", "navrl.sha256", "navrl.metadata"
+STORE = "mlflow.db"
 _PARAMETERS_AT_ONCE = 100  # MLflow's limit
 _LONGEST_PARAMETER = 500
 _LONGEST_NAME = 200
@@ -55,7 +57,8 @@ class MlflowBackend(Backend):
         if not uri:
             root = (Path(folder) / "mlflow").resolve()
             root.mkdir(parents=True, exist_ok=True)
-            uri, self._artifacts = f"sqlite:///{root}/mlflow.db", (root / "artifacts").as_uri()
+            _make_store(root / STORE)
+            uri, self._artifacts = _uri_of(root / STORE), (root / "artifacts").as_uri()
         self._uri, self._project = sign_in(uri), project
         self._client = MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
         self._run = ""
@@ -219,6 +222,25 @@ class MlflowBackend(Backend):
             else self._client.create_run(experiment, tags={RUN_TAG: "models"}, run_name="models")
         )
         return str(run.info.run_id)
+
+
+def _uri_of(store: Path) -> str:
+    return f"sqlite:///{store}"
+
+
+def _make_store(store: Path) -> None:
+    """Make the database of a store, which appears whole or not at all.
+
+    MLflow makes its tables one after the other, for seconds. A process that is killed meanwhile
+    leaves a database that no later one can complete.
+    """
+    if store.exists():
+        return
+    for left in store.parent.glob(f".{store.name}.*"):  # of processes that were killed
+        left.unlink(missing_ok=True)
+    scratch = store.with_name(f".{store.name}.{secrets.token_hex(4)}")
+    MlflowClient(tracking_uri=_uri_of(scratch)).search_experiments(max_results=1)
+    scratch.replace(store)
 
 
 def to_mlflow(alias: str) -> str:
