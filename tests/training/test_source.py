@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from navrl.config import load_config
+from navrl.config import as_dict, load_config
 from navrl.errors import ConfigError
 from navrl.evaluation import PRETRAINED, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
@@ -29,6 +29,7 @@ from navrl.sim.settings import NavigationSettings
 from navrl.sim.step import observation_layout
 from navrl.training.distributed.team import Team
 from navrl.training.loop import Start, restore
+from navrl.training.resume.continued_run import continued_config
 from navrl.training.resume.open_run import open_run
 from navrl.training.trainers import make_trainer
 from training_runs import ITERATIONS, TINY, checkpoints, ending, learning, same
@@ -171,6 +172,14 @@ def test_relative_motion_cannot_be_taken_from_a_policy_that_has_it(registry, tmp
     assert opened("m.pt").config.network.relative_motion
     with pytest.raises(ConfigError, match="relative_motion is False, the model has True"):
         opened("m.pt", "run_folder=other", "network.relative_motion=false")
+
+
+def test_a_run_of_before_a_setting_had_its_default():
+    saved = as_dict(load_config(TINY))
+    del saved["network"]["relative_motion"]
+    assert not continued_config(saved, ["network.relative_motion=false"]).network.relative_motion
+    with pytest.raises(ConfigError, match=r"relative_motion \(was False, now True\)"):
+        continued_config(saved, ["network.relative_motion=true"])
 
 
 def test_weights_of_another_shape_are_refused_by_their_name(registry):

@@ -210,15 +210,15 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     """
     overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
-    # what the run's version did not know yet has its default, but for what behaved otherwise
-    before = _flat(as_dict(Config())) | EARLIER | _flat(saved)
-    now = _flat(as_dict(typed))
+    before, now = EARLIER | _flat(saved), _flat(as_dict(typed))
     said = typed_keys(overrides)
-    keys = [key for key in now if key in said and now[key] != before.get(key)]
+    # a setting that the run's version did not know yet has its default
+    had = _flat(as_dict(Config())) | before
+    keys = [key for key in now if key in said and now[key] != had.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]
     if refused:
         changes = ", ".join(
-            f"{key} (was {before.get(key)!r}, now {now[key]!r})" for key in refused[:5]
+            f"{key} (was {had.get(key)!r}, now {now[key]!r})" for key in refused[:5]
         )
         raise ConfigError(
             f"a resumed run cannot change {changes}; it may change {', '.join(CHANGEABLE)}. "
