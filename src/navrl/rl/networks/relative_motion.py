@@ -1,7 +1,7 @@
 """How moving obstacles approach the drone, from what an observation tells of both.
 
-Where and when an obstacle comes closest is a quotient of products, which layers of a network learn
-slowly. With `network.relative_motion` they are given it.
+Where and when an obstacle comes closest is a quotient of products of what is observed, which a
+network would have to learn. With `network.relative_motion` it is given it.
 """
 
 from __future__ import annotations
