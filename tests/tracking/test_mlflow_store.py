@@ -1,9 +1,12 @@
-"""The store of MLflow in a run's folder: a worker that is killed while it makes one leaves none."""
+"""The store of MLflow in a run's folder, when a worker is killed while it makes one and when two
+make one at once.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from trackers import wait_for
@@ -29,3 +32,17 @@ def test_a_worker_killed_while_it_makes_the_store_keeps_no_later_one_from_it(tmp
     assert [file.name for file in store.iterdir()] == ["mlflow.db"]
     assert backend.start(RunInfo("id", "name", tmp_path, {"seed": 1})) == 0
     backend.finish()
+
+
+@pytest.mark.slow
+def test_two_workers_that_want_a_store_at_once_share_it(tmp_path):
+    store = tmp_path / "mlflow"
+    with ThreadPoolExecutor(2) as workers:
+        first = workers.submit(open_backend, "mlflow", folder=tmp_path)
+        wait_for(lambda: first.done() or list(store.glob(".mlflow.db.*")), 180)
+        second = workers.submit(open_backend, "mlflow", folder=tmp_path)
+    runs = [RunInfo(f"id {number}", "name", tmp_path, {}) for number in range(2)]
+    for worker, run in zip((first, second), runs, strict=True):
+        assert worker.result().start(run) == 0
+        worker.result().finish()
+    assert [file.name for file in store.iterdir()] == ["mlflow.db"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,15 +234,21 @@ def _make_store(store: Path) -> None:
     """Make the database of a store, which appears whole or not at all.
 
     MLflow makes its tables one after the other, for seconds. A process that is killed meanwhile
-    leaves a database that no later one can complete.
+    leaves a database that no later one can complete. Another that wants the store waits.
     """
-    if store.exists():
-        return
-    for left in store.parent.glob(f".{store.name}.*"):  # of processes that were killed
-        left.unlink(missing_ok=True)
-    scratch = store.with_name(f".{store.name}.{secrets.token_hex(4)}")
-    MlflowClient(tracking_uri=_uri_of(scratch)).search_experiments(max_results=1)
-    scratch.replace(store)
+    folder = os.open(store.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if store.exists():
+            return
+        for left in store.parent.glob(f".{store.name}.*"):  # of processes that were killed
+            left.unlink(missing_ok=True)
+        scratch = store.with_name(f".{store.name}.{secrets.token_hex(4)}")
+        MlflowClient(tracking_uri=_uri_of(scratch)).search_experiments(max_results=1)
+        scratch.replace(store)
+    finally:
+        os.close(folder)
 
 
 def to_mlflow(alias: str) -> str:
