@@ -2,14 +2,15 @@
 
     navrl bench card
 
-As `navrl eval pretrained --card --episodes 1024`. An interrupted run goes on with the next row.
+As `navrl eval pretrained --card --episodes 1024`, and again with `--coast` where the detector misses
+obstacles. An interrupted run goes on with the next row.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from _kept import Kept
 from _page import ROOT, rewrite
 from navrl.benchmark import Case, Column, Suite
 from navrl.config import load_config
+from navrl.deploy.coasting_pilot import coasting
 from navrl.evaluation import load_policy, scenario_tasks
 from navrl.evaluation.card.card_rows import (
     FAILURES,
@@ -33,6 +35,8 @@ from navrl.evaluation.run import FINAL_SEED
 SCENARIO = "standard"
 PARTIAL = ROOT / "benchmarks" / "results" / "card.partial.json"
 PICTURE = ROOT / "docs" / "images" / "card.png"
+MEMORY = ", with memory"  # behind the name of a condition
+MISSING = "sensor.detection_dropout"
 CHOSEN = ("success_100", "change")  # numbers with an interval
 
 
@@ -54,11 +58,12 @@ class Bench:
         """The first row."""
         return fly_condition(self.policy, self.task, CONDITIONS[0], self.seed)
 
-    def row(self, condition: Condition) -> dict[str, float]:
-        """Fly one row and return its numbers."""
+    def row(self, condition: Condition, *, memory: bool = False) -> dict[str, float]:
+        """Fly one row, with or without a memory of moving obstacles, and return its numbers."""
         flown = self.nominal
-        if condition is not CONDITIONS[0]:
-            flown = fly_condition(self.policy, self.task, condition, self.seed, flown.flights)
+        if memory or condition is not CONDITIONS[0]:
+            policy = coasting(self.policy) if memory else self.policy
+            flown = fly_condition(policy, self.task, condition, self.seed, flown.flights)
         (values,) = card_results([flown])
         intervals = {
             f"{name} {part}": values[name][part] for name in CHOSEN for part in values[name]
@@ -71,10 +76,17 @@ def suite(smoke: bool) -> Suite:
     bench = Bench(smoke)
     kept = Kept(None if smoke else PARTIAL)
 
-    def case(condition: Condition) -> Case:
-        name = f"{condition.group}: {condition.name}"
+    def case(condition: Condition, *, memory: bool = False) -> Case:
+        name = f"{condition.group}: {condition.name}{MEMORY if memory else ''}"
         settings = [bench.words, dict(condition.settings)]
-        return Case(name, lambda: kept.measured(name, settings, lambda: bench.row(condition)))
+        row = partial(bench.row, condition, memory=memory)
+        return Case(name, lambda: kept.measured(name, settings, row))
+
+    def cases() -> Iterator[Case]:
+        for condition in CONDITIONS[:3] if smoke else CONDITIONS:
+            yield case(condition)
+            if MISSING in condition.settings or condition is CONDITIONS[0]:
+                yield case(condition, memory=True)
 
     def publish_and_clear(results: Mapping[str, Any]) -> None:
         publish(results)
@@ -83,7 +95,7 @@ def suite(smoke: bool) -> Suite:
     return Suite(
         name="card",
         title=f"Robustness of the policy in the package, scenario {SCENARIO}",
-        cases=[case(condition) for condition in (CONDITIONS[:3] if smoke else CONDITIONS)],
+        cases=[*cases()],
         columns=[
             Column("success_100 mean", "success %", ".1f", 100),
             Column("change mean", "change", "+.1f", 100),
@@ -110,7 +122,8 @@ def publish(results: Mapping[str, Any]) -> None:
 
     settings = results["settings"]
     title = card_title("pretrained", SCENARIO, settings["episodes"], settings["worlds"])
-    save_card(rows_of(results), title, PICTURE)
+    rows = [row for row in rows_of(results) if not row["condition"].endswith(MEMORY)]
+    save_card(rows, title, PICTURE)
     rewrite(ROOT / "docs" / "evaluation.md", "card", page(results))
 
 
@@ -148,6 +161,8 @@ def page(results: Mapping[str, Any]) -> str:
         shares = " | ".join(f"{100 * row[name]:.1f}" for name in failed)
         first = row["group"] == CONDITIONS[0].group
         name = row["group"] if first else f"{row['group']}: {row['condition']}"
+        if row["condition"].endswith(MEMORY):
+            first, name = False, "— with `--coast`"
         lines.append(f"| {name} | {success} | {'' if first else change} | {shares} |")
     return "\n".join(lines)
 

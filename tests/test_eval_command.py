@@ -299,3 +299,9 @@ def test_the_scripted_pilot_obeys_the_limit_of_the_task():
 def test_an_unknown_policy_is_refused():
     with pytest.raises(ConfigError, match="scripted"):
         load_policy("nothing")
+
+
+@pytest.mark.parametrize("option", [[], ["--shield"], ["--coast"]])
+def test_a_pilot_of_the_navigation_task_is_refused_in_another_environment(option, capsys):
+    assert main(["eval", "straight", *option, "env=gymnasium", "env.id=CartPole-v1"]) == 2
+    assert "navigation task" in capsys.readouterr().err

@@ -128,6 +128,9 @@ def evaluate_policies(
         )
     if names is not None:
         raise ConfigError("scenarios are of the navigation task; leave them out")
+    pilots = [policy.name for policy in policies if policy.task is not None]
+    if pilots:
+        raise ConfigError(f"{pilots[0]} flies only in the navigation task (env=navigation)")
     tasks = [task_for(policy, config, typed, env) for policy in policies]
     return play_and_report(policies, references, tasks, folder, console, print_json=print_json)
 

@@ -99,6 +99,7 @@ def _policy(
 ) -> Policy:
     """Return the policy of the navigation task, as it flies the robot that was named."""
     from navrl.config import NAVIGATION
+    from navrl.deploy.coasting_pilot import coasting
     from navrl.errors import ConfigError
     from navrl.evaluation import load_policy
 
@@ -106,8 +107,8 @@ def _policy(
     if robot is not None:
         policy = policy.on_robot(robot, force=arguments.force)
     if policy.environment is not None or config.env.name != NAVIGATION:
-        raise ConfigError("--card is of the navigation task; leave it out")
-    return policy
+        raise ConfigError("--card works only with the navigation task")
+    return coasting(policy) if arguments.coast else policy
 
 
 def _about(config: Config, seconds: float) -> dict[str, Any]:

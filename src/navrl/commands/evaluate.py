@@ -20,6 +20,7 @@ EPILOG = """examples:
   navrl eval pretrained orca                         two policies on the same episodes
   navrl eval pretrained --scenario grid,static       other scenarios
   navrl eval pretrained --shield                     the policy, and the policy behind the shield
+  navrl eval pretrained --coast sensor.detection_dropout=0.3   with a memory of moving obstacles, and without
   navrl eval pretrained --card                       robustness: noise, missed detections, delay, wind, traffic
   navrl eval pretrained env.num_obstacles=500        more obstacles
   navrl eval scripted robot=ground                   another robot; a trained policy flies on its own
@@ -84,6 +85,12 @@ def _add_conditions(parser: Any) -> None:
         help="fly every policy behind the shield too, and compare the outcomes",
     )
     parser.add_argument(
+        "--coast",
+        action="store_true",
+        help="fly every policy also with a memory: moving obstacles that the detector misses fly "
+        "on at their last velocity for half a second",
+    )
+    parser.add_argument(
         "--card",
         action="store_true",
         help="robustness card of one policy: success under noise, missed detections, delay, wind, "
@@ -128,8 +135,9 @@ def _fly(
     names = parse_scenarios(arguments.scenario) if arguments.scenario is not None else None
     policies = _loaded(arguments, references, config, robot)
     pilots: list[tuple[str, ShieldedPilot]] = []
-    if arguments.shield:
-        policies, references, pilots = _with_shields(policies, references)
+    if arguments.shield or arguments.coast:
+        _check_navigation(arguments, policies, config)
+        policies, references, pilots = _with_aids(arguments, policies, references)
     make_folder(arguments.out, "--out")
     evaluate_policies(
         policies,
@@ -173,24 +181,40 @@ def _loaded(
     return [policy.on_robot(robot, force=arguments.force) for policy in policies]
 
 
-def _with_shields(
-    policies: Sequence[Policy], references: Sequence[str]
-) -> tuple[list[Policy], list[str], list[tuple[str, ShieldedPilot]]]:
-    """Return each policy with and without a shield, what they are called, and the shields."""
-    from navrl.deploy.shielded_pilot import shielded
+def _check_navigation(
+    arguments: argparse.Namespace, policies: Sequence[Policy], config: Config
+) -> None:
+    from navrl.config import NAVIGATION
     from navrl.errors import ConfigError
 
-    if any(policy.environment for policy in policies):
-        raise ConfigError("--shield is of the navigation task; leave it out")
-    both: list[Policy] = []
-    names: list[str] = []
+    if config.env.name != NAVIGATION or any(policy.environment for policy in policies):
+        option = "--shield" if arguments.shield else "--coast"
+        raise ConfigError(f"{option} works only with the navigation task")
+
+
+def _with_aids(
+    arguments: argparse.Namespace, policies: Sequence[Policy], references: Sequence[str]
+) -> tuple[list[Policy], list[str], list[tuple[str, ShieldedPilot]]]:
+    """Return each policy alone, with a memory, and behind a shield, as asked for; what they are
+    called; and the shields.
+    """
+    from navrl.deploy.coasting_pilot import coasting
+    from navrl.deploy.shielded_pilot import shielded
+
+    flown: list[tuple[Policy, str]] = []
     pilots: list[tuple[str, ShieldedPilot]] = []
     for policy, reference in zip(policies, references, strict=True):
-        behind, pilot = shielded(policy)
-        both += [policy, behind]
-        names += [reference, f"{reference} + shield"]
-        pilots.append((behind.name, pilot))
-    return both, names, pilots
+        flown.append((policy, reference))
+        if arguments.coast:
+            flown.append((coasting(policy), f"{reference} + memory"))
+        if arguments.shield:
+            behind, pilot = shielded(policy)
+            name = f"{reference} + shield"
+            if arguments.coast:
+                behind, name = coasting(behind), f"{name} + memory"
+            flown.append((behind, name))
+            pilots.append((behind.name, pilot))
+    return [policy for policy, _ in flown], [name for _, name in flown], pilots
 
 
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")

@@ -86,6 +86,13 @@ def _add_timing(parser: Any) -> None:
 
 def _add_surroundings(parser: Any) -> None:
     parser.add_argument(
+        "--coast",
+        type=float,
+        default=0.5,
+        metavar="S",
+        help="moving obstacles that newer lists leave out fly on for so long (0.5; 0: none)",
+    )
+    parser.add_argument(
         "--stop-distance", type=float, default=1.0, metavar="M", help="stop so near the goal (1.0)"
     )
     parser.add_argument(
@@ -192,6 +199,7 @@ def _settings(arguments: argparse.Namespace) -> NodeSettings:
         stop_distance=arguments.stop_distance,
         compensation=arguments.compensation,
         actuation_delay=arguments.actuation_delay,
+        track_memory=arguments.coast,
         needs_tracks=not arguments.no_tracks,
     )
 

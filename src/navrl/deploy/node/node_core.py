@@ -28,11 +28,13 @@ from navrl.deploy.node.node_messages import (
     Goal,
     Message,
     Odometry,
+    Tracks,
     yaw_of,
 )
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.node.scans import ScanLayout
 from navrl.deploy.shield import REASONS, Shield, ShieldSettings
+from navrl.deploy.track_memory import TrackMemory
 from navrl.errors import MessageError
 
 # a robot's inputs by name -> the velocity command in the world frame, (3,) m/s
@@ -108,6 +110,8 @@ class NodeCore:
         self.layout = ScanLayout(int(lidar["azimuths"]), elevations, float(lidar["range_m"]))
         self.shield = self._make_shield() if shield else None
         self.ahead = self._make_ahead() if self.settings.compensation else None
+        self.memory = TrackMemory(self.settings.track_memory)
+        self._tracks, self._listed_at = np.zeros((1, 8)), math.nan
         self.sends = not self.settings.dry_run  # whether the robot follows the decisions
         self.inbox = Inbox(self.settings, self.layout)
         self.armed, self.emergency = self.settings.armed, False
@@ -167,6 +171,14 @@ class NodeCore:
             self.armed = False  # also after the release: it must be armed again
         elif self.inbox.take(message, now):
             self._begin(message)
+            if isinstance(message, Tracks):
+                self._remember(message)
+
+    def _remember(self, message: Tracks) -> None:
+        """Complete a list of moving obstacles by those that it misses."""
+        since = 0.0 if math.isnan(self._listed_at) else message.stamp - self._listed_at
+        known = self.memory(message.obstacles[None], since)[0]
+        self._tracks, self._listed_at = (known if len(known) else np.zeros((1, 8))), message.stamp
 
     def _begin(self, message: Message) -> None:
         """Fix the start of a flight: where the robot is when a new goal arrives."""
@@ -259,7 +271,7 @@ class NodeCore:
             odometry.velocity[None],
             ranges[None],
             np.array([first]),
-            self.inbox.tracks()[None],
+            self._tracks[None],
             self.inbox.measured_at("odometry", now),
             self.inbox.measured_at("scan", now),
             self.inbox.measured_at("tracks", now),

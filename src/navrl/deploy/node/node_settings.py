@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from navrl.errors import ConfigError
 
+LONGEST_MEMORY = 10.0  # s
+
 
 @dataclass(frozen=True)
 class NodeSettings:
@@ -24,6 +26,8 @@ class NodeSettings:
     stop_distance: float = 1.0  # m from the goal at which the robot is stopped
     compensation: bool = True  # carry inputs forward to the time when the command acts
     actuation_delay: float = 0.0  # s from sending a command until the robot receives it
+    # s: a moving obstacle that newer lists leave out flies on at its last velocity; 0: no memory
+    track_memory: float = 0.5
     needs_tracks: bool = True  # stop without a list of moving obstacles, an empty one included
     max_position: float = 1e4  # m: further from the origin is refused
     max_speed: float = 20.0  # m/s: faster odometry is refused
@@ -38,6 +42,10 @@ class NodeSettings:
             raise ConfigError(
                 f"actuation_delay is {self.actuation_delay!r}; expected 0 to max_age, "
                 f"{self.max_age:g} s: a robot that answers later cannot be flown from here"
+            )
+        if not 0 <= self.track_memory <= LONGEST_MEMORY:
+            raise ConfigError(
+                f"track_memory is {self.track_memory!r}; expected 0 (none) to {LONGEST_MEMORY:g} s"
             )
         if not self.world_frame:
             raise ConfigError("world_frame is empty; expected the frame of the odometry, like map")
