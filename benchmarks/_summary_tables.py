@@ -128,13 +128,16 @@ SECTIONS = (
             *SAVES[2:],
         ),
     ),
-    Section(
-        "checkpoint",
-        "Checkpoints, 1 MB",
-        "The same with a small network.",
-        "navrl, 1 MB",
-        _labels(", 1 MB", WRITERS),
-        SAVES,
+    *(
+        Section(
+            "checkpoint",
+            f"Checkpoints, {size}",
+            f"The same with a network of {size}.",
+            f"navrl, {size}",
+            _labels(f", {size}", WRITERS),
+            SAVES,
+        )
+        for size in ("20 MB", "1 MB")
     ),
     Section(
         "rollouts",

@@ -2,8 +2,8 @@
 
     navrl bench card
 
-As `navrl eval pretrained --card --episodes 1024`, and again with `--coast` where the detector misses
-obstacles. An interrupted run goes on with the next row.
+As `navrl eval pretrained --card --episodes 1024`, and again with `--coast` where the detector
+misses obstacles. An interrupted run goes on with the next row.
 """
 
 from __future__ import annotations
