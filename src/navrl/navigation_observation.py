@@ -12,7 +12,23 @@ import math
 
 from navrl.observation import ObservationLayout, Part
 
-__all__ = ["GOAL_DISTANCE", "GOAL_HEIGHT", "OBSTACLE", "STATE", "navigation_layout", "reflection"]
+__all__ = [
+    "GOAL_DIRECTION",
+    "GOAL_DISTANCE",
+    "GOAL_HEIGHT",
+    "OBSTACLE",
+    "OBSTACLE_DIRECTION",
+    "OBSTACLE_DISTANCE",
+    "OBSTACLE_FLOATS",
+    "OBSTACLE_HEIGHT",
+    "OBSTACLE_VELOCITY",
+    "OBSTACLE_WIDTH",
+    "STATE",
+    "VELOCITY",
+    "WIDTH_STEP",
+    "navigation_layout",
+    "reflection",
+]
 
 STATE = (
     "goal_direction_x",
@@ -25,8 +41,10 @@ STATE = (
     "velocity_z",
 )
 STATE_UNITS = ("", "", "", "m", "m", "m/s", "m/s", "m/s")
+GOAL_DIRECTION = slice(0, 3)
 GOAL_DISTANCE = STATE.index("goal_distance_horizontal")
 GOAL_HEIGHT = STATE.index("goal_height_difference")
+VELOCITY = slice(STATE.index("velocity_x"), STATE.index("velocity_z") + 1)
 
 OBSTACLE = (
     "direction_x",
@@ -40,6 +58,13 @@ OBSTACLE = (
     "width_class",
     "floats",
 )
+OBSTACLE_DIRECTION = slice(0, 3)
+OBSTACLE_DISTANCE = OBSTACLE.index("distance_horizontal")
+OBSTACLE_HEIGHT = OBSTACLE.index("height_difference")
+OBSTACLE_VELOCITY = slice(OBSTACLE.index("velocity_x"), OBSTACLE.index("velocity_z") + 1)
+OBSTACLE_WIDTH = OBSTACLE.index("width_class")  # width = (class + 1) * WIDTH_STEP
+OBSTACLE_FLOATS = OBSTACLE.index("floats")
+WIDTH_STEP = 0.25  # m
 OBSTACLE_UNITS = ("", "", "", "m", "m", "m/s", "m/s", "m/s", "", "")
 
 ROUNDING = 1e-5  # by which float32 arithmetic may leave a bound

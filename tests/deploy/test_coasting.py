@@ -15,8 +15,8 @@ from navrl.deploy.coasting_pilot import CoastingPilot, coasting
 from navrl.deploy.node.node_core import NodeCore
 from navrl.deploy.node.node_messages import Goal, Odometry, Scan, Tracks
 from navrl.deploy.node.node_settings import NodeSettings
-from navrl.deploy.observed_tracks import observed_rows, observed_tracks
 from navrl.deploy.track_memory import LONGEST, TrackMemory
+from navrl.deploy.tracks import observed_rows, observed_tracks
 from navrl.errors import ConfigError
 from navrl.evaluation import evaluate, load_policy
 from navrl.sim.env import NavigationEnv

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from navrl.deploy.observed_tracks import observed_rows, observed_tracks
 from navrl.deploy.track_memory import Array, TrackMemory
+from navrl.deploy.tracks import observed_rows, observed_tracks
 from navrl.evaluation.flights import flying_commands
 from navrl.evaluation.policy_lookup import Policy
+from navrl.navigation_observation import VELOCITY
 from navrl.sim.env import NavigationEnv
 
 Act = Callable[[dict[str, Tensor]], Tensor]
@@ -52,7 +53,7 @@ class CoastingPilot:
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the commands, (N, 3), for observations completed from memory."""
         rows = observation["dynamic_obstacle"]
-        velocity = observation["state"][:, 5:8].double().numpy()
+        velocity = observation["state"][:, VELOCITY].double().numpy()
         if self._velocity is not None:
             self._place += self._seconds / 2 * (self._velocity + velocity)
         self._velocity = velocity

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from navrl.deploy.robot_policy import RobotPolicy
+from navrl.deploy.tracks import COLUMNS, TRACK, UNITS
 from navrl.sim.robots import as_built
 from navrl.sim.settings import DroneSettings, NavigationSettings
 
@@ -65,11 +66,11 @@ def _inputs(policy: RobotPolicy) -> dict[str, Any]:
 
 def _obstacles(policy: RobotPolicy) -> dict[str, Any]:
     return {
-        "shape": ["N", "K", 8],
+        "shape": ["N", "K", TRACK],
         "type": "float32",
         "frame": "world",
-        "columns": ["x", "y", "z", "vx", "vy", "vz", "width", "height"],
-        "unit": ["m", "m", "m", "m/s", "m/s", "m/s", "m", "m"],
+        "columns": [*COLUMNS],
+        "unit": [*UNITS],
         "meaning": "moving obstacles, K >= 1, in any order; x, y, z of the middle; "
         "absolute velocities; the width is a diameter, 0 or less is an empty slot; what "
         "is higher than 1 m is taken to reach from the ground up; the policy looks at the "

@@ -14,10 +14,18 @@ import numpy as np
 
 from navrl.deploy.node.node_messages import Array
 from navrl.deploy.node.scans import ScanLayout, bin_hits
-from navrl.deploy.observed_tracks import observed_tracks
 from navrl.deploy.shield import Shield, ShieldSettings
+from navrl.deploy.tracks import TRACK, horizontal_offset, observed_tracks
 from navrl.deploy.transports.transport import Service
 from navrl.errors import ConfigError, MessageError
+from navrl.navigation_observation import (
+    GOAL_DIRECTION,
+    GOAL_DISTANCE,
+    GOAL_HEIGHT,
+    OBSTACLE,
+    STATE,
+    VELOCITY,
+)
 
 if TYPE_CHECKING:
     from navrl.sim.worlds.world_file import World
@@ -46,7 +54,7 @@ class OriginalServices:
         layout: ScanLayout,
         *,
         world: World | None = None,
-        tracks: Callable[[], Array] = lambda: np.zeros((0, 8)),
+        tracks: Callable[[], Array] = lambda: np.zeros((0, TRACK)),
     ) -> None:
         self.policy, self.layout, self.world, self._tracks = policy, layout, world, tracks
 
@@ -71,22 +79,23 @@ class OriginalServices:
         scan = _shaped(request, "lidar").reshape(-1)
         rows = _shaped(request, "dynamic_obstacle")
         direction = _shaped(request, "direction").reshape(-1)
-        if len(state) != 8 or len(direction) != 3 or rows.shape[-1] != 10:
+        expected = len(STATE), 3, len(OBSTACLE)
+        if (len(state), len(direction), rows.shape[-1]) != expected:
             raise MessageError(
                 f"state has {len(state)} numbers, direction {len(direction)}, a moving obstacle "
-                f"{rows.shape[-1]}; expected 8, 3 and 10"
+                f"{rows.shape[-1]}; expected {', '.join(map(str, expected))}"
             )
         if scan.size != self.layout.shape[0] * self.layout.shape[1]:
             raise MessageError(f"lidar has {scan.size} rays; expected {self.layout.shape}")
-        flat = max(math.hypot(state[0], state[1]), 1e-9)
-        goal = np.array([state[0] / flat * state[3], state[1] / flat * state[3], state[4]])
+        flat = horizontal_offset(state[GOAL_DIRECTION], state[GOAL_DISTANCE])
+        goal = np.array([*flat, state[GOAL_HEIGHT]])
         command = self.policy(  # in the goal frame, around the robot
             position=np.zeros(3),
-            velocity=state[5:8],
+            velocity=state[VELOCITY],
             goal=goal,
             start=goal - np.array([1.0, 0.0, 0.0]),
             lidar=self.layout.reach - scan.reshape(self.layout.shape),
-            obstacles=observed_tracks(rows.reshape(1, -1, 10), np.zeros(1))[0],
+            obstacles=observed_tracks(rows.reshape(1, -1, len(OBSTACLE)), np.zeros(1))[0],
         )
         bearing = math.atan2(direction[1], direction[0])
         x, y, z = (float(part) for part in command)

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from navrl.deploy.observed_tracks import FLOATING_HEIGHT, TALL_HEIGHT
-from navrl.deploy.robot_policy import TRACK
+from navrl.deploy.tracks import TRACK
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
+from navrl.sim.worlds.obstacles import FLOATING_HEIGHT, TALL_HEIGHT
 
 
 def inputs_of(env: NavigationEnv, observation: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from navrl.deploy.tracks import TRACK
+from navrl.navigation_observation import WIDTH_STEP
 from navrl.rl.distributions import beta, gaussian
 from navrl.rl.networks.navigation import NavigationNetwork
 from navrl.sim.settings import NavigationSettings
 
 INPUTS = ("position", "velocity", "goal", "start", "lidar", "obstacles")
 OUTPUT = "velocity_world"
-TRACK = 8  # x, y, z, vx, vy, vz, width, height
 TALL = 1.0  # m: a higher obstacle has no vertical offset
 FAR = 1e9  # m^2, of empty slots
 TINY = 1e-6  # m
@@ -103,7 +104,7 @@ class RobotPolicy(nn.Module):
                 horizontal,
                 height,
                 _to_goal_frame(self._motion(chosen), forward[:, None]),
-                chosen[:, :, 6:7] * 4.0 - 1.0,
+                chosen[:, :, 6:7] / WIDTH_STEP - 1.0,
                 torch.where(tall, torch.zeros_like(height), torch.ones_like(height)),
             ],
             2,

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from navrl.deploy.contract import velocity_lag
-from navrl.deploy.observed_tracks import observed_tracks
 from navrl.deploy.shield import Shield, ShieldCounts, ShieldResult, ShieldSettings
+from navrl.deploy.tracks import horizontal_offset, observed_tracks
 from navrl.evaluation.flights import flying_commands
 from navrl.evaluation.policy_lookup import Policy
+from navrl.navigation_observation import GOAL_DIRECTION, GOAL_DISTANCE, GOAL_HEIGHT, VELOCITY
 from navrl.sim.env import NavigationEnv
 
 Act = Callable[[dict[str, Tensor]], Tensor]
@@ -72,7 +73,7 @@ class ShieldedPilot:
         result = self._filter(
             desired[chosen],
             position=place,
-            velocity=state[:, 5:8],
+            velocity=state[:, VELOCITY],
             lidar=self._filter.settings.lidar_range - scan,
             bearing=bearing.double().numpy(),
             obstacles=observed_tracks(tracks, height),
@@ -119,9 +120,7 @@ def settings_for(env: NavigationEnv) -> ShieldSettings:
 
 def _goals(state: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the goals in the goal frame around the drones."""
-    flat = np.maximum(np.hypot(state[:, 0], state[:, 1]), 1e-9)
     goals = place.copy()
-    goals[:, 0] += state[:, 0] / flat * state[:, 3]
-    goals[:, 1] += state[:, 1] / flat * state[:, 3]
-    goals[:, 2] += state[:, 4]
+    goals[:, :2] += horizontal_offset(state[:, GOAL_DIRECTION], state[:, GOAL_DISTANCE])
+    goals[:, 2] += state[:, GOAL_HEIGHT]
     return goals

@@ -18,6 +18,7 @@ from torch import Tensor
 from navrl.deploy.shield import NO_CLEAN_VELOCITY, REASONS
 from navrl.deploy.shielded_pilot import ShieldedPilot, settings_for
 from navrl.evaluation.baselines.simple import Straight
+from navrl.navigation_observation import GOAL_DISTANCE
 from navrl.sim.env import NavigationEnv
 
 __all__ = ["TEACHERS", "OwnTeacher", "StraightTeacher"]
@@ -68,7 +69,7 @@ class OwnTeacher:
         wanted = action.clone()
         wanted[:, 2].clamp_(-self._climb, self._climb)
         speed = wanted.norm(dim=1, keepdim=True)
-        slow = (observation["state"][:, 3:4] < ARRIVING) | (speed < STANDING)
+        slow = (observation["state"][:, GOAL_DISTANCE, None] < ARRIVING) | (speed < STANDING)
         wanted *= torch.where(slow, 1.0, (self._limit / speed).clamp_min(1.0))
         result = self._shield.filtered(observation, wanted)
         advice = torch.from_numpy(result.velocity).float()

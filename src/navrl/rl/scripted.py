@@ -7,6 +7,16 @@ import math
 import torch
 from torch import Tensor
 
+from navrl.navigation_observation import (
+    GOAL_DISTANCE,
+    GOAL_HEIGHT,
+    OBSTACLE_DISTANCE,
+    OBSTACLE_VELOCITY,
+    OBSTACLE_WIDTH,
+    VELOCITY,
+    WIDTH_STEP,
+)
+
 CAUTION = 1.5  # m; azimuths with less free distance are penalised
 LOOKAHEAD = 0.8  # s over which the motion of obstacles is extrapolated
 NEIGHBOURS = 4  # azimuths to each side whose obstacles count, with falling weight
@@ -56,32 +66,34 @@ def scripted_pilot(
         [distances.roll(shift, 1) * factor for shift, factor in discounts.items()]
     ).amin(0)  # (N, H)
     # behind the goal nothing counts
-    free = (torch.minimum(room, state[:, 3:4].clamp_min(0.5)) / reach).clamp_max(1.0)
+    beyond = state[:, GOAL_DISTANCE, None].clamp_min(0.5)
+    free = (torch.minimum(room, beyond) / reach).clamp_max(1.0)
     goal = torch.nn.functional.normalize(state[:, :2], dim=1) @ headings.T  # (N, H)
     value = (
         goal
         + 2.0 * free
-        + 0.5 / limit * state[:, 5:7] @ headings.T
+        + 0.5 / limit * state[:, VELOCITY][:, :2] @ headings.T
         - 4.0 * (1 - room / CAUTION).clamp_min(0.0)
     )
     chosen = value.argmax(1)
     ahead = distances.gather(1, chosen[:, None])[:, 0]
-    speed = limit * torch.minimum(ahead / CAUTION, state[:, 3]).clamp(SLOWEST, 1.0)
-    climb = (state[:, 4] * 1.5).clamp(-limit / 2, limit / 2)
+    speed = limit * torch.minimum(ahead / CAUTION, state[:, GOAL_DISTANCE]).clamp(SLOWEST, 1.0)
+    climb = (state[:, GOAL_HEIGHT] * 1.5).clamp(-limit / 2, limit / 2)
     return torch.cat([headings[chosen] * speed[:, None], climb[:, None]], 1)
 
 
 def _moving_distances(obstacles: Tensor, headings: Tensor, reach: float) -> Tensor:
     """Return the distance to moving obstacles in each azimuth, now or shortly, (N, H)."""
-    present = obstacles[..., 3] > 0  # (N, C)
+    distance = obstacles[..., OBSTACLE_DISTANCE, None]
+    present = distance[..., 0] > 0  # (N, C)
     direction = torch.nn.functional.normalize(obstacles[..., :2], dim=-1)
-    position = direction * obstacles[..., 3:4]  # (N, C, 2)
-    ahead = position + LOOKAHEAD * obstacles[..., 5:7]
+    position = direction * distance  # (N, C, 2)
+    ahead = position + LOOKAHEAD * obstacles[..., OBSTACLE_VELOCITY][..., :2]
     result = torch.full((len(obstacles), len(headings)), reach)
     for place in (position, ahead):
         along = place @ headings.T  # (N, C, H)
         across = (place[..., None, :] - along[..., None] * headings).norm(dim=-1)  # (N, C, H)
-        radius = (obstacles[..., 8:9] + 1) * 0.125 + 0.4
+        radius = (obstacles[..., OBSTACLE_WIDTH, None] + 1) * (WIDTH_STEP / 2) + 0.4
         hit = present[..., None] & (along > 0) & (across < radius)
         result = torch.minimum(
             result, torch.where(hit, along - radius, reach).amin(1).clamp_min(0.0)

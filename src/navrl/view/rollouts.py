@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from navrl.deploy.tracks import horizontal_offset
 from navrl.errors import RolloutError
 from navrl.io.rollouts.storage import RolloutStorage
-from navrl.navigation_observation import GOAL_DISTANCE, GOAL_HEIGHT, OBSTACLE
+from navrl.navigation_observation import (
+    GOAL_DIRECTION,
+    GOAL_DISTANCE,
+    GOAL_HEIGHT,
+    OBSTACLE,
+    OBSTACLE_DIRECTION,
+    OBSTACLE_DISTANCE,
+)
 from navrl.view.topdown import make_figure
 
 PATH_COLOUR, REWARD_COLOUR, ROOM_COLOUR, END_COLOUR, GOAL_COLOUR = (
@@ -113,8 +121,7 @@ def _ray_ends(path: Any, scan: Any, reach: float, info: Any) -> Any | None:
 def _moving(path: Any, tracks: Any) -> Any:
     """Return the observed moving obstacles, (T, K, 2), in the frame of the path."""
     rows = tracks.reshape(len(path), -1, len(OBSTACLE))
-    flat = np.maximum(np.linalg.norm(rows[..., :2], axis=-1, keepdims=True), 1e-9)
-    places = rows[..., :2] / flat * rows[..., 3:4]
+    places = horizontal_offset(rows[..., OBSTACLE_DIRECTION], rows[..., OBSTACLE_DISTANCE])
     places[np.abs(rows).sum(-1) == 0] = np.nan
     return path[:, None, :2] + places
 
@@ -123,14 +130,8 @@ def _from_goal(state: Any) -> Any:
     """Return where a drone is seen from its goal, (T, 3), from its observed state: direction,
     distance, height.
     """
-    towards = state[:, :2] / np.maximum(np.linalg.norm(state[:, :2], axis=1, keepdims=True), 1e-6)
-    return -np.concatenate(
-        [
-            towards * state[:, GOAL_DISTANCE : GOAL_DISTANCE + 1],
-            state[:, GOAL_HEIGHT : GOAL_HEIGHT + 1],
-        ],
-        1,
-    )
+    flat = horizontal_offset(state[:, GOAL_DIRECTION], state[:, GOAL_DISTANCE])
+    return -np.concatenate([flat, state[:, GOAL_HEIGHT, None]], 1)
 
 
 def save_flight(storage: RolloutStorage, iteration: int, env: int, path: Path) -> DroneFlight:

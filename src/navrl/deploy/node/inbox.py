@@ -20,6 +20,7 @@ from navrl.deploy.node.node_messages import (
 )
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.node.scans import ScanLayout, from_level_scan, from_points, from_rays, from_scan
+from navrl.deploy.tracks import TRACK
 from navrl.errors import MessageError
 
 # Kinds of messages that say the same thing share a slot: the newest one counts.
@@ -136,8 +137,8 @@ class Inbox:
     def tracks(self) -> Array:
         """Return the moving obstacles, (K, 8), K at least 1."""
         message = self.slots["tracks"].message
-        rows = message.obstacles if isinstance(message, Tracks) else np.zeros((0, 8))
-        return rows if len(rows) else np.zeros((1, 8))
+        rows = message.obstacles if isinstance(message, Tracks) else np.zeros((0, TRACK))
+        return rows if len(rows) else np.zeros((1, TRACK))
 
     def ranges(self, bearing: float) -> tuple[Array, float]:
         """Return the scan in the policy's layout, and the bearing of its azimuth 0.

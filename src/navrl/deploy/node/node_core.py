@@ -35,6 +35,7 @@ from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.node.scans import ScanLayout
 from navrl.deploy.shield import REASONS, Shield, ShieldSettings
 from navrl.deploy.track_memory import TrackMemory
+from navrl.deploy.tracks import TRACK
 from navrl.errors import MessageError
 
 # a robot's inputs by name -> the velocity command in the world frame, (3,) m/s
@@ -111,7 +112,7 @@ class NodeCore:
         self.shield = self._make_shield() if shield else None
         self.ahead = self._make_ahead() if self.settings.compensation else None
         self.memory = TrackMemory(self.settings.track_memory)
-        self._tracks, self._listed_at = np.zeros((1, 8)), math.nan
+        self._tracks, self._listed_at = np.zeros((1, TRACK)), math.nan
         self.sends = not self.settings.dry_run  # whether the robot follows the decisions
         self.inbox = Inbox(self.settings, self.layout)
         self.armed, self.emergency = self.settings.armed, False
@@ -153,7 +154,7 @@ class NodeCore:
             self.ahead.warm_up(self.layout.azimuths)
         if self.shield is not None:
             free = np.full(self.layout.shape, self.layout.reach)
-            tracks = np.zeros((1, 8))
+            tracks = np.zeros((1, TRACK))
             self.shield(
                 np.zeros(3), position=np.ones(3), velocity=np.zeros(3), lidar=free, obstacles=tracks
             )
@@ -178,7 +179,8 @@ class NodeCore:
         """Complete a list of moving obstacles by those that it misses."""
         since = 0.0 if math.isnan(self._listed_at) else message.stamp - self._listed_at
         known = self.memory(message.obstacles[None], since)[0]
-        self._tracks, self._listed_at = (known if len(known) else np.zeros((1, 8))), message.stamp
+        self._tracks = known if len(known) else np.zeros((1, TRACK))
+        self._listed_at = message.stamp
 
     def _begin(self, message: Message) -> None:
         """Fix the start of a flight: where the robot is when a new goal arrives."""

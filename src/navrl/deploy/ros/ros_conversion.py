@@ -27,12 +27,12 @@ from navrl.deploy.node.node_messages import (
     rotated,
 )
 from navrl.deploy.ros.point_clouds import make_cloud, read_cloud
+from navrl.deploy.tracks import COLUMNS
 from navrl.errors import ConfigError, MessageError
 
 Ros = dict[str, Any]
 XYZ = ("x", "y", "z")
 SCAN_FIELDS = (*XYZ, "range", "azimuth")
-TRACK_FIELDS = (*XYZ, "vx", "vy", "vz", "width", "height")
 NAME = "navrl"  # of the node in /diagnostics
 COMMANDS = ("twist", "twist_stamped", "position_target")
 FRAMES = ("world", "body")
@@ -225,7 +225,7 @@ def _points(message: Points) -> Ros:
 
 
 def _tracks(message: Tracks) -> Ros:
-    return make_cloud(_header(message.stamp, message.frame), TRACK_FIELDS, message.obstacles)
+    return make_cloud(_header(message.stamp, message.frame), COLUMNS, message.obstacles)
 
 
 def _diagnostics(message: Diagnostics) -> Ros:
@@ -311,7 +311,7 @@ def _from_rays(message: Ros, now: float) -> Message:
 
 def _from_tracks(message: Ros, now: float) -> Message:
     header = message["header"]
-    return Tracks(_seconds(header["stamp"]), read_cloud(message, TRACK_FIELDS), header["frame_id"])
+    return Tracks(_seconds(header["stamp"]), read_cloud(message, COLUMNS), header["frame_id"])
 
 
 def _from_diagnostics(message: Ros, now: float) -> Message:

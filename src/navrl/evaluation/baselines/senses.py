@@ -8,6 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from navrl.navigation_observation import (
+    GOAL_DIRECTION,
+    GOAL_DISTANCE,
+    GOAL_HEIGHT,
+    OBSTACLE_DIRECTION,
+    OBSTACLE_DISTANCE,
+    OBSTACLE_FLOATS,
+    OBSTACLE_HEIGHT,
+    OBSTACLE_VELOCITY,
+    OBSTACLE_WIDTH,
+    VELOCITY,
+    WIDTH_STEP,
+)
 from navrl.sim.settings import SensorSettings
 
 __all__ = ["Senses", "sense"]
@@ -36,8 +49,7 @@ def sense(observation: dict[str, Tensor], lidar: SensorSettings) -> Senses:
     taken as those of the goal frame.
     """
     state = observation["state"]  # (N, 8)
-    height = state[:, 4]
-    distance = torch.sqrt(state[:, 3] ** 2 + height**2)
+    distance = torch.sqrt(state[:, GOAL_DISTANCE] ** 2 + state[:, GOAL_HEIGHT] ** 2)
     scan = observation["lidar"][:, 0]  # (N, H, V) range - distance
     low, high = lidar.lidar_vfov
     elevations = torch.deg2rad(torch.linspace(low, high, lidar.lidar_vbeams))
@@ -46,15 +58,15 @@ def sense(observation: dict[str, Tensor], lidar: SensorSettings) -> Senses:
     reach = torch.where(scan[..., used] > 1e-6, flat, lidar.lidar_range).amin(-1)
     azimuths = torch.arange(scan.shape[1]) * (2 * math.pi / scan.shape[1])
     rows = observation["dynamic_obstacle"][:, 0]  # (N, C, 10)
-    far = torch.sqrt(rows[..., 3] ** 2 + rows[..., 4] ** 2)
+    far = torch.sqrt(rows[..., OBSTACLE_DISTANCE] ** 2 + rows[..., OBSTACLE_HEIGHT] ** 2)
     return Senses(
-        goal=state[:, :3] * distance[:, None],
-        velocity=state[:, 5:8],
+        goal=state[:, GOAL_DIRECTION] * distance[:, None],
+        velocity=state[:, VELOCITY],
         reach=reach,
         headings=torch.stack([azimuths.cos(), azimuths.sin()], 1),
-        position=rows[..., :3] * far[..., None],
-        motion=rows[..., 5:8],
-        width=(rows[..., 8] + 1) * 0.25,
-        tall=rows[..., 9] < 0.5,
-        present=rows[..., 3] > 0,
+        position=rows[..., OBSTACLE_DIRECTION] * far[..., None],
+        motion=rows[..., OBSTACLE_VELOCITY],
+        width=(rows[..., OBSTACLE_WIDTH] + 1) * WIDTH_STEP,
+        tall=rows[..., OBSTACLE_FLOATS] < 0.5,
+        present=rows[..., OBSTACLE_DISTANCE] > 0,
     )
