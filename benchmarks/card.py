@@ -22,15 +22,10 @@ from navrl.benchmark import Case, Column, Suite
 from navrl.config import load_config
 from navrl.deploy.coasting_pilot import coasting
 from navrl.evaluation import load_policy, scenario_tasks
-from navrl.evaluation.card.card_rows import (
-    FAILURES,
-    CardRow,
-    card_results,
-    card_title,
-    fly_condition,
-)
+from navrl.evaluation.card.card_rows import CardRow, card_results, card_title, fly_condition
 from navrl.evaluation.card.conditions import CONDITIONS, Condition
 from navrl.evaluation.run import FINAL_SEED
+from navrl.sim.episode_statistics import FAILURES
 
 SCENARIO = "standard"
 PARTIAL = ROOT / "benchmarks" / "results" / "card.partial.json"

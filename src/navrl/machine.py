@@ -1,4 +1,4 @@
-"""The hardware and package versions that benchmark results and run records name."""
+"""The hardware: usable cores, and what benchmark results and run records name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine"]
+__all__ = ["machine", "usable_cores"]
+
+
+def usable_cores() -> int:
+    """Return how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
@@ -21,9 +26,7 @@ def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_gib": round(memory, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

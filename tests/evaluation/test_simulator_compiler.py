@@ -19,7 +19,7 @@ def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_cache, "storage", lambda: folder)
     program = f"open({str(tmp_path / 'compiled')!r}, 'a').write('x')"
     monkeypatch.setattr(simulator_compiler, "PROGRAM", program)
-    monkeypatch.setattr(simulator_compiler, "_cores", lambda: 2)
+    monkeypatch.setattr(simulator_compiler, "usable_cores", lambda: 2)
     return folder
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_started_once_the_step_is_on_disk(empty_cache):
 def test_nothing_is_started_on_one_core_or_where_compiling_is_forbidden(empty_cache, monkeypatch):
     with kernel_cache.loading_only():
         assert not simulator_compiler.start()
-    monkeypatch.setattr(simulator_compiler, "_cores", lambda: 1)
+    monkeypatch.setattr(simulator_compiler, "usable_cores", lambda: 1)
     assert not simulator_compiler.start()
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from navrl.adapters.compressed_tensordict import DEFAULT_CODEC, CompressedTensorDict, Key
+from navrl.adapters.compressed_tensordict import DEFAULT_CODEC, CompressedTensorDict
 from navrl.adapters.forwarding import ForwardsToBase, FrameRate
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError
 from navrl.io.replay.compressed_rows import ChunkCodec
+from navrl.io.rollouts.rollout_keys import Key
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

@@ -11,6 +11,7 @@ from torch import Tensor
 from navrl.errors import ConfigError, missing_extra
 from navrl.io.container.devices import usable_device
 from navrl.io.replay.compressed_rows import ChunkCodec, CompressedRows
+from navrl.io.rollouts.rollout_keys import Key
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,9 +21,8 @@ try:
 except ImportError as error:
     raise missing_extra(f"{__name__} needs tensordict ({error})", "torchrl") from error
 
-__all__ = ["DEFAULT_CODEC", "CompressedTensorDict", "Key"]
+__all__ = ["DEFAULT_CODEC", "CompressedTensorDict"]
 
-Key = str | tuple[str, ...]
 Path = tuple[str, ...]
 
 DEFAULT_CODEC = "zstd"

@@ -14,10 +14,10 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
 from navrl.errors import ReplayError, StateError
+from navrl.io.rollouts.rollout_keys import Key
 
 __all__ = ["Key", "Layout", "joined", "take_apart"]
 
-Key = str | tuple[str, ...]
 Shape = tuple[int, ...]
 
 

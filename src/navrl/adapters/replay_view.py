@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from navrl.adapters.replay_layout import Key, joined, take_apart
+from navrl.adapters.replay_layout import joined, take_apart
 from navrl.errors import ReplayIndexError
+from navrl.io.rollouts.rollout_keys import Key
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from navrl.commands.model_tables import size
 from navrl.wording import counted
 
 if TYPE_CHECKING:
@@ -78,11 +79,11 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     document = index.document
     kind = escape(f"{document.get('kind')!s:.60}")
     console.print(
-        f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(index.size)} stored as {_size(index)}"
+        f"[bold]{escape(str(path))}[/bold]: {kind}, {size(index.size)} stored as {_stored_size(index)}"
     )
     _print_document(console, document)
     for part in parts_of(index).parts:
-        console.print(f"part {part.file}, {_bytes(part.stored_bytes)}", markup=False)
+        console.print(f"part {part.file}, {size(part.stored_bytes)}", markup=False)
     metadata = json.dumps(document.get("metadata"))
     console.print(f"metadata {shortened(metadata)}", markup=False, soft_wrap=True)
     console.print(_tensors(index))
@@ -120,7 +121,7 @@ def _show_foreign(console: Any, path: Path, verify: bool) -> int:
 
     state, metadata = read_any_format(path)
     kind = "safetensors" if path.suffix == ".safetensors" else "torch.save"
-    console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {_bytes(path.stat().st_size)}")
+    console.print(f"[bold]{escape(str(path))}[/bold]: {kind}, {size(path.stat().st_size)}")
     if metadata:
         console.print(f"metadata {shortened(json.dumps(metadata))}", markup=False, soft_wrap=True)
     console.print(_tensors_of_state(state))
@@ -185,7 +186,7 @@ def _checkpoints(entries: list[Entry], aliases: dict[str, str]) -> Table:
             _metric(name, value) for name, value in entry.metrics.items() if value is not None
         )
         ratio = entry.stored_bytes / entry.raw_bytes if entry.raw_bytes else 1.0
-        sizes = _bytes(entry.raw_bytes), _bytes(entry.stored_bytes), f"{ratio:.3f}"
+        sizes = size(entry.raw_bytes), size(entry.stored_bytes), f"{ratio:.3f}"
         texts = escape(names), escape(metrics)
         table.add_row(str(entry.step), *texts, *sizes, format_date(entry.created))
     return table
@@ -212,14 +213,8 @@ def _right(*headings: str) -> list[Any]:
     return [Column(heading, justify="right") for heading in headings]
 
 
-def _size(index: Any) -> str:
-    return (
-        f"{_bytes(index.file_size)}, ratio {index.file_size / index.size if index.size else 1:.3f}"
-    )
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+def _stored_size(index: Any) -> str:
+    return f"{size(index.file_size)}, ratio {index.file_size / index.size if index.size else 1:.3f}"
 
 
 def _metric(name: str, value: Any) -> str:

@@ -169,7 +169,7 @@ def label(version: int | None) -> str:
     return "-" if version is None else f"v{version}"
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Return a number of bytes as text."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +10,10 @@ from torch import Tensor
 
 from navrl.deploy.track_memory import Array, TrackMemory
 from navrl.deploy.tracks import observed_rows, observed_tracks
-from navrl.evaluation.flights import flying_commands
+from navrl.evaluation.flights import Act, flying_commands
 from navrl.evaluation.policy_lookup import Policy
 from navrl.navigation_observation import VELOCITY
 from navrl.sim.env import NavigationEnv
-
-Act = Callable[[dict[str, Tensor]], Tensor]
 
 
 class CoastingPilot:

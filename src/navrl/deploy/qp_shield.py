@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from navrl.deploy import shield_kernel
-from navrl.deploy.shield import CHANGED, TALL, Shield
+from navrl.deploy.shield import CHANGED, Shield
+from navrl.deploy.tracks import TALL
 from navrl.evaluation.baselines.kernels.half_spaces import avoid_in_turn
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from navrl.deploy.tracks import TRACK
+from navrl.deploy.tracks import TALL, TRACK
 from navrl.navigation_observation import WIDTH_STEP
 from navrl.rl.distributions import beta, gaussian
 from navrl.rl.networks.navigation import NavigationNetwork
@@ -17,7 +17,6 @@ from navrl.sim.settings import NavigationSettings
 
 INPUTS = ("position", "velocity", "goal", "start", "lidar", "obstacles")
 OUTPUT = "velocity_world"
-TALL = 1.0  # m: a higher obstacle has no vertical offset
 FAR = 1e9  # m^2, of empty slots
 TINY = 1e-6  # m
 

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from navrl.deploy import shield_kernel
 from navrl.deploy.shield_threats import Limits
+from navrl.deploy.tracks import TALL
 from navrl.errors import ActionError, ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ PIECES = (0.0, 1 / 3, 0.8, 1.45, 2.45)  # of the lag: where the straight pieces 
 SHORTEST_LAG = 0.05  # s: pieces are no shorter for a robot that answers faster
 BODY_MARGIN = 0.04  # m around the body that is kept free where nothing more is possible
 CONTACT_COST, TIGHT_CONTACT_COST = 20.0, 1e4  # (m/s)^2, with all margins and with the body's
-TALL = 1.0  # m: a higher obstacle is passed beside, never above or below
 CHANGED = shield_kernel.CHANGED
 UNLIMITED = ("acceleration_limit", "climb_limit")  # settings that may be infinite
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,10 @@ from torch import Tensor
 from navrl.deploy.contract import velocity_lag
 from navrl.deploy.shield import Shield, ShieldCounts, ShieldResult, ShieldSettings
 from navrl.deploy.tracks import horizontal_offset, observed_tracks
-from navrl.evaluation.flights import flying_commands
+from navrl.evaluation.flights import Act, flying_commands
 from navrl.evaluation.policy_lookup import Policy
 from navrl.navigation_observation import GOAL_DIRECTION, GOAL_DISTANCE, GOAL_HEIGHT, VELOCITY
 from navrl.sim.env import NavigationEnv
-
-Act = Callable[[dict[str, Tensor]], Tensor]
 
 
 class ShieldedPilot:

@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 COLUMNS = ("x", "y", "z", "vx", "vy", "vz", "width", "height")
 UNITS = ("m", "m", "m", "m/s", "m/s", "m/s", "m", "m")
 TRACK = len(COLUMNS)
+TALL = 1.0  # m: a higher obstacle is a column: no vertical offset, and passed beside, never above
 
 
 def horizontal_offset(direction: Array, distance: Array) -> Array:

@@ -10,10 +10,10 @@ from torch import nn
 
 from navrl.config import Config
 from navrl.environments.recognise import as_environment, call_factory, is_environment
-from navrl.environments.task import Act, Task
+from navrl.environments.task import Task
 from navrl.errors import ConfigError
 from navrl.evaluation.episodes import play_episodes, summary_of_episodes
-from navrl.evaluation.flights import Flights
+from navrl.evaluation.flights import Act, Flights
 from navrl.rl.action_space import as_mapping
 from navrl.rl.environment import Environment
 from navrl.rl.networks.build import MakeFeatures, build_policy_network

@@ -12,9 +12,9 @@ from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.deploy.shielded_pilot import ShieldedPilot
 from navrl.environments.shield_teacher import TEACHERS
-from navrl.environments.task import Act, Task
+from navrl.environments.task import Task
 from navrl.errors import ConfigError
-from navrl.evaluation import Flights, conditions, evaluate, simulator_compiler
+from navrl.evaluation import Act, Flights, conditions, evaluate, simulator_compiler
 from navrl.evaluation.report import summary
 from navrl.rl.accelerate import accelerate
 from navrl.rl.action_space import Box

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from navrl.evaluation.flights import Flights
+from navrl.evaluation.flights import Act, Flights
 from navrl.rl.environment import Environment
 from navrl.rl.networks.build import MakeFeatures
 
-__all__ = ["Act", "Task"]
-
-Act = Callable[[dict[str, Tensor]], Tensor]  # observation parts, (N, *shape) each, to actions
+__all__ = ["Task"]
 
 
 class Task(ABC):

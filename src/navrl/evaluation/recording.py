@@ -26,12 +26,13 @@ from torch import Tensor
 from navrl.errors import ContainerError
 from navrl.io.container.atomic_files import AtomicFile
 from navrl.sim.env import NavigationEnv
+from navrl.sim.episode_statistics import FAILURES
 
 __all__ = ["ENDINGS", "FRAME_SECONDS", "Recorder", "Recording"]
 
 FRAME_SECONDS = 0.08  # between frames, or the whole number of decisions nearest to it
 # How a flight can end: one of these names for each flight in `Recording.outcome`.
-ENDINGS = ("success_100", "static_collision", "dynamic_collision", "out_of_bounds", "time_out")
+ENDINGS = ("success_100", *FAILURES)
 FORMAT = 1
 LARGEST = 1 << 30  # bytes that a file may unpack to
 

@@ -12,11 +12,11 @@ with the step. Nothing is started once they are on disk, or with a single core.
 from __future__ import annotations
 
 import atexit
-import os
 import subprocess
 import sys
 
 from navrl import kernel_cache
+from navrl.machine import usable_cores
 
 __all__ = ["compile_step", "is_on_disk", "start", "wait"]
 
@@ -58,7 +58,7 @@ def start() -> bool:
     global _child
     if _child is not None:
         return True
-    if _cores() < 2 or kernel_cache._only_loading or is_on_disk():
+    if usable_cores() < 2 or kernel_cache._only_loading or is_on_disk():
         return False
     kernel_cache.storage()  # chosen here, so that the child writes to the same folder
     _child = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.DEVNULL)
@@ -78,7 +78,3 @@ def wait() -> None:
             raise
         finally:
             _child = None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

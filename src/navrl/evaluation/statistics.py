@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["Estimate", "Paired", "estimate", "mcnemar", "paired"]
 
 RESAMPLES = 4000
-TAIL = 0.025  # of a 95 % interval, on each side
-NORMAL = 1.959963984540054  # its normal quantile
+NORMAL = 1.959963984540054  # the normal quantile of a 95 % interval
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DARK", "FAILURES", "LIGHT", "OUTCOME_NAMES", "Palette"]
+__all__ = ["DARK", "LIGHT", "OUTCOME_NAMES", "Palette"]
 
-# Failures first, in the order in which lists show them.
-FAILURES = ("static_collision", "dynamic_collision", "out_of_bounds", "time_out")
 OUTCOME_NAMES = {
     "static_collision": "hit an obstacle",
     "dynamic_collision": "hit a moving obstacle",

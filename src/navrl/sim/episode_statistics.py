@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from navrl.sim.settings import REWARD_TERMS
 
-__all__ = ["STATISTICS"]
+__all__ = ["FAILURES", "STATISTICS"]
+
+# Endings without success, in the order in which lists show them.
+FAILURES = ("static_collision", "dynamic_collision", "out_of_bounds", "time_out")
 
 # Lengths and distances in m, times in s, `length` in simulated steps; outcomes are 0 or 1.
 STATISTICS = (
@@ -12,10 +15,7 @@ STATISTICS = (
     "length",
     "success_050",  # came within 0.5 m of the target before any collision
     "success_100",
-    "static_collision",
-    "dynamic_collision",
-    "out_of_bounds",
-    "time_out",
+    *FAILURES,
     "at_goal",  # within `env.goal_radius` when the episode ended
     "path_length",
     "mean_speed",

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 FOLDER = "tracking"
-CONTAINER = (
-    b"\x89NavRL\r\n"  # first bytes of navrl.io's files; workers do not load navrl.io's index
-)
+# First bytes of navrl.io's files; workers do not load navrl.io's index.
+CONTAINER = b"\x89NavRL\r\n"
 _PIECE = 1 << 20
 _ABANDONED = 3600.0  # s after which a temporary file has no writer any more
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from navrl.environments.task import Act, Task
-from navrl.evaluation import Flights
+from navrl.environments.task import Task
+from navrl.evaluation import Act, Flights
 from navrl.rl.environment import Environment
 from navrl.training.distributed.team import Team
 

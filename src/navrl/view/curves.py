@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import ConfigError, ContainerError
+from navrl.evaluation.statistics import NORMAL
 from navrl.metrics_log import MetricsLog
 from navrl.view.topdown import make_figure
 
@@ -22,7 +23,6 @@ LEGEND = {
     "crossing": "trips across the field",
 }
 STYLES, MARKERS = ("-", "--", "-."), ("o", "s", "^", "D")
-NORMAL = 1.96  # standard errors of a 95 % interval
 
 Curve = list[dict[str, Any]]
 

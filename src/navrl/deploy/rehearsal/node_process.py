@@ -12,7 +12,6 @@ from types import TracebackType
 from navrl.errors import TransportError
 
 READY = "ready"  # the line that a node prints when it receives
-READY_WITHIN = 120.0  # s
 
 
 class NodeProcess:

@@ -25,10 +25,11 @@ from navrl.evaluation.flights import Flights, evaluate
 from navrl.evaluation.scenarios import parse_scenarios, scenario_tasks
 from navrl.evaluation.statistics import paired
 from navrl.sim.env import NavigationEnv
+from navrl.sim.episode_statistics import FAILURES
 from navrl.sim.settings import NavigationSettings
 
 MEAN_JITTER = 0.8  # s of delay for each s of jitter: a normal distribution, folded
-OUTCOMES = ("success", "static_collision", "dynamic_collision", "out_of_bounds", "time_out")
+OUTCOMES = ("success", *FAILURES)
 
 
 @dataclass(frozen=True)

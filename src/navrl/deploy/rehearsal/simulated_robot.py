@@ -12,10 +12,8 @@ from navrl.deploy.exported_pilot import to_goal_frame
 from navrl.deploy.node.node_messages import Array, Goal, Message, Odometry, Scan, Tracks
 from navrl.deploy.robot_inputs import tracks_in_world
 from navrl.sim.env import NavigationEnv
-from navrl.sim.episode_statistics import STATISTICS
+from navrl.sim.episode_statistics import FAILURES, STATISTICS
 from navrl.sim.settings import NavigationSettings
-
-ENDINGS = ("static_collision", "dynamic_collision", "out_of_bounds", "time_out")
 
 
 class SimulatedRobot:
@@ -84,7 +82,7 @@ class SimulatedRobot:
         if bool(self._step.done[self.drone]):
             row = self._step.statistics[self.drone]
             found = {name: float(row[column]) for column, name in enumerate(STATISTICS)}
-            failed = [name for name in ENDINGS if found[name] > 0]
+            failed = [name for name in FAILURES if found[name] > 0]
             self.ending = "success" if found["success_100"] > 0 else failed[0]
         elif np.linalg.norm(self.goal - self.position) < 1.0:
             self.ending = "success"

@@ -20,6 +20,7 @@ from navrl.evaluation.run import FINAL_SEED, Progress, Watch, unwatched
 from navrl.evaluation.scenarios import scenario_tasks
 from navrl.evaluation.statistics import Estimate, paired
 from navrl.sim.env import NavigationEnv
+from navrl.sim.episode_statistics import FAILURES
 from navrl.sim.settings import NavigationSettings
 
 __all__ = [
@@ -31,8 +32,6 @@ __all__ = [
     "fly_card",
     "fly_condition",
 ]
-
-FAILURES = ("static_collision", "dynamic_collision", "out_of_bounds", "time_out")
 
 CARD_DEFINITIONS = """\
 change: success less that of the nominal row on the same trips, in percentage points,

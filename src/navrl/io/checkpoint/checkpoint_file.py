@@ -26,7 +26,7 @@ from navrl.io.container.container_writer import Written, write_container
 from navrl.io.container.devices import usable_device
 from navrl.io.container.element_types import NUMPY_DTYPES
 from navrl.io.container.index import MAGIC, ArrayEntry, Index, naming_file, open_to_read
-from navrl.io.container.snapshot import live_sources
+from navrl.io.container.snapshot import is_plain, live_sources
 from navrl.io.container.state_tree import check_json, pack_state
 from navrl.io.container.tensor_types import NAME_OF_TORCH_DTYPE, TORCH_DTYPES, tensor_bytes
 from navrl.io.container.tree_reader import unpack_state, widened_arrays
@@ -302,7 +302,7 @@ class _Loading:
 
     def _output(self, entry: ArrayEntry) -> Bytes:
         element, tensor = self._live.get(entry.name, ("", None))
-        if tensor is not None and element == entry.element and _can_be_filled(tensor):
+        if tensor is not None and element == entry.element and is_plain(tensor):
             if not tensor.is_inference():
                 # torch does not count writes through NumPy. Counted before it begins, this one
                 # is noticed by a snapshot that is being copied.
@@ -324,11 +324,6 @@ class _Loading:
                 live.detach().copy_(tensor)
             return live
         return tensor.to(self._device, TORCH_DTYPES[self._widened.get(number, entry.element)])
-
-
-def _can_be_filled(tensor: torch.Tensor) -> bool:
-    """Return whether the bytes of a tensor can be written directly."""
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def checkpoint_tree(container: Container) -> Any:

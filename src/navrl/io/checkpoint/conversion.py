@@ -12,6 +12,7 @@ import torch
 
 from navrl.errors import CheckpointError, ConfigError, ContainerError, missing_extra
 from navrl.io.checkpoint.checkpoint_file import find_checkpoint, load_checkpoint, save_checkpoint
+from navrl.io.checkpoint.listing import dict_or_empty
 from navrl.io.container.atomic_files import AtomicFile
 from navrl.io.container.codecs import DEFAULT_CODEC
 from navrl.io.container.index import open_to_read, read_index
@@ -92,13 +93,9 @@ def read_any_format(
 def _metadata(source: Path) -> dict[str, Any]:
     """Return the metadata of a checkpoint; a foreign file has none."""
     try:
-        return _dict_or_empty(read_index(find_checkpoint(source)).document.get("metadata"))
+        return dict_or_empty(read_index(find_checkpoint(source)).document.get("metadata"))
     except ContainerError:
         return {}
-
-
-def _dict_or_empty(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _torch_bytes(state: Any) -> bytes:
@@ -153,7 +150,7 @@ def _read_safetensors(source: Path) -> tuple[Any, dict[str, Any]]:
         return tensors, {}
     try:
         whole = json.loads(texts[_TREE])
-        metadata = _dict_or_empty(json.loads(texts.get(_METADATA, "{}")))
+        metadata = dict_or_empty(json.loads(texts.get(_METADATA, "{}")))
         ordered = [tensors[name] for name in whole["names"]]
         return unpack_state(
             whole["tree"], ordered.__getitem__, lambda number: ordered[number].numpy()

@@ -26,14 +26,13 @@ from navrl.io.container.codecs import Bytes
 from navrl.io.container.container_reader import Container
 from navrl.io.container.container_writer import ArraySource, Written
 from navrl.io.container.element_types import ITEM_BYTES, SCALAR_OF
-from navrl.io.container.index import Index, read_index
+from navrl.io.container.index import CHECKSUM, Index, read_index
 from navrl.io.container.snapshot import Snapshot
 
 __all__ = ["DeltaChain", "add_bases", "base_of", "verify_bases"]
 
 MAX_CHAIN = 64
 _FILE = re.compile(r"[^/\0.][^/\0]*")
-_CHECKSUM = re.compile(r"[0-9a-f]{16}")
 
 # The integer type in which elements of this many bytes are subtracted and stored.
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
@@ -181,7 +180,7 @@ def base_of(index: Index) -> Base | None:
         fits = all(
             _UNSIGNED[ITEM_BYTES[element]] == stored[name] for name, element in elements.items()
         )
-        if fits and _FILE.fullmatch(file) and _CHECKSUM.fullmatch(checksum):
+        if fits and _FILE.fullmatch(file) and CHECKSUM.fullmatch(checksum):
             return Base(file, int(checksum, 16), elements)
     except (TypeError, ValueError, LookupError):
         pass

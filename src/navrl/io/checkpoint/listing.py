@@ -85,13 +85,13 @@ def list_entries(folder: str | os.PathLike[str]) -> list[Entry]:
 
 def _read_entry(step: int, path: Path) -> Entry:
     index = read_index(path)
-    metadata = _dict_or_empty(index.document.get("metadata"))
+    metadata = dict_or_empty(index.document.get("metadata"))
     created = index.document.get("created")
     parts = parts_of(index)
     return Entry(
         step=step,
         path=path,
-        metrics=_dict_or_empty(metadata.get("metrics")),
+        metrics=dict_or_empty(metadata.get("metrics")),
         config=metadata.get("config"),
         created=created if isinstance(created, float) else 0.0,
         sequence=sequence_of(index.document),
@@ -187,5 +187,6 @@ def _is_link_to_file(path: Path) -> bool:
     return path.is_symlink() and irregular_kind(path) is None
 
 
-def _dict_or_empty(value: Any) -> dict[str, Any]:
+def dict_or_empty(value: Any) -> dict[str, Any]:
+    """Return a value of a document that should be a dict; an empty one if it is none."""
     return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from navrl.errors import ContainerError
-from navrl.io.container.index import Index, read_index
+from navrl.io.container.index import CHECKSUM, Index, read_index
 
 __all__ = [
     "PART_NAME",
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 PART_NAME = re.compile(r"checkpoint_(\d{9,})\.(\d{1,16})\.rank(\d{1,9})\.pt")
-_CHECKSUM = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _is_possible(part: Part) -> bool:
     texts = isinstance(part.file, str) and isinstance(part.checksum, str)
     sizes = all(type(size) is int and size >= 0 for size in (part.raw_bytes, part.stored_bytes))
     return bool(
-        texts and sizes and PART_NAME.fullmatch(part.file) and _CHECKSUM.fullmatch(part.checksum)
+        texts and sizes and PART_NAME.fullmatch(part.file) and CHECKSUM.fullmatch(part.checksum)
     )
 
 

@@ -26,7 +26,8 @@ from navrl.io.container.job import Failures, Job, Load, absolute
 from navrl.io.container.priority import lower_priority
 from navrl.io.container.save_statistics import SaveStatistics
 from navrl.io.container.snapshot import ArenaPool, Snapshot
-from navrl.io.container.thread_pool import TaskThreads, join_all, spare_cores, usable_cores
+from navrl.io.container.thread_pool import TaskThreads, join_all, spare_cores
+from navrl.machine import usable_cores
 
 __all__ = ["BackgroundWriter", "OnDone"]
 

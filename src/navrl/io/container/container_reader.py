@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from navrl.errors import ContainerError
 from navrl.io.container.codecs import CODECS, Bytes, RowCodec, Rows
 from navrl.io.container.index import ArrayEntry, Index, open_to_read, read_index_of
-from navrl.io.container.thread_pool import TaskThreads, usable_cores
+from navrl.io.container.thread_pool import TaskThreads
+from navrl.machine import usable_cores
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -27,7 +27,7 @@ from navrl.io.container.atomic_files import irregular_kind
 from navrl.io.container.codecs import CODECS, MAX_CHUNK_BYTES, MAX_EXPANSION, RowCodec, Rows
 from navrl.io.container.element_types import ITEM_BYTES
 
-__all__ = ["FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
+__all__ = ["CHECKSUM", "FOOTER", "HEADER", "MAGIC", "ArrayEntry", "Index", "read_index"]
 
 MAGIC = b"\x89NavRL\r\n"
 END_MAGIC = b"\n\x1aNavRL\x98"
@@ -41,6 +41,7 @@ MAX_ARRAY_BYTES = 1 << 62
 
 _TAIL = 1 << 16  # most indexes fit into one read of this many bytes at the end of the file
 _HEXADECIMAL = re.compile("[0-9a-f]*")
+CHECKSUM = re.compile(r"[0-9a-f]{16}")  # how another file names the checksum of an index
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class Snapshot:
             tensor, size = self._tensors[number], self._sizes[number]
             if self._first[number] != number:
                 continue
-            if not _is_plain(tensor):
+            if not is_plain(tensor):
                 self._copy_by_torch(tensor, torch.from_numpy(self._bytes(number)))
                 continue
             move = _move_small if size < _WORTH_RELEASE else ctypes.memmove
@@ -231,7 +231,7 @@ def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether the bytes of a tensor lie in main memory as they are to be stored."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
@@ -11,16 +10,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from navrl.io.container.priority import lower_priority
+from navrl.machine import usable_cores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TaskThreads", "spare_cores", "usable_cores"]
-
-
-def usable_cores() -> int:
-    """Return how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+__all__ = ["TaskThreads", "spare_cores"]
 
 
 def spare_cores() -> int:

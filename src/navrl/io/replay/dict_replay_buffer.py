@@ -22,7 +22,6 @@ from torch import Tensor
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ReplayError, StateError, shown
 from navrl.io.container.devices import usable_device
-from navrl.io.container.thread_pool import usable_cores
 from navrl.io.replay.frame_input import draw_indices
 from navrl.io.replay.images import (
     compress_image,
@@ -33,6 +32,7 @@ from navrl.io.replay.images import (
 from navrl.io.replay.malformed_state import refusing_malformed
 from navrl.io.replay.prefix_sum import PrefixSum
 from navrl.io.replay.workers import Workers
+from navrl.machine import usable_cores
 
 __all__ = ["DictReplayBuffer"]
 

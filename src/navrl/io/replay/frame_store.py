@@ -22,7 +22,7 @@ from torch import Tensor
 from navrl.arguments import whole_number
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError, shown
 from navrl.io.container.codecs import find_codec
-from navrl.io.container.thread_pool import TaskThreads, usable_cores
+from navrl.io.container.thread_pool import TaskThreads
 from navrl.io.replay.codec_choice import choose_codec, codec_for_key, frame_codec, rounded_keys
 from navrl.io.replay.columns import ChunkColumn, RawColumn, Ring, make_column
 from navrl.io.replay.first_frames import LEAST_LINKED, SAMPLE_FRAMES, find_streams, joined
@@ -40,6 +40,7 @@ from navrl.io.replay.frame_state import pack_parts, read_parts
 from navrl.io.replay.links import Link, linked_share
 from navrl.io.replay.rounded import Rounded
 from navrl.io.replay.workers import Workers
+from navrl.machine import usable_cores
 
 __all__ = ["FrameStore", "Rounded"]
 

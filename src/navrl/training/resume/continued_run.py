@@ -15,6 +15,7 @@ from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoi
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.checkpoint.listing import list_entries
 from navrl.io.checkpoint.parts import PART_NAME
+from navrl.registry.compare import flat
 from navrl.training.resume.source import run_of
 from navrl.training.resume.starting_weights import names_code
 from navrl.training.resume.training_state import is_training_state, upgraded_state
@@ -210,10 +211,10 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
     """
     overrides = our_overrides(overrides)
     typed = load_config(overrides)  # checks them
-    before, now = EARLIER | _flat(saved), _flat(as_dict(typed))
+    before, now = EARLIER | flat(saved), flat(as_dict(typed))
     said = typed_keys(overrides)
     # a setting that the run's version did not know yet has its default
-    had = _flat(as_dict(Config())) | before
+    had = flat(as_dict(Config())) | before
     keys = [key for key in now if key in said and now[key] != had.get(key)]
     refused = [key for key in keys if not key.startswith(CHANGEABLE)]
     if refused:
@@ -233,7 +234,7 @@ def continued_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Conf
 def refuse_code(saved: Mapping[str, Any], overrides: Sequence[str], subject: str) -> None:
     """Raise a ConfigError if a file's settings name Python code that the user has not typed too."""
     typed = set(our_overrides(overrides))
-    for key, value in _flat(saved).items():
+    for key, value in flat(saved).items():
         if names_code(key, value) and f"{key}={value}" not in typed:
             raise ConfigError(
                 f"{subject} was trained with {key}={value}, and code that a file names is not run; "
@@ -243,26 +244,15 @@ def refuse_code(saved: Mapping[str, Any], overrides: Sequence[str], subject: str
 
 def typed_keys(overrides: Sequence[str]) -> set[str]:
     """Return the dotted keys that overrides set, directly or by a group such as `preset=best`."""
-    plain = _flat(as_dict(load_config([])))
+    plain = flat(as_dict(load_config([])))
     words = [override.split("=", 1)[0] for override in overrides]
     groups = [override for override in overrides if override.split("=", 1)[0] in GROUPS]
-    chosen = _flat(as_dict(load_config(groups)))
+    chosen = flat(as_dict(load_config(groups)))
     single = [word for word in words if word not in GROUPS]
     said = {
         key for key in plain if any(key == word or key.startswith(f"{word}.") for word in single)
     }
     return said | {key for key in plain if chosen[key] != plain[key]}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= (
-            _flat(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{name}": value}
-        )
-    return flat
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:

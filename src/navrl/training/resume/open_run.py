@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from navrl.config import NAVIGATION, Config, as_yaml
 from navrl.environments.table import NOTHING_GIVEN, Given
 from navrl.errors import ConfigError
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
+from navrl.machine import usable_cores
 from navrl.training.distributed.launched import Place
 from navrl.training.progress import total_iterations
 from navrl.training.resume.continued_run import (
@@ -282,9 +281,8 @@ def _fitting_processes(config: Config) -> int:
     alone = config.algorithm == "sac" or config.collect.name == RAY
     if config.device != "cpu" or config.env.same_map or alone:
         return 1
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     counts = _divided(config).values()
-    return max(n for n in range(1, cores + 1) if not any(count % n for count in counts))
+    return max(n for n in range(1, usable_cores() + 1) if not any(count % n for count in counts))
 
 
 def _divided(config: Config) -> dict[str, int]:

@@ -17,7 +17,6 @@ from navrl.view.live.flight import LiveFlight
 __all__ = ["LiveScene"]
 
 DRONE = 0.35  # m, radius as drawn: larger than the real one, to be seen from afar
-AWAY = -100.0  # m: where an unused instance is kept
 
 Floats = NDArray[np.float32]
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from navrl.evaluation.statistics import NORMAL
 from navrl.view.report.charts import Line, line_chart
 from navrl.view.report.run_data import RunData, group_by_settings
 
 __all__ = ["success_charts", "training_charts"]
 
 MILLION = 1e6
-NORMAL = 1.96
 # Student's t for a 95 % interval, by the number of seeds.
 STUDENT = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 SMOOTHED = 60  # points that a curve of every iteration is averaged to

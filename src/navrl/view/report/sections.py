@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from navrl.render.palette import FAILURES, OUTCOME_NAMES
+from navrl.evaluation.statistics import NORMAL
+from navrl.render.palette import OUTCOME_NAMES
+from navrl.sim.episode_statistics import FAILURES
 from navrl.view.report.charts import Bar, Line, bar_chart, line_chart, number
 from navrl.view.report.run_data import RunData, differing
 
@@ -111,7 +113,7 @@ def _share(condition: Mapping[str, Any] | None) -> str:
     outcome = condition["outcomes"]["success_100"]
     share, low, high = outcome["share"], outcome.get("low"), outcome.get("high")
     if low is None and outcome.get("standard_error"):
-        error = 1.96 * outcome["standard_error"]
+        error = NORMAL * outcome["standard_error"]
         low, high = max(share - error, 0.0), min(share + error, 1.0)
     interval = "" if low is None else f" <small>{100 * low:.1f}–{100 * high:.1f}</small>"
     return f"<b>{100 * share:.1f} %</b>{interval}"
