@@ -18,7 +18,7 @@ from navrl.lazy import TRAINING
 EPILOG = """examples:
   navrl demo                                         watch the policy in the package: writes demo.html
   navrl train                                        train a policy in about twelve minutes, evaluate it, leave a model
-  navrl train resume=auto                            go on where it stopped
+  navrl train resume=auto                            resume where it stopped
   navrl eval pretrained                              fly the policy in the package over unseen worlds
   navrl world --png world.png                        look at a world from above
   navrl robot new my_robot.yaml                      describe your robot: navrl train robot=my_robot.yaml

@@ -29,25 +29,36 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("policy", nargs="?", help="pretrained, a model file, a run, NAME:ALIAS")
-    parser.add_argument("-o", "--out", type=Path, help="the folder to write")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="the folder to write")
     parser.add_argument(
-        "--format", default="onnx,pt2,c", help="some of onnx, pt2, c (default: all)"
+        "--format", default="onnx,pt2,c", help="comma-separated: onnx, pt2, c (default: all)"
     )
     _add_verification(parser)
     parser.set_defaults(run=run)
 
 
 def _add_verification(parser: Any) -> None:
-    parser.add_argument("--verify", type=Path, metavar="DIR", help="check what was exported")
+    parser.add_argument("--verify", type=Path, metavar="DIR", help="check the files of an export")
     parser.add_argument(
         "--policy",
         dest="against",
+        metavar="REF",
         help="the policy that DIR was exported from (default: the one it names)",
     )
     parser.add_argument(
-        "--observations", type=int, default=10_000, help="observations compared per file (10000)"
+        "--observations",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="observations compared per file (default: %(default)s)",
     )
-    parser.add_argument("--episodes", type=int, default=256, help="flown with each file (256)")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=256,
+        metavar="N",
+        help="episodes flown with each file (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

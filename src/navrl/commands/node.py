@@ -21,7 +21,7 @@ EPILOG = """examples:
   navrl node --policy out --no-dry-run --arm                 fly as soon as there is a goal
   navrl node --policy out --no-dry-run --actuation-delay 0.06   a robot that is 60 ms away
   navrl node --policy out --transport zenoh --log flight.mcap  as a ROS 2 node; keep the flight
-  navrl node --policy out --bag flight.mcap                  the same commands as then?
+  navrl node --policy out --bag flight.mcap                  does it send the same commands again?
 
 Topics, messages and what stops the robot: docs/deploy.md.
 """  # noqa: E501
@@ -60,14 +60,20 @@ def _add_control(parser: Any) -> None:
         default=True,
         help="decide and report, but send no command (default: on)",
     )
-    parser.add_argument("--arm", action="store_true", help="begin armed; else a message arms it")
+    parser.add_argument(
+        "--arm", action="store_true", help="start armed (otherwise a message arms the node)"
+    )
     parser.add_argument("--shield", action="store_true", help="filter commands with the shield")
     parser.add_argument("--frame", default="map", help="the world frame (default: %(default)s)")
 
 
 def _add_timing(parser: Any) -> None:
     parser.add_argument(
-        "--max-age", type=float, default=0.5, metavar="S", help="older inputs stop the robot (0.5)"
+        "--max-age",
+        type=float,
+        default=0.5,
+        metavar="S",
+        help="older inputs stop the robot (default: %(default)s)",
     )
     parser.add_argument(
         "--compensation",
@@ -80,7 +86,7 @@ def _add_timing(parser: Any) -> None:
         type=float,
         default=0.0,
         metavar="S",
-        help="from sending a command until the robot receives it (0)",
+        help="time from sending a command until the robot receives it (default: 0)",
     )
 
 
@@ -90,45 +96,70 @@ def _add_surroundings(parser: Any) -> None:
         type=float,
         default=0.5,
         metavar="S",
-        help="moving obstacles that newer lists leave out fly on for so long (0.5; 0: none)",
+        help="keep moving obstacles that newer lists leave out for this long, at their last "
+        "velocity (default: %(default)s; 0: drop them at once)",
     )
     parser.add_argument(
-        "--stop-distance", type=float, default=1.0, metavar="M", help="stop so near the goal (1.0)"
+        "--stop-distance",
+        type=float,
+        default=1.0,
+        metavar="M",
+        help="stop within this distance of the goal (default: %(default)s)",
     )
     parser.add_argument(
         "--no-tracks", action="store_true", help="fly without a list of moving obstacles"
     )
     parser.add_argument("--sim-time", action="store_true", help="take the time from clock messages")
     parser.add_argument(
-        "--world", type=Path, metavar="FILE", help="what the ray-cast service casts rays at"
+        "--world",
+        type=Path,
+        metavar="FILE",
+        help="a world file that the ray-cast service casts rays into",
     )
 
 
 def _add_recordings(parser: Any) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="write the flight as MCAP")
     parser.add_argument(
-        "--bag", type=Path, metavar="FILE", help="answer a recorded flight and compare commands"
+        "--bag", type=Path, metavar="FILE", help="replay a recorded flight and compare the commands"
     )
 
 
 def _add_udp(udp: Any) -> None:
-    udp.add_argument("--bind", default="127.0.0.1:9870", metavar="HOST:PORT", help="receive here")
+    udp.add_argument(
+        "--bind",
+        default="127.0.0.1:9870",
+        metavar="HOST:PORT",
+        help="receive here (default: %(default)s)",
+    )
     udp.add_argument("--peer", metavar="HOST:PORT", help="send here (default: 127.0.0.1:9871)")
 
 
 def _add_ros(ros: Any) -> None:
     ros.add_argument(
-        "--connect", default="tcp/localhost:7447", metavar="ENDPOINT", help="zenoh: the router"
+        "--connect",
+        default="tcp/localhost:7447",
+        metavar="ENDPOINT",
+        help="zenoh: the router (default: %(default)s)",
     )
     ros.add_argument("--listen", default="", metavar="ENDPOINT", help="zenoh: listen here too")
-    ros.add_argument("--domain", type=int, default=0, help="zenoh: ROS_DOMAIN_ID (0)")
+    ros.add_argument(
+        "--domain", type=int, default=0, help="zenoh: ROS_DOMAIN_ID (default: %(default)s)"
+    )
     ros.add_argument(
         "--distribution", default="jazzy", help="zenoh: of the ROS 2 nodes (default: %(default)s)"
     )
     ros.add_argument(
-        "--command", default="twist", help="twist, twist_stamped or position_target (twist)"
+        "--command",
+        default="twist",
+        help="twist, twist_stamped or position_target (default: %(default)s)",
     )
-    ros.add_argument("--command-frame", default="world", help="world or body (world)")
+    ros.add_argument(
+        "--command-frame",
+        default="world",
+        metavar="FRAME",
+        help="world or body (default: %(default)s)",
+    )
     ros.add_argument(
         "--remap",
         action="append",

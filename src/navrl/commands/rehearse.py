@@ -36,8 +36,15 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--policy", type=Path, required=True, metavar="DIR", help="what `navrl export` wrote"
     )
-    parser.add_argument("--scenario", default="crossing", help="what is flown (crossing)")
-    parser.add_argument("--episodes", type=int, default=32, help="flights (32)")
+    parser.add_argument(
+        "--scenario",
+        default="crossing",
+        metavar="NAME",
+        help="what is flown (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--episodes", type=int, default=32, metavar="N", help="flights (default: %(default)s)"
+    )
     parser.add_argument("--shield", action="store_true", help="the node filters its commands")
     _add_link(parser)
     _add_play(parser)
@@ -47,12 +54,26 @@ def register(subparsers: Any) -> None:
 
 def _add_link(parser: Any) -> None:
     """Add how bad the link between node and robot is."""
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="delay each way")
     parser.add_argument(
-        "--jitter-ms", type=float, default=0.0, help="standard deviation of a further delay"
+        "--latency-ms", type=float, default=0.0, metavar="MS", help="delay each way"
     )
-    parser.add_argument("--loss", type=float, default=0.0, help="share of messages lost each way")
-    parser.add_argument("--skew-ms", type=float, default=0.0, help="the robot's clock is ahead by")
+    parser.add_argument(
+        "--jitter-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="standard deviation of a further delay",
+    )
+    parser.add_argument(
+        "--loss", type=float, default=0.0, metavar="P", help="fraction of messages lost each way"
+    )
+    parser.add_argument(
+        "--skew-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="how far the robot's clock is ahead",
+    )
 
 
 def _add_play(parser: Any) -> None:
@@ -60,21 +81,31 @@ def _add_play(parser: Any) -> None:
         "--compensation",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="the node makes up for the delay (default: on)",
+        help="the node compensates for the delay (default: on)",
     )
     parser.add_argument(
-        "--speed", type=float, default=0.0, help="1: real time; 0 (default): lock-step"
+        "--speed",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="1: real time; 0: lock-step (default: 0)",
     )
     parser.add_argument("--transport", default="udp", help="udp or zenoh (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of the episodes and the link (7)")
     parser.add_argument(
-        "--no-sweep", action="store_true", help="leave out how much delay the policy tolerates"
+        "--seed",
+        type=int,
+        default=7,
+        metavar="N",
+        help="of the episodes and the link (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-sweep", action="store_true", help="do not measure how much delay the policy tolerates"
     )
 
 
 def _add_output(parser: Any) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="the node's flight as MCAP")
-    parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   navrl sweep new space.yaml             write a commented file to start from
   navrl sweep space.yaml                 run its trials, one after another, in sweeps/space
-  navrl sweep space.yaml                 again after kill -9 or Ctrl+C: goes on where it stopped
+  navrl sweep space.yaml                 again after kill -9 or Ctrl+C: resumes where it stopped
   navrl sweep space.yaml --show          the trials so far, the best first
   navrl sweep space.yaml --storage postgresql://me@host/sweeps    share the study between machines
 
