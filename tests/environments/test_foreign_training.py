@@ -7,7 +7,7 @@ import torch
 
 from navrl.config import load_config
 from navrl.environments.foreign import GivenTask
-from navrl.environments.judging import task_for
+from navrl.environments.foreign_evaluation import task_for
 from navrl.environments.table import find_task
 from navrl.errors import ConfigError
 from navrl.evaluation import load_policy

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from navrl import FrameStore, Rounded, load_checkpoint, save_checkpoint
 from navrl.errors import ConfigError, ReplayError, ReplayIndexError
 from navrl.io.replay import lz4_codec
-from navrl.io.replay.workers import Workers
+from navrl.io.replay.row_threads import RowThreads
 
 QUIET = settings(max_examples=30, deadline=None)
 
@@ -532,7 +532,7 @@ def test_no_thread_works_on_when_the_first_part_of_a_batch_raises():
         running.clear()
 
     with pytest.raises(ValueError, match="the first part"):
-        Workers(2).split(work, 10, 1 << 30)
+        RowThreads(2).split(work, 10, 1 << 30)
     assert not running.is_set()
 
 

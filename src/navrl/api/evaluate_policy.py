@@ -15,7 +15,7 @@ from navrl.api.flight_report import fly_and_report
 from navrl.api.foreign_report import play_and_report
 from navrl.api.training_run import Run
 from navrl.config import NAVIGATION, Config, load_config, our_overrides
-from navrl.environments.judging import task_for
+from navrl.environments.foreign_evaluation import task_for
 from navrl.errors import ConfigError, shown
 from navrl.evaluation import Policy, load_policy
 from navrl.evaluation.scenarios import parse_scenarios

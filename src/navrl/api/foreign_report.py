@@ -13,7 +13,7 @@ from rich.console import Console
 from navrl import __version__
 from navrl.api.evaluation_result import Evaluation
 from navrl.environments.foreign import ForeignTask
-from navrl.environments.judging import episode_table, play
+from navrl.environments.foreign_evaluation import episode_table, play
 from navrl.errors import ConfigError
 from navrl.evaluation import Policy
 from navrl.training.run_folder import as_json, write_text

@@ -79,7 +79,7 @@ def _show_file(console: Any, path: Path, verify: bool) -> int:
     document = index.document
     kind = escape(f"{document.get('kind')!s:.60}")
     console.print(
-        f"[bold]{escape(str(path))}[/bold]: {kind}, {size(index.size)} stored as {_stored_size(index)}"
+        f"[bold]{escape(str(path))}[/bold]: {kind}, {size(index.size)} stored as {_stored(index)}"
     )
     _print_document(console, document)
     for part in parts_of(index).parts:
@@ -213,7 +213,7 @@ def _right(*headings: str) -> list[Any]:
     return [Column(heading, justify="right") for heading in headings]
 
 
-def _stored_size(index: Any) -> str:
+def _stored(index: Any) -> str:
     return f"{size(index.file_size)}, ratio {index.file_size / index.size if index.size else 1:.3f}"
 
 

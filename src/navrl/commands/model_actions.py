@@ -142,8 +142,8 @@ def register_version(registry: Registry, arguments: argparse.Namespace) -> int:
     from navrl.registry.held_out import HELD_OUT, held_out_of_run
 
     file = arguments.file / "model.pt" if arguments.file.is_dir() else arguments.file
-    judged = held_out_of_run(file.parent) if file.name == "model.pt" else ""
-    tags = ({HELD_OUT: judged} if judged else {}) | _pairs(arguments.tag)
+    held_out = held_out_of_run(file.parent) if file.name == "model.pt" else ""
+    tags = ({HELD_OUT: held_out} if held_out else {}) | _pairs(arguments.tag)
     version = registry.register(
         arguments.name,
         file,

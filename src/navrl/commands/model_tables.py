@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from navrl.registry import AliasMove, ModelSummary, ModelVersion, Repair
-    from navrl.registry.compare import Row
+    from navrl.registry.version_comparison import Row
 
 
 def print_json(value: Any) -> None:
@@ -92,8 +92,8 @@ def print_version(version: ModelVersion, moves: Sequence[AliasMove]) -> None:
 def _facts(version: ModelVersion) -> dict[str, str]:
     from navrl.registry.held_out import HELD_OUT, held_out_results
 
-    judged = version.tags.get(HELD_OUT, "")
-    held_out = held_out_results(judged).items() if judged else ()
+    line = version.tags.get(HELD_OUT, "")
+    held_out = held_out_results(line).items() if line else ()
     return {
         "version": version.label,
         **{f"held out, {scenario}": result for scenario, result in held_out},

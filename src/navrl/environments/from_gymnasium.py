@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from navrl.environments.parts import part_of, write_part
+from navrl.environments.observation_parts import part_of, write_part
 from navrl.errors import ConfigError, missing_extra
 from navrl.observation import ObservationLayout, Part
 from navrl.rl.action_space import ActionSpace, Box, Discrete

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navrl.environments.parts import part_of, write_part
+from navrl.environments.observation_parts import part_of, write_part
 from navrl.errors import ConfigError, missing_extra
 from navrl.observation import ObservationLayout
 from navrl.rl.action_space import ActionSpace, Box, Discrete

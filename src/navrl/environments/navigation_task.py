@@ -27,7 +27,7 @@ from navrl.sim.worlds.world_pool import build_pool
 
 __all__ = ["NavigationTask", "TrainingEnvironment", "split_task"]
 
-INTERIM_SEED = 1 << 41  # random streams of evaluations are nobody else's
+PERIODIC_SEED = 1 << 41  # random streams of evaluations are nobody else's
 
 
 class TrainingEnvironment(NavigationEnvironment):
@@ -67,7 +67,7 @@ class ShieldedTraining(TrainingEnvironment):
 
 
 class NavigationTask(Task):
-    """Drones that fly to goals among obstacles, judged in worlds that nobody has trained in."""
+    """Drones that fly to goals among obstacles, evaluated in worlds that no training uses."""
 
     name, units, compiles = "navigation", "drones", True
 
@@ -96,7 +96,7 @@ class NavigationTask(Task):
 
     def evaluate(self, act: Act, env: Environment, rank: int, size: int) -> dict[str, Flights]:
         """Fly one process's share of unseen worlds: made once, the same flights each time."""
-        seed = INTERIM_SEED + 1024 * self.config.flight.seed + rank
+        seed = PERIODIC_SEED + 1024 * self.config.flight.seed + rank
         flown = {}
         for label, task in self._tasks.items():
             if label not in self._environments:

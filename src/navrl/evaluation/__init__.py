@@ -1,4 +1,4 @@
-"""Judge a policy: fly episodes in unseen worlds, count how they end, compare, draw a card.
+"""Evaluate a policy: fly episodes in unseen worlds, count how they end, compare, draw a card.
 
 `load_policy` finds a policy, `scenario_tasks` describes the worlds, `evaluate` flies them.
 """

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from navrl.registry.blob_contents import CHECKPOINT, MODEL
-from navrl.registry.compare import flat
 from navrl.registry.held_out import HELD_OUT, held_out_results
 from navrl.registry.schema import ModelVersion
+from navrl.registry.version_comparison import flat
 
 __all__ = ["model_card"]
 
@@ -36,15 +36,15 @@ _ORIGIN = {
 
 def model_card(version: ModelVersion) -> str:
     """Return the card of a version."""
-    judged = version.tags.get(HELD_OUT)
+    held_out = version.tags.get(HELD_OUT)
     parts = [f"# {version.name}, version {version.version}", _WHAT.get(version.kind, "A file.")]
-    if judged:
-        parts += ["## Held-out evaluation", _held_out(judged)]
+    if held_out:
+        parts += ["## Held-out evaluation", _held_out(held_out)]
     parts += [version.notes.strip()] if version.notes else []
     parts += [
         "## About",
         _about(version),
-        "## Evaluation that chose the model" if judged else "## Results",
+        "## Evaluation that chose the model" if held_out else "## Results",
         _results(version),
         "## How to load it",
         _loading(version),

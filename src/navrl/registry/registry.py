@@ -16,7 +16,6 @@ from navrl.errors import RegistryError
 from navrl.registry import maintenance, validation
 from navrl.registry.aliases import before
 from navrl.registry.blobs import BlobStore, Stored
-from navrl.registry.compare import Row, compare_versions
 from navrl.registry.database import Database, explained
 from navrl.registry.journal import Journal
 from navrl.registry.maintenance import Damage, Garbage
@@ -25,6 +24,7 @@ from navrl.registry.model_names import Reference, check_alias, check_name, parse
 from navrl.registry.queries import Queries, reading, writing
 from navrl.registry.repair import Repair, repair
 from navrl.registry.schema import PRODUCTION_ALIAS, STAGES, AliasMove, ModelSummary, ModelVersion
+from navrl.registry.version_comparison import Row, compare_versions
 from navrl.registry.version_retention import prunable
 
 if TYPE_CHECKING:

@@ -142,9 +142,8 @@ AIRFRAME = (
     "attitude_gain",
     "rate_gain",
 )
-WEAKEST = (
-    1.2  # thrust of all rotors divided by the weight: below, a quadrotor cannot hold its height
-)
+# Thrust of all rotors divided by the weight: below, a quadrotor cannot hold its height.
+WEAKEST = 1.2
 
 
 def _term(weight: float, formula: str, unit: str = "", *, once: bool = False) -> float:

@@ -1,4 +1,4 @@
-"""The file that describes a sweep: which settings vary, and how trials are judged."""
+"""The file that describes a sweep: which settings vary, and how trials are ranked."""
 
 from __future__ import annotations
 

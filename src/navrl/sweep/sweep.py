@@ -163,14 +163,14 @@ class Sweep:
         self._tell(f"trial {trial.number}: {varied}")
         known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
 
-        def judge(iteration: int, value: float) -> bool:
+        def should_continue(iteration: int, value: float) -> bool:
             if iteration not in known:
                 trial.report(value, iteration)
                 self._tell(f"trial {trial.number}, iteration {iteration}: {value:.4g}")
             return not trial.should_prune()
 
         try:
-            value = run.run(judge)
+            value = run.run(should_continue)
         except SweepError as error:
             self._tell(f"trial {trial.number} failed: {error}")
             trial.set_user_attr("error", str(error)[:2000])

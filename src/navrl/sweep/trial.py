@@ -21,13 +21,13 @@ from navrl.metrics_log import MetricsLog
 from navrl.registry.metric_names import metric_value
 from navrl.training.run_folder import is_finished, read_record
 
-__all__ = ["Judge", "TrialRun", "evaluations", "held"]
+__all__ = ["ShouldContinue", "TrialRun", "evaluations", "held"]
 
 POLL = 0.2  # seconds between looks at the metrics of a training
 RESUMES = 3  # attempts to resume a training that ends by itself before its time
 
-# Called with iteration and value of an evaluation; returns whether the trial goes on.
-Judge = Callable[[int, float], bool]
+# Called with the iteration and value of a new evaluation.
+ShouldContinue = Callable[[int, float], bool]
 
 
 class TrialRun:
@@ -35,7 +35,7 @@ class TrialRun:
 
     def __init__(self, folder: Path, overrides: Sequence[str], metric: str) -> None:
         self.folder, self.overrides, self.metric = folder, list(overrides), metric
-        self._told = -1  # iteration of the last evaluation that was judged
+        self._told = -1  # iteration of the last evaluation that was reported
 
     @property
     def finished(self) -> bool:
@@ -43,8 +43,8 @@ class TrialRun:
         path = self.folder / "run.json"
         return path.is_file() and is_finished(self.folder, read_record(path))
 
-    def run(self, judge: Judge) -> float | None:
-        """Train to the end and return the last evaluation; None if `judge` ended it.
+    def run(self, should_continue: ShouldContinue) -> float | None:
+        """Train to the end and return the last evaluation; None if it was pruned.
 
         Raises:
             SweepError: the training fails again and again; the message has its last lines.
@@ -52,19 +52,19 @@ class TrialRun:
         self._told = -1
         for _ in range(RESUMES + 1):
             while is_locked(self.folder):  # a training that outlived its sweep
-                if not self._judged(judge):
+                if not self._continues(should_continue):
                     stop(self._holder())
                     return None
                 time.sleep(POLL)
-            if not self.finished and not self._train(judge):
+            if not self.finished and not self._train(should_continue):
                 return None
             if self.finished:
-                self._judged(judge)
+                self._continues(should_continue)
                 return self._last()
         raise SweepError(f"{self.folder}: the training failed {RESUMES + 1} times: {self._log()}")
 
-    def _train(self, judge: Judge) -> bool:
-        """Start or resume the training; return False if it was ended by `judge`."""
+    def _train(self, should_continue: ShouldContinue) -> bool:
+        """Start or resume the training; return False if it was pruned."""
         place = f"run_folder={self.folder}"
         resumed = (self.folder / "run.json").is_file()
         settings = ["resume=auto", place] if resumed else [*self.overrides, place]
@@ -76,7 +76,7 @@ class TrialRun:
             )
         try:
             while process.poll() is None:
-                if not self._judged(judge):
+                if not self._continues(should_continue):
                     stop(process.pid)
                     process.wait()
                     return False
@@ -101,12 +101,12 @@ class TrialRun:
         words = (self.folder / "training.lock").read_text().split()
         return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
 
-    def _judged(self, judge: Judge) -> bool:
-        """Have new evaluations judged; return whether the trial goes on."""
+    def _continues(self, should_continue: ShouldContinue) -> bool:
+        """Report new evaluations; return whether the trial continues."""
         for iteration, value in evaluations(self.folder, self.metric):
             if iteration > self._told:
                 self._told = iteration
-                if not judge(iteration, value):
+                if not should_continue(iteration, value):
                     return False
         return True
 

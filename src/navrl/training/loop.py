@@ -28,8 +28,8 @@ from navrl.training.distributed.team import Team, TeamError
 from navrl.training.resume.training_state import rank_states
 from navrl.training.run_folder import RunFolder
 from navrl.training.run_log import RunLog
-from navrl.training.saving.parts import RANKS, PartSaver, PartsOfOthers
 from navrl.training.saving.publisher import Publisher
+from navrl.training.saving.rank_parts import RANKS, PartSaver, PartsOfOthers
 from navrl.training.saving.run_files import RunFiles
 from navrl.training.signals import StopRequest
 from navrl.training.trainers import Trainer, make_trainer

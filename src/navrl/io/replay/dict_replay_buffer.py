@@ -31,7 +31,7 @@ from navrl.io.replay.images import (
 )
 from navrl.io.replay.malformed_state import refusing_malformed
 from navrl.io.replay.prefix_sum import PrefixSum
-from navrl.io.replay.workers import Workers
+from navrl.io.replay.row_threads import RowThreads
 from navrl.machine import usable_cores
 
 __all__ = ["DictReplayBuffer"]
@@ -81,7 +81,7 @@ class DictReplayBuffer:
         self.mode = MODES[img_compressed]
         self.kinds: Kinds = {}
         self._lock = threading.RLock()
-        self._workers = Workers(threads or usable_cores())
+        self._workers = RowThreads(threads or usable_cores())
         self._episodes: deque[Episode] = deque()
         self._lengths = PrefixSum(max_size)
 

@@ -39,7 +39,7 @@ from navrl.io.replay.frame_input import (
 from navrl.io.replay.frame_state import pack_parts, read_parts
 from navrl.io.replay.links import Link, linked_share
 from navrl.io.replay.rounded import Rounded
-from navrl.io.replay.workers import Workers
+from navrl.io.replay.row_threads import RowThreads
 from navrl.machine import usable_cores
 
 __all__ = ["FrameStore", "Rounded"]
@@ -90,7 +90,7 @@ class FrameStore:
                 find_codec(codec, FrameCodec)
         self.capacity, self.chunk = capacity, chunk
         self.codecs = dict(codecs or {})
-        self._streams, self._workers = streams, Workers(threads or usable_cores())
+        self._streams, self._workers = streams, RowThreads(threads or usable_cores())
         self._writing, self._lock = threading.RLock(), threading.RLock()
         self.clear()
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from navrl.io.container.thread_pool import TaskThreads
 
-__all__ = ["Workers"]
+__all__ = ["RowThreads"]
 
 WORTH_A_THREAD = 1 << 20  # bytes of a batch for each further thread
 
 
-class Workers:
+class RowThreads:
     """Threads that share the rows of a batch; started when there is enough to do."""
 
     def __init__(self, count: int) -> None:

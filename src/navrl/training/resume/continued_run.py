@@ -15,7 +15,7 @@ from navrl.io.checkpoint.checkpoint_file import load_checkpoint, verify_checkpoi
 from navrl.io.checkpoint.directory import CheckpointDirectory
 from navrl.io.checkpoint.listing import list_entries
 from navrl.io.checkpoint.parts import PART_NAME
-from navrl.registry.compare import flat
+from navrl.registry.version_comparison import flat
 from navrl.training.resume.source import run_of
 from navrl.training.resume.starting_weights import names_code
 from navrl.training.resume.training_state import is_training_state, upgraded_state

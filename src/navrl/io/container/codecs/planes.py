@@ -87,7 +87,7 @@ def _compress(plane: Bytes, level: int | None) -> Any:
 
 
 def _has_matches(plane: Bytes, bits: float) -> bool:
-    """Return whether searching for matches beats an entropy code, judged by a piece of the middle.
+    """Return whether searching for matches beats an entropy code, on a piece of the middle.
 
     Small planes are always searched.
     """
