@@ -482,8 +482,11 @@ def test_encoders_are_chosen_by_the_names_of_parts():
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["env=gymnasium", "env.num_obstacles=3"], "env.num_obstacles=3' is of the navigation"),
-        (["env=python", "reward.goal=3"], "reward.goal=3' is of the navigation"),
+        (
+            ["env=gymnasium", "env.num_obstacles=3"],
+            "env.num_obstacles=3' belongs to the navigation",
+        ),
+        (["env=python", "reward.goal=3"], "reward.goal=3' belongs to the navigation"),
         (["env=gymnasium", "algo=sac"], "algo=sac trains the navigation task"),
         (["env.options=3"], "env.options is 3; expected its settings"),
         (["network.hidden=[0]"], "network.hidden is"),

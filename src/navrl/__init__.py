@@ -1,7 +1,7 @@
 """NavRL: train a drone to fly to a goal among static and moving obstacles.
 
 The public names are imported when they are first used, so `import navrl` is quick and
-nobody loads a part that they do not use.
+loads no part that is not used.
 """
 
 from __future__ import annotations

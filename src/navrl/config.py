@@ -253,7 +253,9 @@ class Config(NavigationSettings):
 
     def _check_shield(self) -> None:
         if self.shield and self.env.name != NAVIGATION:
-            raise ConfigError(f"shield is true; it is of the navigation task, not {self.env.name}")
+            raise ConfigError(
+                f"shield is true; only the navigation task has one, not {self.env.name}"
+            )
         if not 0 <= self.shield_penalty <= 1e6:
             raise ConfigError(f"shield_penalty is {self.shield_penalty}; expected 0 to 1e6")
 
@@ -474,7 +476,7 @@ def _refuse_navigation(env: str, overrides: Sequence[str]) -> None:
         key = override.split("=", 1)[0]
         if key.startswith(NAVIGATION_GROUPS) and not key.startswith(ANY_ENVIRONMENT):
             raise ConfigError(
-                f"override {shown(override)} is of the navigation task; env={env} "
+                f"override {shown(override)} belongs to the navigation task; env={env} "
                 f"has {', '.join(ANY_ENVIRONMENT)}, and its own options as env.options.NAME"
             )
 

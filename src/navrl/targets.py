@@ -18,7 +18,7 @@ def find_target(key: str, target: str) -> Any:
     Args:
         key: the setting, for messages.
         target: what it names. Importing runs the module's code: never pass a name that comes from
-            a file somebody else wrote.
+            an untrusted file.
 
     Raises:
         ConfigError: there is no such module or name, or importing it fails.

@@ -275,7 +275,7 @@ def next_steps(env: Environment, *, garbage: bool = False) -> list[dict[str, Any
 
 
 def used(env: Environment, rows: Tensor) -> Tensor:
-    """Return rows without their padding, which nobody writes or reads."""
+    """Return rows without their padding, which is never written or read."""
     return rows[:, : env.observation.width - env.observation.padding]
 
 

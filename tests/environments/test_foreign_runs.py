@@ -61,7 +61,7 @@ def test_a_gymnasium_run_is_resumed_evaluated_and_registered_by_the_commands(tmp
     assert main(["eval", str(run), out, "--episodes", "4"]) == 0
     assert "CartPole-v1" in capsys.readouterr().out
     assert main(["eval", str(run), out, "--scenario", "crossing"]) == 2
-    assert "of the navigation task" in capsys.readouterr().err
+    assert "only the navigation task has scenarios" in capsys.readouterr().err
     assert main(["curves", str(run), "--png", str(tmp_path / "curve.png")]) == 2
     assert "navrl report RUN" in capsys.readouterr().err
 
@@ -69,7 +69,7 @@ def test_a_gymnasium_run_is_resumed_evaluated_and_registered_by_the_commands(tmp
 def test_what_other_environments_cannot_do_says_so(tmp_path, capsys):
     for words, told in (
         ([*CART, "algo=sac"], "algo=ppo"),
-        ([*CART, "env.num_obstacles=3"], "of the navigation task"),
+        ([*CART, "env.num_obstacles=3"], "to the navigation task"),
         ([*POINT, "env.num_envs=3", "processes=2"], "multiple of the 2 processes"),
     ):
         assert main(["train", *words, f"run_folder={tmp_path / 'run'}"]) == 2

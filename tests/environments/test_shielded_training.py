@@ -50,5 +50,5 @@ def test_it_resumes_bit_for_bit():
 def test_an_impossible_use_is_refused():
     with pytest.raises(ConfigError, match="shield_penalty is -1"):
         load_config(["shield=true", "shield_penalty=-1"])
-    with pytest.raises(ConfigError, match="it is of the navigation task, not gymnasium"):
+    with pytest.raises(ConfigError, match="only the navigation task has one, not gymnasium"):
         load_config(["env=gymnasium", "env.id=CartPole-v1", "shield=true"])

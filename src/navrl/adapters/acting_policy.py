@@ -80,7 +80,7 @@ def _policy_of(base: Any) -> nn.Module | None:
 
 def _is_random(policy: Any) -> bool:
     """Return whether this is TorchRL's policy of random actions."""
-    # nobody has a RandomPolicy without having loaded it
+    # if it is not loaded, no RandomPolicy exists
     collectors = sys.modules.get("torchrl.collectors")
     return collectors is not None and isinstance(policy, collectors.RandomPolicy)
 

@@ -48,9 +48,9 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
     "traj_ids")`. It goes where such a batch goes: losses, GAE, replay buffers. `("next", "stats")`
     holds the statistics of the episodes that ended; see `navrl.adapters.torchrl.episodes`.
 
-    With `return_same_td` every batch is the same TensorDict in the same memory, written anew:
-    nothing is copied, and what is to outlive the next batch has to be cloned. Otherwise every batch
-    is a copy that nobody writes again.
+    With `return_same_td` every batch is the same TensorDict in the same memory, overwritten each
+    time: nothing is copied; clone what has to outlive the next batch. Otherwise every batch is a
+    copy of its own.
 
     Args:
         env: a simulator with `auto_reset`, or the settings of one.
@@ -144,8 +144,8 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         self._after = {name: torch.zeros_like(flag) for name, flag in flags.items()}
         self._after["reward"] = torch.zeros(number, steps, 1, device=self.device)
         self._after["stats"] = torch.zeros(number, steps, len(STATISTICS), device=self.device)
-        # No episode is over when a policy acts. They are written for each batch, as somebody may
-        # have written into them.
+        # No episode is over when a policy acts. Written for each batch, in case the caller has
+        # written into them.
         self._always_zero = {**flags, "stats": torch.zeros_like(self._after["stats"])}
         seen = {**layout.split(self._rows), **self._always_zero}
         after = {**layout.split(self._next_rows), **self._after}
@@ -227,8 +227,8 @@ class NavigationCollector(BaseCollector):  # type: ignore[misc]
         return buffers
 
     def _store(self, t: int) -> None:
-        """Store what came of a step. Where an episode ended, what comes next is its last
-        observation, not the new one's.
+        """Store the result of a step. Where an episode ended, "next" holds its last observation,
+        not the first of the new episode.
         """
         step, after = self._step, self._after
         done = step.terminated | step.truncated

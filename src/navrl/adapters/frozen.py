@@ -125,7 +125,7 @@ def _direct(module: nn.Module) -> None:
     with _redirecting:
         forward = module.__dict__.get("forward")
         if not isinstance(forward, _ForwardByThread):
-            return  # somebody set another one meanwhile
+            return  # another one was set meanwhile
         del forward.acting.twin
         forward.threads -= 1
         if not forward.threads:

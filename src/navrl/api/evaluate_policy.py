@@ -127,7 +127,7 @@ def evaluate_policies(
             policies, references, config, typed, folder, console, names=names, print_json=print_json
         )
     if names is not None:
-        raise ConfigError("scenarios are of the navigation task; leave them out")
+        raise ConfigError("only the navigation task has scenarios; leave them out")
     pilots = [policy.name for policy in policies if policy.task is not None]
     if pilots:
         raise ConfigError(f"{pilots[0]} flies only in the navigation task (env=navigation)")

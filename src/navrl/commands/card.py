@@ -80,7 +80,7 @@ def _scenario(arguments: argparse.Namespace, references: Sequence[str], config: 
 
     if len(references) > 1 or arguments.shield:
         raise ConfigError(
-            f"--card is of one policy without --shield; found {', '.join(references)}"
+            f"--card takes one policy, without --shield; found {', '.join(references)}"
             f"{' with --shield' if arguments.shield else ''}"
         )
     if arguments.scenario is None:
@@ -88,7 +88,7 @@ def _scenario(arguments: argparse.Namespace, references: Sequence[str], config: 
     names = parse_scenarios(arguments.scenario)
     if len(names) > 1 or SCENARIOS[names[0]].cells:
         raise ConfigError(
-            f"--scenario is {arguments.scenario}; a card is of one scenario without cells, such as "
+            f"--scenario is {arguments.scenario}; a card has one scenario, without cells, such as "
             "standard or crossing"
         )
     return names[0]

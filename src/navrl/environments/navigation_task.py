@@ -27,7 +27,7 @@ from navrl.sim.worlds.world_pool import build_pool
 
 __all__ = ["NavigationTask", "TrainingEnvironment", "split_task"]
 
-PERIODIC_SEED = 1 << 41  # random streams of evaluations are nobody else's
+PERIODIC_SEED = 1 << 41  # random streams that only these evaluations use
 
 
 class TrainingEnvironment(NavigationEnvironment):

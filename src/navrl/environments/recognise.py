@@ -97,7 +97,7 @@ def call_factory(
 
 def _is_of(module: str, name: str, value: Any) -> bool:
     """Return whether a value is of a library's class; without loading the library."""
-    loaded = sys.modules.get(module)  # nobody has such a value without having loaded it
+    loaded = sys.modules.get(module)  # if it is not loaded, no such value exists
     kind = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 

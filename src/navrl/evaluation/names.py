@@ -35,7 +35,7 @@ SCENARIOS = {
         "350 boxes, every trip crosses the field", {STATIC: 350, MOVING: 0, LAYOUT: CROSSING}
     ),
     "walled": Scenario(
-        "as crossing, with walls along both sides: nobody flies around",
+        "as crossing, with walls along both sides: no way around",
         {STATIC: 350, MOVING: 80, LAYOUT: "walled"},
     ),
     "light": Scenario("100 boxes, 16 moving, random trips", {STATIC: 100, MOVING: 16}),

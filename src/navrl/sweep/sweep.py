@@ -1,4 +1,4 @@
-"""A study: asks Optuna for settings, has them trained, tells it what came of them."""
+"""A study: asks Optuna for settings, trains with them, reports the results to it."""
 
 from __future__ import annotations
 

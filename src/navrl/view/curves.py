@@ -40,7 +40,7 @@ def read_curve(metrics: Path) -> list[dict[str, Any]]:
     conditions = records[0].get("conditions")
     if isinstance(conditions, dict) and not any("outcomes" in row for row in conditions.values()):
         raise ConfigError(
-            f"{metrics} is of {', '.join(conditions)}; these curves are of the navigation task: "
+            f"{metrics} has evaluations of {', '.join(conditions)}; expected the navigation task: "
             "`navrl report RUN` draws the returns of any environment"
         )
     return [_checked_point(metrics, record) for record in records]

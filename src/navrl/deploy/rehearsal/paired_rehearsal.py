@@ -167,7 +167,7 @@ def _rehearsed(
     open_robot: Callable[[str], Transport],
     stage: Stage,
 ) -> Rehearsed:
-    """Play the robot of a node that runs, and return what came of it."""
+    """Play the robot of a running node, and return how the episodes ended."""
     transport = open_robot(node.wait_until_ready())
     try:
         rehearsal = Rehearsal(

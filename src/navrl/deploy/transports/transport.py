@@ -20,7 +20,7 @@ class Transport(Protocol):
         """Return what has arrived, waiting up to `timeout` s for the first; answer services."""
 
     def send(self, message: Message) -> None:
-        """Send a message; one that nobody takes is lost."""
+        """Send a message; without a receiver it is lost."""
 
     def close(self) -> None:
         """Give sockets and threads back."""

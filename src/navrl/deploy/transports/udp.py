@@ -73,7 +73,7 @@ class UdpTransport:
                 messages.append(message)
 
     def send(self, message: Message) -> None:
-        """Send a message; one that nobody takes is lost."""
+        """Send a message; without a receiver it is lost."""
         if self._peer is not None:
             self._put(to_values(message), self._peer)
 
@@ -118,7 +118,7 @@ class UdpTransport:
         try:
             self._socket.sendto(data, address)
         except (ConnectionError, BlockingIOError):
-            return  # nobody there, or no room: lost, as a datagram may be
+            return  # no receiver, or no room: lost, as a datagram may be
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -115,15 +115,17 @@ class ZenohTransport:
         publisher.put(data, attachment=attached.encode(self._style))
 
     def wait_for_peer(self, timeout: float) -> None:
-        """Wait until somebody takes what is published here.
+        """Wait until every topic published here has a subscriber.
 
         Raises:
-            TransportError: nobody did within `timeout` s.
+            TransportError: some have none after `timeout` s.
         """
         end = time.monotonic() + timeout
         while not all(one.matching_status.matching for one, _ in self._publishers.values()):
             if time.monotonic() > end:
-                raise TransportError(f"nobody has subscribed within {timeout:g} s")
+                raise TransportError(
+                    f"no subscriber within {timeout:g} s; check that the robot runs"
+                )
             time.sleep(0.02)
 
     def close(self) -> None:

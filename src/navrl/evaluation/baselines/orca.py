@@ -1,4 +1,4 @@
-"""ORCA in three dimensions: the nearest velocity that meets nobody within a time horizon.
+"""ORCA in three dimensions: the nearest velocity without a collision within a time horizon.
 
 Every neighbour forbids the velocities that would bring it too near within the horizon: a truncated
 cone of relative velocities. ORCA replaces each cone by the half-space that is tangent to it next to

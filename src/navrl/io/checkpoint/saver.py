@@ -49,9 +49,9 @@ class AsyncCheckpointSaver:
             the state in memory. See `navrl.io.checkpoint.differences`.
         lossy_moments: round the moments of optimisers, and nothing else, to bfloat16; see
             `navrl.io.checkpoint.rounded_moments`.
-        workers: encoder threads beside the one that writes; None is one for each core but one,
-            which on one or two cores rest unless there is a hurry (somebody waits for a file, or
-            another save is queued).
+        workers: encoder threads beside the one that writes; None is one for each core but one.
+            On one or two cores they stay idle unless a caller waits for a file or another save is
+            queued.
         on_error: `raise` a failed save at the next call and at the end, or `warn` and let training
             go on.
         on_done: called in the background thread after each save with its path, whether the file is

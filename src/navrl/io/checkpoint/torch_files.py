@@ -164,7 +164,7 @@ def _with_live(loaded: Any, into: Any, device: torch.device) -> Any:
     ]
     if type(loaded) is tuple:
         return tuple(value for _, value in children)
-    if isinstance(loaded, dict | list):  # nobody else refers to it yet
+    if isinstance(loaded, dict | list):  # it has no other reference yet
         for key, value in children:
             loaded[key] = value
     return loaded

@@ -41,8 +41,8 @@ from navrl.io.container.thread_pool import TaskThreads, spare_cores
 __all__ = ["ArraySource", "Written", "write_container"]
 
 CHUNK_BYTES = 1 << 21
-# While training runs and nobody waits for the file: input and output of a chunk stay in the core's
-# own cache, so that memory bandwidth is left to training.
+# While training runs and no caller waits: input and output of a chunk stay in the core's own cache,
+# which leaves the memory bandwidth to training.
 _CALM_CHUNK_BYTES = 1 << 19
 _SMALL = 1 << 12  # arrays below this are stored raw: compression would gain little
 _WORTH_THREADS = 4 << 20  # bytes of a file; less is encoded faster than it is handed over

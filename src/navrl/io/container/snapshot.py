@@ -1,9 +1,9 @@
 """Consistent copies of live tensors, made at once or while training goes on.
 
-A snapshot knows at once which tensors to copy. Those that nobody writes to for now may be copied
-later, by another thread; all others are copied before the snapshot is handed out. Tensors count
-their in-place writes: one that was written to before its copy was complete is noticed, and such a
-snapshot is never stored.
+A snapshot knows at once which tensors to copy. Tensors that a guard keeps from being written may be
+copied later, by another thread; all others are copied before the snapshot is returned. Tensors
+count their in-place writes: a write before the copy was complete is detected, and such a snapshot
+is never stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALIGNMENT = 64
 _bytes_of = attrgetter("nbytes")
 _version_of = attrgetter("_version")
 
-# Given tensors and their addresses, returns the numbers of those that nobody writes to until the
+# Takes tensors and their addresses; returns the indices of those that are not written to until the
 # snapshot is complete.
 Guard = Callable[[Sequence[torch.Tensor], Sequence[int]], Sequence[int]]
 
@@ -141,7 +141,7 @@ class Snapshot:
         """Copy what was left for later.
 
         Raises:
-            CheckpointError: somebody wrote to a tensor in between; the copy cannot be trusted.
+            CheckpointError: a tensor was written to in between; the copy cannot be trusted.
             UnsupportedStateError: a deferred dict holds an object that cannot be stored.
         """
         if self._memory is None:

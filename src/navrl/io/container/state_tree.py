@@ -35,7 +35,7 @@ _TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", t
 
 
 # An array of a state: its name, the node of the tree that stands for it, and its value. A tensor is
-# still live but an object of our own, so that nobody can give it another shape or other memory; a
+# still live but an object of our own, so that no other code can change its shape or memory; a
 # NumPy array is a copy, because nothing guards it.
 Leaf = tuple[str, dict[str, Any], Any]
 
@@ -134,8 +134,8 @@ def pack_state(state: Any, deferred: frozenset[int] = frozenset()) -> Packed:
 
     Args:
         state: dicts, lists, tensors, arrays, numbers, strings, in any nesting.
-        deferred: the `id` of dicts that nobody changes for now, such as those of an optimiser. A
-            dict of only such dicts is not looked into before `Packed.complete`.
+        deferred: the `id` of dicts that do not change for now, such as those of an optimiser. A
+            dict of only such dicts is not walked before `Packed.complete`.
 
     Raises:
         UnsupportedStateError: the state holds an object that cannot be stored; the message names

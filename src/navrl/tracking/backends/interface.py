@@ -152,7 +152,7 @@ def legal_file_name(name: str) -> str:
 def refused_here(file: Path) -> Iterator[None]:
     """Mark a file as undeliverable if the tracker's client rejects it before sending anything.
 
-    Tried again and again, it would hold up everything after it.
+    Retried, it would block everything behind it in the queue.
     """
     try:
         yield

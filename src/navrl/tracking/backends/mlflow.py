@@ -286,7 +286,7 @@ def _flavour(place: str, known: Mapping[str, Any], run: str) -> Model:
 def _metric(key: str) -> str:
     """Return a metric's name in a form that MLflow accepts: `a + b` becomes `a and b`.
 
-    A refused name would hold up everything after it.
+    A refused name would block everything behind it in the queue.
     """
     legal = re.sub(r"[^\w\-. :/]", lambda found: _READABLE.get(found[0], "_"), key)
     parts = (part.strip(".") for part in legal[:_LONGEST_NAME].split("/"))

@@ -18,7 +18,7 @@ __all__ = ["Counts", "Received", "RemoteCollection"]
 
 POLL = 0.05  # seconds between looks at workers that are not to be started yet
 ERRORS_ALLOWED = 3  # that a worker's code may raise in a row
-NEWS_KEPT = 100  # sentences, if nobody asks for them
+NEWS_KEPT = 100  # sentences kept until they are read
 LONGEST_PAUSE = 60.0  # seconds before a worker that was lost again and again is tried again
 
 
