@@ -201,7 +201,7 @@ class TransportError(NavrlError, OSError):
 
 
 class SweepError(NavrlError, RuntimeError):
-    """A sweep cannot go on: its trainings fail, or its study belongs to another sweep."""
+    """A sweep cannot continue: its trainings fail, or its study belongs to another sweep."""
 
 
 class BenchmarkError(NavrlError, RuntimeError):

@@ -79,7 +79,7 @@ def test_a_killed_sweep_is_finished_by_two_processes_without_losing_a_trial(tmp_
     assert {trial["state"] for trial in results} == {"complete"}
     rates = {trial["settings"]["algo.actor.learning_rate"] for trial in results}
     assert rates == {1e-3, 2e-3}
-    assert "trial 0 goes on" in "".join(told)
+    assert "trial 0 is resumed" in "".join(told)
     assert sorted((t["value"] for t in results), reverse=True) == [t["value"] for t in results]
     assert (tmp_path / "s" / "report.html").is_file()
 

@@ -22,7 +22,7 @@ def at_once(monkeypatch):
 
 
 def test_a_rank_on_a_machine_that_was_not_told_to_stop_fails_so_that_its_agent_goes_on():
-    with pytest.raises(TeamError, match="goes on with the machines that are left"):
+    with pytest.raises(TeamError, match="continues with the machines that are left"):
         leave_as_asked(place(machines=2))
 
 

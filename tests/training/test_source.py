@@ -209,7 +209,7 @@ def test_what_is_nowhere_is_told_by_what_was_typed_and_what_is_expected(registry
 
 def test_a_folder_without_a_checkpoint_is_told(registry, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="empty has no checkpoint to go on from"):
+    with pytest.raises(ConfigError, match="empty has no checkpoint to resume from"):
         opened("empty")
 
 

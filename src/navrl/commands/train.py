@@ -49,7 +49,7 @@ def register(subparsers: Any) -> None:
         "runs/: settings, metrics, "
         "checkpoints, evaluations, the best model, pictures. Ctrl+C saves and stops; "
         "resume=auto continues. "
-        "Closing the terminal saves too, and the training goes on.",
+        "Closing the terminal saves too, and the training continues.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -120,7 +120,7 @@ class Sweep:
             # whoever had it may have ended it before letting go
             if stack.enter_context(held(self._lock_path(number))) and number in self._running():
                 frozen = self.study.get_trials(deepcopy=False)[number]
-                self._tell(f"trial {number} goes on")
+                self._tell(f"trial {number} is resumed")
                 return self._optuna.trial.Trial(self.study, frozen._trial_id)
         return None
 

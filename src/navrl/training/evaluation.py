@@ -20,9 +20,9 @@ def evaluate_together(task: Task, act: Act, env: Environment, team: Team) -> dic
             # the others are sending; then they wait for the leader's next step
             team.gather(None)
         raise
-    everybody = team.gather(own)
+    all_ranks = team.gather(own)
     if not team.leads:
         return {}
     return {
-        label: Flights.joined([Flights(**flights[label]) for flights in everybody]) for label in own
+        label: Flights.joined([Flights(**flights[label]) for flights in all_ranks]) for label in own
     }

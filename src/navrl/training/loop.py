@@ -39,12 +39,12 @@ LEARN, EVALUATE, SAVE, STOP = ("learn", "evaluate", "save", "stop")
 
 
 NOT_EXACT = (
-    "{name} cannot save its episodes: new ones begin here, so that this run goes on, but not bit "
+    "{name} cannot save its episodes: new ones begin here, so this run continues, but not bit "
     "for bit as if it had not been interrupted"
 )
 OTHER_SIZE = (
-    "the number of processes was {before} and is {now}: new episodes begin here, so that this run "
-    "goes on, but not bit for bit as if it had not been interrupted"
+    "the number of processes was {before} and is {now}: new episodes begin here, so this run "
+    "continues, but not bit for bit as if it had not been interrupted"
 )
 
 

@@ -1,4 +1,4 @@
-"""Signals: Ctrl+C and SIGTERM stop a training; on SIGHUP (closed terminal) it saves and goes on."""
+"""Signals: Ctrl+C and SIGTERM stop a training; on SIGHUP (closed terminal) it only saves."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def _draw_part(axes: Any, x: Any, y: Any, over: bool, *, first: bool) -> None:
         markersize=3,
     )
     axes.plot(x[0], y[0], "o", color=REWARD_COLOUR, markersize=6, label="begin" if first else None)
-    label = "episode ended" if over else "goes on"
+    label = "episode ended" if over else "episode continues"
     shown = label not in axes.get_legend_handles_labels()[1]
     style = {"marker": "X", "color": END_COLOUR} if over else {"marker": "D", "color": PATH_COLOUR}
     axes.plot(x[-1], y[-1], markersize=7, linestyle="", label=label if shown else None, **style)

@@ -125,7 +125,7 @@ def leave_as_asked(place: Place) -> None:
     while not _received:
         if time.monotonic() > end:
             raise TeamError(
-                "the machine of rank 0 was told to stop; the training is saved and goes on with "
+                "the machine of rank 0 was told to stop; the training is saved and continues with "
                 "the machines that are left"
             )
         time.sleep(_LOOK)

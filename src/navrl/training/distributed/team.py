@@ -26,7 +26,7 @@ _HEADER, _FIRST = 8, 1024
 
 
 class TeamError(NavrlError, RuntimeError):
-    """A process of the team has died, so training cannot go on. The last checkpoint is whole."""
+    """A process of the team has died, so training cannot continue. The last checkpoint is whole."""
 
 
 class Team:
@@ -150,5 +150,6 @@ def _explained() -> Iterator[None]:
     except RuntimeError as error:  # gloo names the connection, not the cause
         reason = str(error).splitlines()[0][:120]
         raise TeamError(
-            f"a training process has died ({reason}); resume=auto goes on from the last checkpoint"
+            f"a training process has died ({reason}); resume=auto continues from the last "
+            "checkpoint"
         ) from error

@@ -186,7 +186,7 @@ class RemoteCollection:
         return (
             f"no batch of {len(self._places)} workers arrived within {patience:g} s "
             f"(collect.{key}): {counted}{problem}. Look at the cluster with `ray status`; "
-            "resume=auto goes on from the last checkpoint"
+            "resume=auto continues from the last checkpoint"
         )
 
     # ------------------------------------------------------------------ the thread

@@ -104,7 +104,7 @@ def _newest_of(run: Path) -> Path:
     except (NoCheckpointError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"resume_checkpoint {run} has no checkpoint to go on from: {reason}; {EXPECTED}"
+            f"resume_checkpoint {run} has no checkpoint to resume from: {reason}; {EXPECTED}"
         ) from error
 
 

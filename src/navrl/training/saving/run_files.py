@@ -83,7 +83,7 @@ class RunFiles:
             alternative = " (on_save_failure=continue trains on without checkpoints)"
             sentences.append(self.checkpoints.newest())
             sentences.append(
-                "free space or make the folder writable, then go on with "
+                "free space or make the folder writable, then resume with "
                 f"`navrl train resume=auto run_folder={self._folder}`"
                 + (alternative if gave_up else "")
             )
