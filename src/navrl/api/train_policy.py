@@ -243,7 +243,8 @@ def _train(
         ending = lead(leader.team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
             display.note(
-                f"stopped by a signal; resume it: `navrl train resume=auto run_folder={folder.path}`"
+                "stopped by a signal; resume with "
+                f"`navrl train resume=auto run_folder={folder.path}`"
             )
         return ending
 

@@ -63,12 +63,12 @@ class Renderer:
         self._background: tuple[Camera, Bytes, Floats] | None = None
 
     def picture(self, camera: Camera, moment: Moment, *, chosen: int | None = None) -> Bytes:
-        """Return the picture of a moment, (height, width, 3); a chosen drone is drawn larger."""
+        """Return the picture of a moment, (height, width, 3); one drone's path and mark may stand out."""
         self._packed = camera.packed(self.width * self.smooth, self.height * self.smooth)
         self._draw_background(camera)
         self._draw_moving(moment)
         self._draw_trails(moment, chosen)
-        self._draw_drones(camera, moment, chosen)
+        self._draw_drones(camera, moment)
         self._draw_rays(moment)
         self._draw_marks(camera, moment, chosen)
         small = np.empty((self.height, self.width, 3), np.uint8)
@@ -130,7 +130,7 @@ class Renderer:
                 tone = self.tones[moment.state[flight]]
                 self._lines(lines, tone, 0.25 if faint else 0.75, thickness)
 
-    def _draw_drones(self, camera: Camera, moment: Moment, chosen: int | None) -> None:
+    def _draw_drones(self, camera: Camera, moment: Moment) -> None:
         flying = np.array([state == FLYING for state in moment.state], np.bool_)
         if not flying.any():
             return
