@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from _page import ROOT, gate_table
+
 PAGE = ROOT / "docs" / "checkpoints.md"
 RESULTS = ROOT / "benchmarks" / "results" / "checkpoint.json"
 BEGIN, END = (
@@ -34,7 +34,7 @@ COLUMNS = {
 
 def generated(results: Mapping[str, Any]) -> str:
     """Return the tables of the page of checkpoints."""
-    parts = [_machine(results), *(_table(results, size) for size in SIZES), _targets(results)]
+    parts = [_machine(results), *(_table(results, size) for size in SIZES), gate_table(results)]
     return "\n\n".join(parts)
 
 
@@ -78,15 +78,6 @@ def _cell(row: Mapping[str, Any], metric: str) -> str:
     if metric == "size":
         return f"{value:.3f}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _targets(results: Mapping[str, Any]) -> str:
-    lines = ["| | target | measured |", "|---|---|---:|"]
-    for gate in results["gates"]:
-        stretch = " (stretch)" if gate["stretch"] else ""
-        measured = "" if gate["value"] is None else f"{gate['value']:.3g}"
-        lines.append(f"| {gate['name']}{stretch} | {gate['limit']} | {measured} |")
-    return "\n".join(lines)
 
 
 def written(page: str) -> str:

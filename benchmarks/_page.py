@@ -25,3 +25,13 @@ def measured_on(results: Mapping[str, Any]) -> str:
     """Return the machine and the date of results in words."""
     machine = results["machine"]
     return f"{machine['processor']}, {machine['cores']} cores, {machine['date'][:10]}"
+
+
+def gate_table(results: Mapping[str, Any]) -> str:
+    """Return the gates of a benchmark with what was measured."""
+    lines = ["| | target | measured |", "|---|---|---:|"]
+    for gate in results["gates"]:
+        stretch = " (stretch)" if gate["stretch"] else ""
+        measured = "" if gate["value"] is None else f"{gate['value']:.3g}"
+        lines.append(f"| {gate['name']}{stretch} | {gate['limit']} | {measured} |")
+    return "\n".join(lines)

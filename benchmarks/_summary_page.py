@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md and its charts from benchmarks/results/.
+"""Writes docs/benchmarks.md, its charts, and the tables of user pages from benchmarks/results/.
 
 python benchmarks/_summary_page.py     # `navrl bench` does it after every whole run
 """
@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _bar_chart import LIMIT, OURS, PEER, Bar, chart
+from _measured_pages import write_measured
 from _page import ROOT, measured_on, rewrite
 from _readme_page import write_readme
 from _summary_tables import SECTIONS, Measure, Section
@@ -194,12 +195,13 @@ def page(results: Results) -> str:
 
 
 def main() -> None:
-    """Write the page, its charts, and the tables of the READMEs."""
+    """Write the page, its charts, and the tables of user pages and of the READMEs."""
     results = load()
     CHARTS.mkdir(parents=True, exist_ok=True)
     for name, _, _, svg in charts(results):
         (CHARTS / name).write_text(svg)
     rewrite(PAGE, "all", page(results))
+    write_measured(results)
     write_readme()
 
 

@@ -373,6 +373,24 @@ def test_page_and_charts_show_the_results_that_are_kept(summary):
         assert (summary.CHARTS / name).read_text() == svg
 
 
+@pytest.mark.parametrize("name", ["collectors", "tracking", "registry", "replay", "rollouts"])
+def test_user_pages_show_the_results_that_are_kept(summary, name):
+    import _measured_pages
+
+    one = next(one for one in _measured_pages.PAGES if one.benchmark == name)
+    page = (_measured_pages.ROOT / "docs" / one.page).read_text()
+    assert _measured_pages.measured(one, summary.load()[name]) in page
+
+
+def test_a_measured_page_has_a_row_for_every_case(summary):
+    import _measured_pages
+
+    for one in _measured_pages.PAGES:
+        results = summary.load()[one.benchmark]
+        told = _measured_pages.measured(one, results)
+        assert all(f"| {name} |" in told.replace("**", "") for name in results["cases"])
+
+
 def test_what_a_peer_does_better_is_listed_and_what_navrl_does_better_is_not(summary):
     told = summary.losses(summary.load())
     assert "| Replay: a batch, ms |" in told
