@@ -159,3 +159,14 @@ def run_benchmark(pytestconfig, monkeypatch, capsys):
         return told.out
 
     return run
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Generator[None]:
+    """Limit torch to one thread: for tests of tiny networks, where more only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -138,12 +138,7 @@ def runner_in(folder):
     return OnPolicyRunner(env, settings, log_dir=str(folder), device="cpu")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the networks are tiny
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from navrl.cli import main
 
@@ -18,12 +17,7 @@ ROOT = Path(__file__).parents[1]
 TINY = '"eval_interval": 0, "save_interval": 1000, "algo.training_epoch_num": 1'
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the networks are tiny
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def blocks(name: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from navrl import Registry, RolloutStorage
 from navrl.cli import main
@@ -24,12 +23,7 @@ POINT = ("env=python", "env.target=point_environment:make_point")
 CART = ("env=gymnasium", "env.id=CartPole-v1")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.mark.slow

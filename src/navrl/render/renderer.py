@@ -63,7 +63,10 @@ class Renderer:
         self._background: tuple[Camera, Bytes, Floats] | None = None
 
     def picture(self, camera: Camera, moment: Moment, *, chosen: int | None = None) -> Bytes:
-        """Return the picture of a moment, (height, width, 3); one drone's path and mark may stand out."""
+        """Return the picture of a moment, (height, width, 3).
+
+        The path and mark of a chosen drone are drawn larger.
+        """
         self._packed = camera.packed(self.width * self.smooth, self.height * self.smooth)
         self._draw_background(camera)
         self._draw_moving(moment)
