@@ -9,13 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from _page import ROOT, gate_table
+from _page import ROOT, gate_table, rewrite
 
 PAGE = ROOT / "docs" / "checkpoints.md"
 RESULTS = ROOT / "benchmarks" / "results" / "checkpoint.json"
-BEGIN, END = (
-    f"<!-- {word} of what benchmarks/_checkpoint_page.py writes -->" for word in ("begin", "end")
-)
+WRITER = "benchmarks/_checkpoint_page.py"
 
 SIZES = ("1 MB", "20 MB", "200 MB")
 # metric: heading, scale
@@ -80,16 +78,9 @@ def _cell(row: Mapping[str, Any], metric: str) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def written(page: str) -> str:
-    """Return the generated part of the page, as it is there."""
-    return page.partition(BEGIN)[2].partition(END)[0].strip()
-
-
 def write_pages(results: Mapping[str, Any]) -> None:
     """Bring the page up to date with a run."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}")
+    rewrite(PAGE, WRITER, generated(results))
 
 
 if __name__ == "__main__":

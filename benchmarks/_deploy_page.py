@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from _page import ROOT, rewrite
+
 PAGE = ROOT / "docs" / "deploy.md"
 RESULTS = ROOT / "benchmarks" / "results" / "deploy.json"
-BEGIN, END = (
-    f"<!-- {word} of what benchmarks/_deploy_page.py writes -->" for word in ("begin", "end")
-)
+WRITER = "benchmarks/_deploy_page.py"
 DECISION = "decision: "
 RIGHT = "crossing: as the contract says"
 TIMES = {"p50": ("median us", 1e6, ".0f"), "p99": ("p99 us", 1e6, ".0f")}
@@ -109,16 +107,9 @@ def _median(value: Any) -> float:
     return float(value["median"] if isinstance(value, Mapping) else value)
 
 
-def written(page: str, results: Mapping[str, Any]) -> str:
-    """Return a page with its tables brought up to date."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}"
-
-
 def publish(results: Mapping[str, Any]) -> None:
     """Write the tables of a run into the page."""
-    PAGE.write_text(written(PAGE.read_text(), results))
+    rewrite(PAGE, WRITER, generated(results))
 
 
 if __name__ == "__main__":

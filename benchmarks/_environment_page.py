@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from _page import ROOT, rewrite
+
 PAGE = ROOT / "docs" / "environments.md"
 RESULTS = ROOT / "benchmarks" / "results" / "environments.json"
-BEGIN, END = (
-    f"<!-- {word} of what benchmarks/_environment_page.py writes -->" for word in ("begin", "end")
-)
+WRITER = "benchmarks/_environment_page.py"
 
 NOTE = (
     "These networks run in PyTorch and these environments as they are: the compiled simulator and\n"
@@ -49,17 +47,9 @@ def generated(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def written(page: str) -> str:
-    """Return what the page has between the marks."""
-    return page.split(BEGIN)[1].split(END)[0].strip()
-
-
 def write_page(results: Mapping[str, Any]) -> None:
     """Write the table into the page."""
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}")
+    rewrite(PAGE, WRITER, generated(results))
 
 
 if __name__ == "__main__":

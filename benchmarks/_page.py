@@ -9,11 +9,20 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
+def _marks(writer: str) -> list[str]:
+    name = writer if writer.endswith(".py") else f"`navrl bench {writer}`"
+    return [f"<!-- {word} of what {name} writes -->" for word in ("begin", "end")]
+
+
+def written(page: str, writer: str) -> str:
+    """Return what stands between the marks of `writer`: a benchmark, or a script."""
+    begin, end = _marks(writer)
+    return page.partition(begin)[2].partition(end)[0].strip()
+
+
 def rewrite(page: Path, writer: str, text: str) -> None:
-    """Replace what stands between the marks of `writer` in a page, such as `baselines`."""
-    begin, end = (
-        f"<!-- {word} of what `navrl bench {writer}` writes -->" for word in ("begin", "end")
-    )
+    """Replace what stands between the marks of `writer`: a benchmark, or a script."""
+    begin, end = _marks(writer)
     before, _, rest = page.read_text().partition(begin)
     _, found, after = rest.partition(end)
     if not found:

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from _page import ROOT, rewrite
+
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = (
-    f"<!-- {word} of what benchmarks/_readme_page.py writes -->" for word in ("begin", "end")
-)
+WRITER = "benchmarks/_readme_page.py"
 PILOTS = ("published", "dynamic-window", "scripted", "orca", "straight")
 PEERS = {  # of the training benchmark
     "TorchRL collector, plain update": "TorchRL",
@@ -72,18 +71,10 @@ def table(words: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def written(page: str) -> str:
-    """Return the generated part of a page, as it is there."""
-    return page.partition(BEGIN)[2].partition(END)[0].strip()
-
-
 def write_readme() -> None:
     """Bring both pages up to date with the results."""
     for words in (ENGLISH, CHINESE):
-        path = ROOT / words["page"]
-        before, _, rest = path.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        path.write_text(f"{before}{BEGIN}\n\n{table(words)}\n\n{END}{after}")
+        rewrite(ROOT / words["page"], WRITER, table(words))
 
 
 def _rows(words: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

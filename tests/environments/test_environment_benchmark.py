@@ -13,11 +13,12 @@ from navrl.benchmark import find_suite
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import _environment_page
+import _page
 
 
 def test_the_measured_table_is_that_of_the_results():
     results = json.loads(_environment_page.RESULTS.read_text())
-    page = _environment_page.written(_environment_page.PAGE.read_text())
+    page = _page.written(_environment_page.PAGE.read_text(), _environment_page.WRITER)
     assert page == _environment_page.generated(results), "run benchmarks/_environment_page.py"
     assert all(gate["holds"] for gate in results["gates"] if not gate["stretch"])
 

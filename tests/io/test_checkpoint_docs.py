@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import _checkpoint_page  # noqa: E402
+import _page  # noqa: E402
 
 
 def test_each_snippet_of_the_page_runs_as_pasted(tmp_path, monkeypatch):
@@ -35,8 +36,8 @@ def results():
 
 def test_the_measured_tables_are_those_of_the_results():
     page = _checkpoint_page.PAGE.read_text()
-    told = "run `python benchmarks/_checkpoint_page.py`"
-    assert _checkpoint_page.written(page) == _checkpoint_page.generated(results()), told
+    shown = _page.written(page, _checkpoint_page.WRITER)
+    assert shown == _checkpoint_page.generated(results()), f"run `python {_checkpoint_page.WRITER}`"
     for size in ("1 MB", "20 MB", "200 MB"):
         assert f"| {size} | stall ms |" in page
 
@@ -44,7 +45,8 @@ def test_the_measured_tables_are_those_of_the_results():
 def test_writing_the_tables_leaves_the_rest_of_the_page_alone(tmp_path, monkeypatch):
     page = _checkpoint_page.PAGE.read_text()
     monkeypatch.setattr(_checkpoint_page, "PAGE", tmp_path / "page")
-    (tmp_path / "page").write_text(page.replace(_checkpoint_page.written(page), "old"))
+    shown = _page.written(page, _checkpoint_page.WRITER)
+    (tmp_path / "page").write_text(page.replace(shown, "old"))
     _checkpoint_page.write_pages(results())
     assert (tmp_path / "page").read_text() == page
 
