@@ -96,7 +96,7 @@ def _check_form(override: str, known: Sequence[str]) -> None:
         )
     if key in ("--multirun", "-m"):
         raise ConfigError(
-            f"{key} is an option of Hydra; navrl trains one run per call: start one for each value"
+            f"{key} is an option of Hydra; a call trains once: start one run for each value"
         )
     if "=" not in override:
         raise ConfigError(
