@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from navrl.cli import main
 from navrl.deploy.coasting_pilot import CoastingPilot, coasting
 from navrl.deploy.node.node_core import NodeCore
-from navrl.deploy.node.node_messages import Goal, Odometry, Scan, Tracks
 from navrl.deploy.node.node_settings import NodeSettings
+from navrl.deploy.node_messages import Goal, Odometry, Scan, Tracks
 from navrl.deploy.track_memory import LONGEST, TrackMemory
 from navrl.deploy.tracks import observed_rows, observed_tracks
 from navrl.errors import ConfigError

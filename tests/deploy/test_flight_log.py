@@ -8,9 +8,9 @@ import pytest
 from navrl.deploy.flight_log import FlightLog, read_flight
 from navrl.deploy.node.node_core import NodeCore
 from navrl.deploy.node.node_loop import NodeLoop
-from navrl.deploy.node.node_messages import Arm, Clock, Command, Goal, Odometry, Scan, Tracks
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.node.playback import play
+from navrl.deploy.node_messages import Arm, Clock, Command, Goal, Odometry, Scan, Tracks
 from navrl.errors import ConfigError
 
 pytest.importorskip("mcap", reason="navrl[deploy] is not installed")

@@ -14,9 +14,9 @@ from navrl.deploy.contract import damping, turning_delay, velocity_lag
 from navrl.deploy.latency.carry_forward import CarryForward, Measured, response_of
 from navrl.deploy.latency.own_motion import Response, SentCommands
 from navrl.deploy.node.node_core import NodeCore, State
-from navrl.deploy.node.node_messages import Diagnostics, Goal, Odometry, Points, Scan, Tracks
 from navrl.deploy.node.node_settings import NodeSettings
 from navrl.deploy.node.playback import play
+from navrl.deploy.node_messages import Diagnostics, Goal, Odometry, Points, Scan, Tracks
 from navrl.errors import ConfigError
 from navrl.sim.settings import DroneSettings
 

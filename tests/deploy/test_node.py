@@ -10,7 +10,8 @@ import pytest
 
 from navrl.deploy.node.node_core import NodeCore, State
 from navrl.deploy.node.node_loop import NodeLoop
-from navrl.deploy.node.node_messages import (
+from navrl.deploy.node.node_settings import NodeSettings
+from navrl.deploy.node_messages import (
     Arm,
     Clock,
     Command,
@@ -23,7 +24,6 @@ from navrl.deploy.node.node_messages import (
     Scan,
     Tracks,
 )
-from navrl.deploy.node.node_settings import NodeSettings
 from navrl.errors import ConfigError
 
 FREE = np.full((36, 4), 4.0)

@@ -14,7 +14,7 @@ import pytest
 
 from navrl.cli import main
 from navrl.deploy.exported_pilot import ExportedPilot, exported_policy, task_of
-from navrl.deploy.node.node_messages import Arm, Command, EmergencyStop
+from navrl.deploy.node_messages import Arm, Command, EmergencyStop
 from navrl.deploy.rehearsal.delays import Delayed, success_with_delay, tolerated_ms
 from navrl.deploy.rehearsal.ends import ends_of
 from navrl.deploy.rehearsal.link import Link, LinkSettings
@@ -196,7 +196,7 @@ def test_the_command_compares_and_writes_json(exported, tmp_path, capsys):
 ROBOT = """
 import sys, time
 import numpy as np
-from navrl.deploy.node.node_messages import Goal, Odometry, Scan, Tracks
+from navrl.deploy.node_messages import Goal, Odometry, Scan, Tracks
 from navrl.deploy.transports.udp import UdpTransport
 robot = UdpTransport("127.0.0.1:0", sys.argv[1])
 print("ready", flush=True)

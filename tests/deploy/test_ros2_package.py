@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from navrl.commands import node as node_command
-from navrl.deploy.node.node_messages import Command, Goal
+from navrl.deploy.node_messages import Command, Goal
 from navrl.deploy.ros.cdr import decode, encode
 from navrl.deploy.ros.ros_conversion import COMMAND_TOPICS, TOPICS, RosConversion
 from navrl.deploy.transports.rclpy_node import RclpyTransport

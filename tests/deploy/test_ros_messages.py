@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.deploy.node.node_messages import (
+from navrl.deploy.node_messages import (
     Arm,
     Clock,
     Command,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.deploy.node.node_messages import LevelScan, Points, Rays, Scan, rotated, yaw_of
 from navrl.deploy.node.scans import (
     ScanLayout,
     bin_hits,
@@ -18,6 +17,7 @@ from navrl.deploy.node.scans import (
     from_rays,
     from_scan,
 )
+from navrl.deploy.node_messages import LevelScan, Points, Rays, Scan, rotated, yaw_of
 from navrl.errors import MessageError
 
 LAYOUT = ScanLayout(36, (-10.0, 0.0, 10.0, 20.0), 4.0)

@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from navrl.deploy.node.node_messages import (
-    BY_TOPIC,
-    SHAPES,
-    Arm,
-    Goal,
-    Points,
-    from_values,
-    to_values,
-)
+from navrl.deploy.node_messages import BY_TOPIC, SHAPES, Arm, Goal, Points, from_values, to_values
 from navrl.deploy.transports.udp import UdpTransport, parse_address
 from navrl.errors import ConfigError, MessageError, TransportError
 

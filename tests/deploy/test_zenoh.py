@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from navrl.cli import main
-from navrl.deploy.node.node_messages import Command, Goal, Odometry
 from navrl.deploy.node.scans import ScanLayout
+from navrl.deploy.node_messages import Command, Goal, Odometry
 from navrl.deploy.original_services import POLICY, OriginalServices
 from navrl.deploy.ros.cdr import decode, encode
 from navrl.deploy.transports.rmw_zenoh import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from navrl.deploy.node.node_messages import Message
+from navrl.deploy.node_messages import Message
 from navrl.deploy.ros.cdr import decode, encode
 from navrl.deploy.ros.interfaces import whole_definition
 from navrl.deploy.ros.ros_conversion import RosConversion

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from navrl.deploy.node.node_messages import Array
 from navrl.deploy.node.scans import ScanLayout, bin_hits
+from navrl.deploy.node_messages import Array
 from navrl.deploy.shield import Shield, ShieldSettings
 from navrl.deploy.tracks import TRACK, horizontal_offset, observed_tracks
 from navrl.deploy.transports.transport import Service

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from navrl.deploy.node.node_messages import (
+from navrl.deploy.node.node_settings import NodeSettings
+from navrl.deploy.node.scans import ScanLayout, from_level_scan, from_points, from_rays, from_scan
+from navrl.deploy.node_messages import (
     Array,
     Goal,
     LevelScan,
@@ -18,8 +20,6 @@ from navrl.deploy.node.node_messages import (
     Scan,
     Tracks,
 )
-from navrl.deploy.node.node_settings import NodeSettings
-from navrl.deploy.node.scans import ScanLayout, from_level_scan, from_points, from_rays, from_scan
 from navrl.deploy.tracks import TRACK
 from navrl.errors import MessageError
 

@@ -20,7 +20,9 @@ import numpy as np
 
 from navrl.deploy.latency.carry_forward import CarryForward, Measured, response_of
 from navrl.deploy.node.inbox import Inbox
-from navrl.deploy.node.node_messages import (
+from navrl.deploy.node.node_settings import NodeSettings
+from navrl.deploy.node.scans import ScanLayout
+from navrl.deploy.node_messages import (
     Arm,
     Array,
     Command,
@@ -31,8 +33,6 @@ from navrl.deploy.node.node_messages import (
     Tracks,
     yaw_of,
 )
-from navrl.deploy.node.node_settings import NodeSettings
-from navrl.deploy.node.scans import ScanLayout
 from navrl.deploy.shield import REASONS, Shield, ShieldSettings
 from navrl.deploy.track_memory import TrackMemory
 from navrl.deploy.tracks import TRACK

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from navrl.deploy.node.node_core import Decision, NodeCore, State
-from navrl.deploy.node.node_messages import Clock, Diagnostics, Message
+from navrl.deploy.node_messages import Clock, Diagnostics, Message
 from navrl.deploy.transports.transport import Transport
 
 REPORT_S = 1.0  # s between diagnostics; a change of state is reported at once

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from navrl.deploy.node.node_core import NodeCore, State
-from navrl.deploy.node.node_messages import Command, Diagnostics, Message
+from navrl.deploy.node_messages import Command, Diagnostics, Message
 
 TOLERANCE = 1e-3  # m/s: a log keeps scans and tracks in single precision
 

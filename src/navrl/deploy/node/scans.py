@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from navrl.deploy.node.node_messages import Array, LevelScan, Points, Rays, Scan, rotated, yaw_of
+from navrl.deploy.node_messages import Array, LevelScan, Points, Rays, Scan, rotated, yaw_of
 from navrl.errors import MessageError
 
 

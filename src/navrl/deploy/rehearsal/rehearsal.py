@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from navrl.deploy.node.node_messages import Arm, Array, Clock, Command, Message
+from navrl.deploy.node_messages import Arm, Array, Clock, Command, Message
 from navrl.deploy.rehearsal.link import Link, LinkSettings
 from navrl.deploy.rehearsal.simulated_robot import SimulatedRobot
 from navrl.deploy.transports.transport import Transport

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from navrl.deploy.exported_pilot import to_goal_frame
-from navrl.deploy.node.node_messages import Array, Goal, Message, Odometry, Scan, Tracks
+from navrl.deploy.node_messages import Array, Goal, Message, Odometry, Scan, Tracks
 from navrl.deploy.robot_inputs import tracks_in_world
 from navrl.sim.env import NavigationEnv
 from navrl.sim.episode_statistics import FAILURES, STATISTICS

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from navrl.deploy.node.node_messages import (
+from navrl.deploy.node_messages import (
     Arm,
     Array,
     Clock,

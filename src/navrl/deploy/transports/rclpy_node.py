@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from navrl.deploy.node.node_messages import INPUTS, OUTPUTS, Message
+from navrl.deploy.node_messages import INPUTS, OUTPUTS, Message
 from navrl.deploy.ros.cdr import decode, encode
 from navrl.deploy.ros.ros_conversion import RosConversion
 from navrl.errors import MessageError, TransportError

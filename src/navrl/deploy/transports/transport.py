@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from navrl.deploy.node.node_messages import Message
+from navrl.deploy.node_messages import Message
 
 # A service by name: a request's fields -> the response's fields.
 Service = Callable[[Mapping[str, Any]], Mapping[str, Any]]

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from navrl.deploy.node.node_messages import Message, from_values, to_values
+from navrl.deploy.node_messages import Message, from_values, to_values
 from navrl.deploy.transports.transport import Service
 from navrl.errors import ConfigError, MessageError, NavrlError, TransportError
 

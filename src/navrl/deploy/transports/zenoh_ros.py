@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from navrl.deploy.node.node_messages import INPUTS, OUTPUTS, Message
+from navrl.deploy.node_messages import INPUTS, OUTPUTS, Message
 from navrl.deploy.ros.cdr import decode, encode
 from navrl.deploy.ros.ros_conversion import RosConversion, RosTopic
 from navrl.deploy.transports.rmw_zenoh import (
