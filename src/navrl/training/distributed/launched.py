@@ -138,10 +138,7 @@ def _store(place: Place) -> Any:
     try:
         store, *_ = next(rendezvous("env://", timeout=TIMEOUT))
         name = agree_on_name(store, place.rank, place.size, TIMEOUT)
-    except (
-        RuntimeError,
-        TimeoutError,
-    ) as error:  # raised by torch: no store, or the other ranks did not join
+    except (RuntimeError, TimeoutError) as error:  # of torch: no store, or ranks did not join
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise TeamError(
             f"the other training processes were not found through {where}: "
