@@ -366,7 +366,9 @@ def test_a_mistyped_setting_of_the_run_names_the_nearest(override, nearest):
         ("env.num_envs=" + "x" * 5000, r"env\.num_envs is 'xxx"),
         ("x" * 5000 + "=1", "unknown setting 'xxx"),
         ("env.num_envs=[1", "cannot be read; expected key=value, with quotes"),
-        ("mlflow.uri=http://ada:secret@h#", "cannot be read"),
+        ("mlflow.uri='http://ada:secret@h", "cannot be read"),
+        ("env.num_envs=训练", "cannot be read; expected key=value, with quotes"),
+        ("env.num_envs=0", "expected a value from 1 to 1048576"),
     ],
 )
 def test_a_mistake_is_told_in_one_short_sentence_of_ours(override, told):
@@ -377,6 +379,14 @@ def test_a_mistake_is_told_in_one_short_sentence_of_ours(override, told):
     assert not any(
         word in message for word in ("\n", "hydra.cc", "full_key", "Config search path", "secret@")
     )
+
+
+@pytest.mark.parametrize(
+    "typed", ["runs/训练", "runs/my run ü", "runs/a (2)", "runs/a#b", "2024", "1e3", "true", "a:b"]
+)
+def test_a_path_needs_no_quotes_within_quotes(typed):
+    assert load_config([f"run_folder={typed}"]).run_folder == typed
+    assert load_config([f"run_folder='{typed}'"]).run_folder == typed
 
 
 def test_only_names_that_are_like_the_mistyped_one_are_suggested():

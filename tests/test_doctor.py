@@ -42,8 +42,52 @@ def test_the_demo_says_how_it_went_and_leaves_a_page(tmp_path, capsys, monkeypat
     assert (tmp_path / "demo.html").stat().st_size < 500_000
 
 
-def test_an_unknown_command_suggests_the_nearest(capsys):
+@pytest.mark.parametrize(
+    "typed, told",
+    [
+        (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["evaluate", "pretrained"], "unknown command 'evaluate'. Did you mean 'eval'?"),
+        (["fly"], "unknown command 'fly'. `navrl --help` lists all"),
+        (["--versoin"], "unknown option '--versoin'. Did you mean '--version'?"),
+        (
+            ["train", "--headless"],
+            "unrecognized arguments: --headless. Did you mean 'headless'? Settings have no "
+            "dashes: key=value, such as seed=1",
+        ),
+        (["train", "--num-envs=4"], "Did you mean 'env.num_envs'? Settings have no dashes"),
+        (["eval", "pretrained", "--shild"], "arguments: --shild. Did you mean '--shield'?"),
+        (["demo", "a", "b"], "navrl demo: error: unrecognized arguments: b"),
+    ],
+)
+def test_what_does_not_exist_suggests_the_nearest(typed, told, capsys):
     with pytest.raises(SystemExit) as left:
-        main(["trian"])
+        main(typed)
     assert left.value.code == 2
-    assert "unknown command 'trian'. Did you mean 'train'?" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+
+
+def test_help_is_a_command_too_and_what_no_command_prints(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["help", "demo"])
+    assert (left.value.code, "usage: navrl demo" in capsys.readouterr().out) == (0, True)
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert (left.value.code, "examples:" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "typed, told",
+    [
+        (["convert", "pretrained", "nodir/x.pt"], "navrl: nodir: no such file or folder\n"),
+        (["convert", "pretrained", "folder.pt"], "navrl: folder.pt: found a directory"),
+        (["average", "pretrained", "pretrained", "-o", "folder.pt"], "folder.pt: is a directory\n"),
+        (["export", "pretrained", "-o", "file", "--format", "c"], "navrl: file: file exists\n"),
+        (["demo", "--flights", "0"], "navrl: --flights is 0; expected a whole number of at least"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_named(typed, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.pt").mkdir()
+    (tmp_path / "file").touch()
+    assert main(typed) == 2
+    assert told in capsys.readouterr().err

@@ -5,6 +5,7 @@ prints.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -64,8 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = missing_extra(f"`navrl {parsed.command}` needs {error.name}", "train")
         print(f"navrl: {told}", file=sys.stderr)
         return 2
-    except FileNotFoundError as error:
-        print(f"navrl: {error.filename}: no such file", file=sys.stderr)
+    except OSError as error:
+        path = error.filename2 or error.filename  # of a rename, where the file should have gone
+        if path is None:
+            raise
+        missing = isinstance(error, FileNotFoundError)
+        told = "no such file or folder" if missing else f"{error.strerror}".lower()
+        print(f"navrl: {os.fspath(path)}: {told}", file=sys.stderr)
         return 2
 
 
@@ -73,18 +79,48 @@ def _parse(typed: list[str]) -> argparse.Namespace:
     """Return the command with its arguments, or exit with a message about what is wrong."""
     parser = make_parser()
     commands = command_parsers(parser)
-    if typed and not typed[0].startswith("-") and typed[0] not in commands:
-        near = nearest_name(typed[0], commands)
+    if not typed:
+        parser.print_help(sys.stderr)
+        sys.exit(2)
+    if typed[0] == "help":
+        typed = [*typed[1:2], "--help"]
+    if not typed[0].startswith("-") and typed[0] not in commands:
+        begun = [name for name in commands if typed[0].startswith(name)]  # `evaluate` for `eval`
+        near = nearest_name(typed[0], commands) or nearest_name("".join(begun[:1]), begun)
         parser.error(f"unknown command {typed[0]!r}.{near} `navrl --help` lists all")
+    if typed[0] not in commands and not _options_like(typed[0], parser):
+        known = list(parser._option_string_actions)
+        parser.error(f"unknown option {typed[0]!r}.{nearest_name(typed[0], known)}")
     parsed, late = parser.parse_known_args(typed)
+    command = commands[parsed.command]
     if late and not (
         hasattr(parsed, "overrides")
         and all("=" in word and not word.startswith("-") for word in late)
     ):
-        parser.error(f"unrecognized arguments: {' '.join(late)}")
+        command.error(f"unrecognized arguments: {' '.join(late)}{_advice(late, command, parsed)}")
     if late:
         parsed.overrides.extend(late)  # settings may stand behind options too
     return parsed
+
+
+def _options_like(word: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options that a word is, or begins."""
+    return [name for name in parser._option_string_actions if name.startswith(word.split("=")[0])]
+
+
+def _advice(late: list[str], command: argparse.ArgumentParser, parsed: argparse.Namespace) -> str:
+    """Return what was probably meant by an option that does not exist, such as `--seed`."""
+    word = next((word.split("=")[0] for word in late if word.startswith("-")), "")
+    if not word:
+        return ""
+    near = nearest_name(word, command._option_string_actions)
+    if near or not hasattr(parsed, "overrides"):
+        return f".{near}" if near else ""
+    from navrl.conf.setting_names import config_groups, setting_types
+
+    setting = word.lstrip("-").replace("-", "_")
+    near = nearest_name(setting, [*setting_types(), *config_groups()])
+    return f".{near} Settings have no dashes: key=value, such as seed=1"
 
 
 if __name__ == "__main__":

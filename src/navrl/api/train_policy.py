@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from rich.console import Console
+from rich.markup import escape
 
 from navrl.api.call_settings import Settings, check_given, console_for, prepare
 from navrl.api.flight_report import fly_and_report
@@ -149,6 +151,8 @@ def _run_in_processes(
     config: Config, typed: list[str], console: Console, stop: StopRequest
 ) -> Outcome:
     """Train in processes of their own; this one waits and passes signals on."""
+    if not goes_on_in_place(config) and not config.resume_checkpoint:
+        find_task(config)  # checks it here: starting processes takes seconds
     reserved = None
     if not config.run_folder and not goes_on_in_place(config):
         reserved = reserve_folder()  # for restarts too
@@ -242,10 +246,7 @@ def _train(
         stop.on_stop = lambda: display.stopping(STOPPING)
         ending = lead(leader.team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
-            display.note(
-                "stopped by a signal; resume with "
-                f"`navrl train resume=auto run_folder={folder.path}`"
-            )
+            display.note(f"stopped by a signal; resume with `{_resume_command(folder)}`")
         return ending
 
 
@@ -259,16 +260,17 @@ def _note_start(display: Display, leader: _Leader, opened: Opened, task: Task) -
     display.note(f"{config.processes} process{plural}, {config.env.num_envs} {task.units}")
 
 
+def _resume_command(folder: RunFolder) -> str:
+    return shlex.join(["navrl", "train", "resume=auto", f"run_folder={folder.path}"])
+
+
 @contextmanager
 def _telling_how_to_go_on(folder: RunFolder, console: Console) -> Iterator[None]:
     """Tell how the last evaluation is made, if a signal stops it."""
     try:
         yield
     except Stopped:
-        told = (
-            "the last evaluation is missing; `navrl train resume=auto "
-            f"run_folder={folder.path}` makes it"
-        )
+        told = f"the last evaluation is missing; `{_resume_command(folder)}` makes it"
         console.print(told, markup=False, highlight=False, soft_wrap=True)
         raise
 
@@ -293,8 +295,9 @@ def _finish(
         result = fly_and_report(policies, names, config, set(), path, console, problems=problems)
     label = _publish(result.conditions, policy, task, folder, publisher)
     problems += _write_run_report(path, console)
+    again = escape(shlex.join(["navrl", "eval", str(path)]))
     console.print(
-        f"the model: [bold]{folder.model_path}[/bold]   fly it: [bold]navrl eval {path}[/bold]",
+        f"the model: [bold]{escape(str(folder.model_path))}[/bold]   fly it: [bold]{again}[/bold]",
         soft_wrap=True,
     )
     if label:

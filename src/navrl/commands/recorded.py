@@ -43,9 +43,11 @@ def recordings_of(arguments: argparse.Namespace) -> list[Recording]:
     """Return the recordings that the arguments ask for, flown now if there are none."""
     from rich.console import Console
 
+    from navrl.arguments import whole_number
     from navrl.evaluation.scenarios import parse_scenarios
     from navrl.view.recordings import fly_recordings, saved_recordings
 
+    whole_number("--flights", arguments.flights, 1)
     scenarios = parse_scenarios(arguments.scenario) if arguments.scenario else []
     anew = arguments.fly or arguments.overrides or arguments.world
     saved = [] if anew else saved_recordings(arguments.reference, scenarios)

@@ -78,7 +78,7 @@ def apply_override(override: str, config: DictConfig, schema: DictConfig) -> Non
         ConfigError: its value cannot be parsed, is several, or does not fit the setting.
     """
     key = override.partition("=")[0]
-    value = _value(override)
+    value = _value(override, isinstance(OmegaConf.select(schema, key), str))
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise ConfigError(f"{key} is {_typed(value)}; expected a number of at most 64 bits")
     try:
@@ -127,14 +127,21 @@ def _check_key(key: str, known: Sequence[str]) -> None:
         raise ConfigError(f"unknown setting {_typed(key)}.{near} {LIST_ALL}")
 
 
-def _value(override: str) -> Any:
-    """Return the value of an override in Hydra's syntax."""
+def _value(override: str, is_text: bool = False) -> Any:
+    """Return the value of an override in Hydra's syntax.
+
+    Text that this syntax has no place for, such as `run_folder=runs/训练`, is taken as it was typed,
+    and so is text that looks like a number: `run_folder=1e3`.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    typed = override.partition("=")[2]
     try:
         parsed = OverridesParser.create().parse_override(override)
     except (HydraException, ValueError) as error:
+        if is_text and typed.isprintable() and not typed.startswith(("'", '"')):
+            return typed
         raise ConfigError(
             f"override {_typed(override)} cannot be read; expected key=value, with quotes around a "
             "value of special characters: key='a b#c'"
@@ -145,7 +152,8 @@ def _value(override: str) -> Any:
             "each, "
             "or write [a,b] for a setting that is a list"
         )
-    return parsed.value()
+    value = parsed.value()
+    return typed if is_text and isinstance(value, int | float) else value
 
 
 def _expected(schema: DictConfig, key: str) -> str:

@@ -364,7 +364,7 @@ _Rule = tuple[str, Callable[[Any], bool], str]
 
 
 def _between(key: str, low: float, high: float) -> _Rule:
-    return key, lambda value: low <= value <= high, f"a value from {low:g} to {high:g}"
+    return key, lambda value: low <= value <= high, f"a value from {low:.7g} to {high:.7g}"
 
 
 def _one_of(key: str, choices: tuple[str, ...]) -> _Rule:

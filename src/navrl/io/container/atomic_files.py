@@ -210,7 +210,11 @@ def _create_locked(folder: Path, mode: int) -> tuple[Path, int]:
     """Create a temporary file that this process has locked."""
     while True:
         path = folder / f".navrl-{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        except OSError as error:
+            error.filename = os.fspath(folder)  # the user never named the temporary file
+            raise
         # without locks on this file system, nothing is cleaned up there either
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -37,7 +37,7 @@ function showAbout(scene) {
   const share = count ? ` (${((100 * reached) / count).toFixed(0)} %)` : "";
   byId("summary").textContent =
     `Scenario ${scene.scenario}: every drone flies to its own goal among ${scene.obstacles}. ` +
-    `${reached} of ${count} reached it${share}. Drones pass through each other. Pick a flight on the right to follow it.`;
+    `${reached} of ${count} reached it${share}. Drones pass through each other. Pick a flight from the list to follow it.`;
 }
 
 function showLegend(scene) {
