@@ -151,6 +151,26 @@ MISTAKES = {
     "load_policy": (lambda: navrl.load_policy(3), "the model is 3"),
     "act_spec": (lambda: navrl.create_navrl_model(None, None, 3), "act_spec has the shape"),
     "obs_spec": (lambda: navrl.create_navrl_model(None, 3), "obs_spec has no 'lidar'"),
+    "upload a module": (
+        lambda: navrl.upload_model_to_wandb(torch.nn.Linear(1, 1), 3),
+        "model_state_dict is a Linear; expected what model.state_dict",
+    ),
+    "one optimiser": (
+        lambda: navrl.AsyncCheckpointSaver(
+            optimizers=torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+        ),
+        "optimizers is a SGD; expected a list, such as",
+    ),
+    "a folder to load": (
+        lambda: navrl.load_checkpoint("."),
+        "found a directory, expected a checkpoint",
+    ),
+    "run": (lambda: navrl.Run(3), "folder is 3; expected a path"),
+    "folder of a run": (lambda: navrl.train([], folder=5), "folder is 5; expected a path"),
+    "observation": (
+        lambda: navrl.load_policy("pretrained").act({"state": torch.zeros(4, 8)}),
+        "an observation is .'state'.; expected tensors by name, lidar",
+    ),
     "upload step": (lambda: navrl.upload_model_to_wandb(STATE, "3"), "step is '3'"),
     "upload metrics": (lambda: navrl.upload_model_to_wandb(STATE, 3, 0.5), "eval_metrics is 0.5"),
     "best metrics": (

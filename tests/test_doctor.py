@@ -43,7 +43,7 @@ def test_the_demo_says_how_it_went_and_leaves_a_page(tmp_path, capsys, monkeypat
 
 
 @pytest.mark.parametrize(
-    "typed, told",
+    ("typed", "told"),
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
         (["evaluate", "pretrained"], "unknown command 'evaluate'. Did you mean 'eval'?"),
@@ -76,7 +76,7 @@ def test_help_is_a_command_too_and_what_no_command_prints(capsys):
 
 
 @pytest.mark.parametrize(
-    "typed, told",
+    ("typed", "told"),
     [
         (["convert", "pretrained", "nodir/x.pt"], "navrl: nodir: no such file or folder\n"),
         (["convert", "pretrained", "folder.pt"], "navrl: folder.pt: found a directory"),

@@ -171,6 +171,13 @@ def test_a_configuration_object_is_used_and_not_changed(tmp_path):
     assert (config.run_folder, config.env.target, config.processes) == ("", "", 0)
 
 
+def test_a_mistake_found_before_the_first_iteration_leaves_no_folder(tmp_path):
+    for target in ("nothing:Thing", "nothing"):
+        with pytest.raises(ConfigError, match=r"env\.target is"):
+            navrl.train(["env=python", f"env.target={target}"], folder=tmp_path / "run")
+        assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize(
     ("settings", "arguments", "told"),
     [

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from navrl.arguments import as_path
 from navrl.conf.collect_settings import RAY
 from navrl.conf.user_file import typed_value
 from navrl.config import (
@@ -136,7 +137,7 @@ def _overrides_of(env: Any, network: Any, folder: Any) -> list[str]:
     elif network is not None:
         found.append(f"network.target={_label(network)}")
     if folder is not None:
-        found.append(f"run_folder={typed_value(os.fspath(folder))}")
+        found.append(f"run_folder={typed_value(os.fspath(as_path('folder', folder)))}")
     return found
 
 

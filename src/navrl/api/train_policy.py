@@ -8,7 +8,7 @@ import shlex
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -195,6 +195,7 @@ def _lead(
     given: Given,
 ) -> Outcome:
     """Open the run, train it as rank 0, evaluate the model, write the report."""
+    fresh = not goes_on_in_place(config)
     opened = open_run(config, typed, given)
     if opened.folder is None:
         leader.team.broadcast(None)  # nothing to train
@@ -202,6 +203,7 @@ def _lead(
         return Outcome(opened.path, finished=True)
     folder, config = opened.folder, opened.config
     with (
+        _discarding_unused(folder) if fresh else nullcontext(),
         folder,
         Tracking(config.tracking, as_dict(config), folder.path) as tracking,
         Publisher(config.registry, tracking, folder.origin().get("version", "")) as publisher,
@@ -258,6 +260,18 @@ def _note_start(display: Display, leader: _Leader, opened: Opened, task: Task) -
     config = opened.config
     plural = "es" if config.processes > 1 else ""
     display.note(f"{config.processes} process{plural}, {config.env.num_envs} {task.units}")
+
+
+@contextmanager
+def _discarding_unused(folder: RunFolder) -> Iterator[None]:
+    """Leave no folder behind if a mistake shows before the first iteration, such as a wrong
+    `env.target`: with the mistake mended, the same command must work.
+    """
+    try:
+        yield
+    except Exception:
+        folder.discard_unused()
+        raise
 
 
 def _resume_command(folder: RunFolder) -> str:

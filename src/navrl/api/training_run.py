@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from navrl.arguments import as_path
 from navrl.config import Config, from_dict
 from navrl.environments.table import NOTHING_GIVEN, Given
 from navrl.errors import ConfigError
@@ -46,7 +47,7 @@ class Run:
         given: Given = NOTHING_GIVEN,
         problems: Sequence[str] = (),
     ) -> None:
-        self._folder = RunFolder.open(folder)
+        self._folder = RunFolder.open(as_path("folder", folder))
         self.given, self.problems = given, list(problems)
 
     @property

@@ -102,7 +102,7 @@ def _show(robot: Robot, *, as_yaml: bool) -> int:
         return 0
     table = Table(title=f"robot {robot.name}", title_justify="left")
     for heading in ("key", "value", "meaning"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "key")
     unread = () if robot.response.model == "quadrotor" else AIRFRAME
     hidden = {"name", *(f"response.{name}" for name in unread)}
     for key in keys_of():

@@ -130,8 +130,8 @@ def _check_key(key: str, known: Sequence[str]) -> None:
 def _value(override: str, is_text: bool = False) -> Any:
     """Return the value of an override in Hydra's syntax.
 
-    Text that this syntax has no place for, such as `run_folder=runs/训练`, is taken as it was typed,
-    and so is text that looks like a number: `run_folder=1e3`.
+    Text that this syntax has no place for, such as `run_folder=runs/训练`, is taken as it was
+    typed, and so is text that looks like a number: `run_folder=1e3`.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException

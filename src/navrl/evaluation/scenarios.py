@@ -27,11 +27,11 @@ def parse_scenarios(text: str) -> list[str]:
         if name not in SCENARIOS:
             known = ", ".join(SCENARIOS)
             raise ConfigError(
-                f"--scenario {name!a:.60} is unknown; expected some of {known}."
+                f"scenario {name!a:.60} is unknown; expected some of {known}."
                 f"{nearest_name(name, SCENARIOS)}"
             )
     if not names:
-        raise ConfigError(f"--scenario names none; expected some of {', '.join(SCENARIOS)}")
+        raise ConfigError(f"no scenario is named; expected some of {', '.join(SCENARIOS)}")
     return names
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from navrl.errors import ActionError
+from navrl.errors import ActionError, shown
 from navrl.observation import ObservationLayout
 from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.distributions import beta, gaussian
@@ -92,7 +92,14 @@ class NetworkPilot:
 
     def __call__(self, observation: dict[str, Tensor]) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), for observations by name."""
-        parts = [observation[name].flatten(1) for name in INPUTS]
+        try:
+            parts = [observation[name].flatten(1) for name in INPUTS]
+        except (KeyError, TypeError) as error:
+            has = [*observation] if isinstance(observation, dict) else type(observation).__name__
+            raise ActionError(
+                f"an observation is {shown(has)}; expected tensors by name, {', '.join(INPUTS)}, "
+                "as env.reset() returns them"
+            ) from error
         rows = torch.cat(parts, 1)
         if rows.shape[1] != self.width:
             raise ActionError(

@@ -50,6 +50,7 @@ def upload_model_to_wandb(
     state on the CPU, which `torch.load(path, weights_only=True)` reads.
 
     Raises:
+        ConfigError: the model is no state dict.
         RegistryError: the alias or the name is illegal.
 
     >>> import torch, navrl
@@ -57,6 +58,11 @@ def upload_model_to_wandb(
     >>> navrl.upload_model_to_wandb(state, step=100, model_alias="latest")  # doctest: +SKIP
     'model:latest'
     """
+    if not isinstance(model_state_dict, Mapping):
+        raise ConfigError(
+            f"model_state_dict is a {type(model_state_dict).__name__}; expected what "
+            "model.state_dict() returns"
+        )
     tracking = _tracking()
     copy = _copied(model_state_dict)
     tensors = [*_tensors(copy)]

@@ -307,6 +307,18 @@ class RunFolder:
             write_text(path, as_json(rows))
         return path
 
+    def discard_unused(self) -> None:
+        """Remove what `create` wrote if nothing was trained, so that the next attempt finds the
+        folder free.
+        """
+        with suppress(OSError):
+            if self.metrics.exists() or any(self.checkpoints.iterdir()):
+                return
+            for file in (self.record_path, self.config_path, self.path / "training.lock"):
+                file.unlink(missing_ok=True)
+            for folder in (self.checkpoints, self.evaluations, self.path):
+                folder.rmdir()
+
     def close(self) -> None:
         """Release the lock; a second call does nothing."""
         if self._lock >= 0:

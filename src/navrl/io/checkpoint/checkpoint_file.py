@@ -104,7 +104,8 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     'a.pt.navrl'
     """
     path = as_path("path", path)
-    candidates = [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
+    suffixes = _SUFFIXES if path.name else ()  # `.` and `/` have none to add to
+    candidates = [path, *(path.with_name(path.name + suffix) for suffix in suffixes)]
     if path.suffix in _SUFFIXES:
         candidates.append(path.with_suffix(""))
     # unlike Path.is_file, isfile never raises

@@ -90,6 +90,11 @@ class AsyncCheckpointSaver:
             raise ConfigError("delta_chain is 1; expected 0 for whole files only, or at least 2")
         if level is not None:
             level = whole_number("level", level, 0, MAX_LEVEL)
+        if not isinstance(optimizers, Iterable):
+            raise ConfigError(
+                f"optimizers is a {type(optimizers).__name__}; expected a list, such as [optimizer]"
+            )
+        registered = [*optimizers]
         self.codec = find_codec(codec).name
         self._optimizers: list[torch.optim.Optimizer] = []
         self._hooks: list[Any] = []
@@ -103,7 +108,7 @@ class AsyncCheckpointSaver:
             when_full=when_full,
             verbose=verbose,
         )
-        for optimizer in optimizers:
+        for optimizer in registered:
             self.register(optimizer)
 
     def register(self, optimizer: torch.optim.Optimizer) -> None:
