@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if path is None:
             raise
         missing = isinstance(error, FileNotFoundError)
-        told = "no such file or folder" if missing else f"{error.strerror}".lower()
-        print(f"navrl: {os.fspath(path)}: {told}", file=sys.stderr)
+        reason = "no such file or folder" if missing else f"{error.strerror}".lower()
+        print(f"navrl: {os.fspath(path)}: {reason}", file=sys.stderr)
         return 2
 
 
