@@ -68,6 +68,11 @@ def test_push_and_pull_carry_a_model_its_alias_and_its_card(hub, model, tmp_path
             "no mirror 'hff'; there are wandb, mlflow, trackio, hf.",
         ),
         (["push", "x", "--mirror", "queued"], "there are wandb, mlflow, trackio, hf"),
+        (
+            ["pull", "a/b:best", "--mirror", "hf", "--option", "privat=false"],
+            "hf has no option 'privat'; there are user, private, endpoint, project, folder. Did "
+            "you mean 'private'?",
+        ),
         (["pull", "a/b/c:best", "--mirror", "hf"], "expected USER/NAME:ALIAS on the hub"),
     ],
 )

@@ -5,9 +5,11 @@ registry.
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from navrl.errors import ConfigError, missing_extra, nearest_name
+from navrl.errors import ConfigError, missing_extra, nearest_name, shown
 from navrl.tracking.backends.interface import Backend, RunInfo
 
 __all__ = ["Backend", "RunInfo", "open_backend"]
@@ -29,7 +31,7 @@ def open_backend(kind: str, **options: Any) -> Backend:
     `wandb` with `mode="offline"` is a queue in `folder`, from which `navrl sync` delivers.
 
     Raises:
-        ConfigError: there is no such tracker.
+        ConfigError: there is no such tracker, or it has no such option.
         MissingExtraError: its package is not installed.
 
     >>> from pathlib import Path
@@ -44,6 +46,7 @@ def open_backend(kind: str, **options: Any) -> Backend:
         raise ConfigError(
             f"no tracker {kind!r}; there are {', '.join(known)}.{nearest_name(kind, known)}"
         )
+    called = kind
     if kind == "wandb":
         mode = options.pop("mode", "online")
         if mode == "disabled":
@@ -55,5 +58,19 @@ def open_backend(kind: str, **options: Any) -> Backend:
         module = importlib.import_module(f"navrl.tracking.backends.{kind}")
     except ModuleNotFoundError as error:
         raise missing_extra(f"the tracker {kind} needs {error.name}", kind) from error
-    backend: Backend = getattr(module, _CLASSES[kind])(**options)
+    make = getattr(module, _CLASSES[kind])
+    _check_options(called, make, options)
+    backend: Backend = make(**options)
     return backend
+
+
+def _check_options(kind: str, make: Callable[..., Backend], options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(make).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    known = [*parameters, *(["mode"] if kind == "wandb" else [])]
+    for name in options:
+        if name not in known and not takes_any:
+            raise ConfigError(
+                f"{kind} has no option {shown(name)}; there are {', '.join(known)}."
+                f"{nearest_name(name, known)}"
+            )
