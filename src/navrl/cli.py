@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:
         path = error.filename2 or error.filename  # of a rename, where the file should have gone
-        if path is None:
+        if not isinstance(path, str | os.PathLike):
             raise
         missing = isinstance(error, FileNotFoundError)
         reason = "no such file or folder" if missing else f"{error.strerror}".lower()

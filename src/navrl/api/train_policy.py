@@ -20,7 +20,7 @@ from navrl.api.call_settings import Settings, check_given, console_for, prepare
 from navrl.api.flight_report import fly_and_report
 from navrl.api.foreign_report import play_and_report
 from navrl.api.training_run import Run
-from navrl.config import Config, as_dict
+from navrl.config import NAVIGATION, Config, as_dict
 from navrl.environments.foreign import ForeignTask
 from navrl.environments.table import NOTHING_GIVEN, Given, find_task
 from navrl.environments.task import Task
@@ -151,7 +151,8 @@ def _run_in_processes(
     config: Config, typed: list[str], console: Console, stop: StopRequest
 ) -> Outcome:
     """Train in processes of their own; this one waits and passes signals on."""
-    if not goes_on_in_place(config) and not config.resume_checkpoint:
+    goes_on = goes_on_in_place(config) or config.resume_checkpoint
+    if config.env.name != NAVIGATION and not goes_on:
         find_task(config)  # checks it here: starting processes takes seconds
     reserved = None
     if not config.run_folder and not goes_on_in_place(config):
