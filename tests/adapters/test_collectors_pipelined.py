@@ -6,7 +6,6 @@ import copy
 import gc
 import itertools
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from tensordict.nn import set_skip_existing, skip_existing
 from torch import nn
 from torchrl.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
+import forked
 from navrl import PipelinedDataCollector
 from navrl.errors import CollectorError, ConfigError
 
@@ -535,22 +535,18 @@ for batch in collector:
 @pytest.mark.slow
 def test_a_program_without_torchrl_that_forgets_to_shut_down_leaves_cleanly():
     program = PROGRAM.format(pause=0, body="break")
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
+    done = forked.run(program, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program_that_waits_for_a_batch():
     program = PROGRAM.format(pause=1, body="print('waiting', flush=True)")
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "waiting\n"
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=30)[1]
+    with forked.start(program) as process:
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=30)[1]
     assert errors.endswith("KeyboardInterrupt\n")
     assert process.returncode != 0
 

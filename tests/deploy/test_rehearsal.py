@@ -6,12 +6,11 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
+import forked
 from navrl.cli import main
 from navrl.deploy.exported_pilot import ExportedPilot, exported_policy, task_of
 from navrl.deploy.node_messages import Arm, Command, EmergencyStop
@@ -225,17 +224,10 @@ def commands_until(ground, holds):
 @pytest.mark.slow
 def test_a_node_flies_for_a_script_stops_when_it_is_killed_and_obeys_the_emergency_stop(exported):
     ground = UdpTransport("127.0.0.1:0")
-    words = ["node", "--policy", str(exported), "--no-dry-run", "--bind", "127.0.0.1:0"]
-    node = subprocess.Popen(
-        [sys.executable, "-m", "navrl.cli", *words, "--peer", ground.address],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    words = ["node", "--policy", exported, "--no-dry-run", "--bind", "127.0.0.1:0"]
+    node = forked.start(forked.NAVRL, *words, "--peer", ground.address)
     address = node.stdout.readline().split()[1]
-    robot = subprocess.Popen(
-        [sys.executable, "-c", ROBOT, address], stdout=subprocess.PIPE, text=True
-    )
+    robot = forked.start(ROBOT, address)
     try:
         assert robot.stdout.readline() == "ready\n"
         ground.connect(address)
@@ -257,8 +249,7 @@ def test_a_node_flies_for_a_script_stops_when_it_is_killed_and_obeys_the_emergen
     finally:
         for process in (node, robot):
             process.kill()
-            process.wait()
-            process.stdout.close()
+            process.communicate()
         ground.close()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 
+import forked
 from navrl import (
     AsyncCheckpointSaver,
     PerformanceMonitor,
@@ -26,7 +25,7 @@ from navrl.errors import ConfigError, NavrlError
 
 def printed_by(program):
     """Return all that a script of the user's prints."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(program)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 import threading
 import time
 
@@ -17,6 +15,7 @@ import pytest
 import torch
 import xxhash
 
+import forked
 from navrl.errors import CheckpointError, ContainerError
 from navrl.io import load_checkpoint, read_index, save_checkpoint, verify_checkpoint
 from navrl.io.container import container_writer as container_module
@@ -205,7 +204,7 @@ def test_a_hostile_claim_costs_no_memory(saved):
         "try: load_checkpoint(sys.argv[1], workers=1)\n"
         "except ContainerError: sys.exit(7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program, str(saved)]).returncode == 7
+    assert forked.run(program, saved).returncode == 7
 
 
 def test_saving_over_a_file_leaves_neither_its_memory_nor_a_descriptor_behind(saved, state):
@@ -234,7 +233,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_other(saved, state):
         "try: save_checkpoint({'x': torch.randn(1 << 20)}, sys.argv[1], codec='raw')\n"
         "except OSError: sys.exit(7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program, str(saved)]).returncode == 7
+    assert forked.run(program, saved).returncode == 7
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
 

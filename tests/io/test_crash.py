@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from injected import ROUNDS
 from navrl.errors import CheckpointError
 from navrl.io import CheckpointDirectory, load_checkpoint
@@ -24,10 +25,8 @@ from navrl.io.container.atomic_files import TEMPORARY_PATTERN, AtomicFile, remov
 STRACE = shutil.which("strace")
 
 
-def start(program: str, *arguments: object, **pipes: int) -> subprocess.Popen:
-    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes
-    return subprocess.Popen(command, **pipes, text=True)
+def start(program: str, *arguments: object) -> forked.Piped:
+    return forked.start(textwrap.dedent(program), *arguments)
 
 
 def assert_all_whole(folder: Path) -> int:
@@ -65,7 +64,7 @@ class Trainings:
     """A process that starts trainings without an end in a folder, each in a process of its own."""
 
     def __init__(self) -> None:
-        self.parent = start(ENDLESS, stdin=subprocess.PIPE, stderr=None)
+        self.parent = start(ENDLESS)
         self.child = 0
 
     def begin(self, folder: Path) -> None:
@@ -176,7 +175,7 @@ def prepare(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def traced():
-    process = start(TRACED, stdin=subprocess.PIPE, stderr=None)
+    process = start(TRACED)
     yield process
     process.communicate()
 
@@ -206,9 +205,7 @@ def test_killed_at_every_system_call_the_files_are_whole_and_the_next_start_clea
     assert kills >= {"save": 10, "overwrite": 10, "prune": 3, "alias": 4}[scenario]
 
 
-def killed_at(
-    process: subprocess.Popen, scenario: str, folder: Path, call: str, number: int
-) -> bool:
+def killed_at(process: forked.Piped, scenario: str, folder: Path, call: str, number: int) -> bool:
     """Let a process act on a folder, killed when it enters the n-th such call; tell whether it
     came that far.
     """

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
+import forked
 from navrl import (
     CompressedTensorDict,
     RolloutStorage,
@@ -180,7 +179,8 @@ assert torch.equal(decompress_rollout(compressed)["a"], data["a"])
 assert decompress_minibatch(compressed, [7])["a"].item() == 7
 assert "tensordict" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    done = forked.run(program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_compressed_bytes_are_written_as_they_are(tmp_path):

@@ -8,8 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import forked
 from injected import ROUNDS
 from navrl.io.container.atomic_files import TEMPORARY_PATTERN
 from navrl.io.rollouts.storage import RolloutStorage
@@ -44,10 +43,7 @@ ENDLESS = """
 @pytest.mark.slow
 def test_a_training_killed_at_random_moments_leaves_whole_rollouts_only(tmp_path, injected):
     generator, seen = random.Random(0), 0
-    command = [sys.executable, "-c", textwrap.dedent(ENDLESS)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
+    with forked.start(textwrap.dedent(ENDLESS)) as server:
         for number in range(8 * ROUNDS):
             injected.add()
             folder = tmp_path / str(number % 2)  # each is gone on with, over what a killed one left

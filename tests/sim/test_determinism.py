@@ -10,8 +10,6 @@ import io
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import tracemalloc
 
@@ -21,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
 from navrl.errors import ActionError, StateError
 from navrl.sim.env import NavigationEnv
 from navrl.sim.settings import NavigationSettings
@@ -439,9 +438,7 @@ pair = [threading.Thread(target=fly, args=(env,)) for env in envs[:2]]
 assert all((env.position == envs[2].position).all() for env in envs)
 print("same")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
-    )
+    done = forked.run(program, timeout=120)
     assert done.stdout == "same\n", done.stderr[-500:]
 
 

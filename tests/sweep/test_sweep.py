@@ -1,14 +1,13 @@
 """Sweeps with real trainings: pruning, kill -9, several processes on one study."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+import forked
 from navrl.cli import main
 from navrl.errors import SweepError
 from navrl.sweep.space import load_space
@@ -51,8 +50,7 @@ def command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def start(path):
-        words = [sys.executable, "-m", "navrl.cli", "sweep", str(path), "-o", str(tmp_path / "s")]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return forked.start(forked.NAVRL, "sweep", path, "-o", tmp_path / "s")
 
     return start
 
@@ -72,7 +70,7 @@ def test_a_killed_sweep_is_finished_by_two_processes_without_losing_a_trial(tmp_
     first.kill()
     first.communicate()
     both = [command(path), command(path)]
-    told = [process.communicate()[0] for process in both]
+    told = ["".join(process.communicate()) for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     results = json.loads((tmp_path / "s" / "results.json").read_text())["trials"]
     assert sorted(trial["number"] for trial in results) == [0, 1]

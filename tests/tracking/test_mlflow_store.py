@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import pytest
 from trackers import wait_for
@@ -14,11 +15,14 @@ from trackers import wait_for
 from navrl.tracking.backends import open_backend
 from navrl.tracking.backends.interface import RunInfo
 
-pytest.importorskip("mlflow", reason="navrl[mlflow] is not installed")
+# importing it takes a second, of every process that collects tests
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="navrl[mlflow] is not installed"),
+]
 MAKE = "from navrl.tracking.backends import open_backend; open_backend('mlflow', folder={!r})"
 
 
-@pytest.mark.slow
 def test_a_worker_killed_while_it_makes_the_store_keeps_no_later_one_from_it(tmp_path):
     store = tmp_path / "mlflow"
     worker = subprocess.Popen([sys.executable, "-c", MAKE.format(str(tmp_path))])
@@ -34,7 +38,6 @@ def test_a_worker_killed_while_it_makes_the_store_keeps_no_later_one_from_it(tmp
     backend.finish()
 
 
-@pytest.mark.slow
 def test_two_workers_that_want_a_store_at_once_share_it(tmp_path):
     store = tmp_path / "mlflow"
     with ThreadPoolExecutor(2) as workers:

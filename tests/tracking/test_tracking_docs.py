@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from trainer import settings_of
 
+import forked
 from navrl.cli import main
 from navrl.config import load_config
 from navrl.tracking.queue import RecordQueue
@@ -29,9 +28,7 @@ def test_each_snippet_of_the_page_runs_as_pasted(tmp_path):
         f"os.mkdir('{number}'); os.chdir('{number}'); exec({block!r}, {{}}); os.chdir('..')"
         for number, block in enumerate(blocks)
     )
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os\n{each}"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = forked.run(f"import os\n{each}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     versions, aliases = done.stdout.splitlines()[0].split(" ", 1)
     assert versions == "['v0']"

@@ -15,6 +15,7 @@ import pytest
 import torch
 from trainer import settings_of
 
+import forked
 from navrl import create_navrl_model, load_policy, save_and_upload_best_model, upload_model_to_wandb
 from navrl.cli import main
 from navrl.config import load_config
@@ -319,9 +320,6 @@ def test_a_missing_key_is_told_as_such(tmp_path):
         "WANDB_MODE": "online",
         "WANDB_BASE_URL": "http://127.0.0.1:9",
     }
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    done = forked.run(program, env=environment, cwd=tmp_path, timeout=120)
     assert "user/project/model:best: not fetched from W&B: " in done.stderr
     assert "Sign in with `wandb login`" in done.stderr

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 from browser import Opened, started_browser
 from PIL import Image
 
+import forked
 from navrl.cli import main
 from navrl.config import load_config
 from navrl.errors import ConfigError
@@ -138,9 +137,9 @@ def write_model(run: Path, iteration: int) -> None:
 def address(run):
     """A server on loopback that watches a run, in a process of its own."""
     pytest.importorskip("viser", reason="the live view is not tested: pip install viser")
-    command = [sys.executable, "-m", "navrl.cli", "view", "--run", str(run), *SMALL]
-    command += ["--drones", "4", "--port", str(free_port()), "--scenario", "light"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    words = ["view", "--run", run, *SMALL]
+    words += ["--drones", "4", "--port", free_port(), "--scenario", "light"]
+    with forked.start(forked.NAVRL, *words) as process:
         line = process.stdout.readline()
         yield re.search(r"http://127\.0\.0\.1:\d+", line)[0]
         process.terminate()
