@@ -4,10 +4,11 @@
     process = forked.start(program)                      as subprocess.Popen, with pipes
     process = forked.start(forked.NAVRL, "train", ...)   a `navrl` process
 
-A process that has imported torch and navrl forks a child for each program. The child has a folder,
-an environment, arguments, streams and a `__main__` of its own, and ends as an interpreter does, with
-its exit code or signal. A test of what a program imports needs a real interpreter, and so does one
-of what is read before (options, warnings, `PYTHON...` but for the path, `OMP_NUM_THREADS`, `NUMBA_...`).
+A process that has imported torch and navrl (or has run what a test gives as `warm`) forks a child for
+each program. The child has a folder, an environment, arguments, streams and a `__main__` of its own,
+and ends as an interpreter does, with its exit code or signal. A test of what a program imports needs
+a real interpreter, and so does one of what is read before (options, warnings, `PYTHON...` but for
+the path, `OMP_NUM_THREADS`, `NUMBA_...`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+WARM = "import navrl.api.train_policy, navrl.cli"  # what nearly every program imports
 NAVRL = "import sys; from navrl.cli import main; sys.exit(main(sys.argv[1:]))"
 PATIENCE = 300.0  # s, on a machine that has more to do
 DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -40,19 +42,16 @@ def run(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = PATIENCE,
-    check: bool = False,
+    warm: str = WARM,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, without input; return what it wrote and how it ended."""
     with open(os.devnull) as nothing, _file() as output, _file() as errors:
-        process = Process(program, arguments, cwd, env, (nothing, output, errors))
+        process = Process(program, arguments, cwd, env, warm, (nothing, output, errors))
         try:
             code = process.wait(timeout)
         finally:
             process.kill()
-        done = subprocess.CompletedProcess(arguments, code, _text(output), _text(errors))
-    if check:
-        done.check_returncode()
-    return done
+        return subprocess.CompletedProcess(arguments, code, _text(output), _text(errors))
 
 
 def start(
@@ -60,16 +59,17 @@ def start(
     *arguments: object,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    warm: str = WARM,
 ) -> Piped:
     """Start a program that a test talks to."""
-    return Piped(program, arguments, cwd, env)
+    return Piped(program, arguments, cwd, env, warm)
 
 
 class Process:
     """A program that runs."""
 
-    def __init__(self, program, arguments, cwd, env, streams) -> None:
-        self._server, self.returncode = _server(), None
+    def __init__(self, program, arguments, cwd, env, warm, streams) -> None:
+        self._server, self.returncode = _server(warm), None
         request = {
             "program": program,
             "arguments": [str(argument) for argument in arguments],
@@ -105,12 +105,12 @@ class Process:
 class Piped(Process):
     """A program whose input and output are pipes, with text in them."""
 
-    def __init__(self, program, arguments, cwd, env) -> None:
+    def __init__(self, program, arguments, cwd, env, warm) -> None:
         (theirs, stdin), (stdout, its) = os.pipe(), os.pipe()
         self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
         self._errors = _file()
         with open(theirs) as input, open(its, "w") as output:
-            super().__init__(program, arguments, cwd, env, (input, output, self._errors))
+            super().__init__(program, arguments, cwd, env, warm, (input, output, self._errors))
 
     def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
         """Close its input, wait until it ends, and return the rest of its output, and its errors."""
@@ -145,9 +145,9 @@ def _text(file: IO[str]) -> str:
 class _Server:
     """The process that forks, as its client sees it. It ends with the client."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm: str) -> None:
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, __file__, str(theirs.fileno())]
+        command = [sys.executable, __file__, str(theirs.fileno()), warm]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
         )
@@ -163,8 +163,8 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
-    return _Server()
+def _server(warm: str) -> _Server:
+    return _Server(warm)
 
 
 # ---------------------------------------------------------------------- in the server
@@ -210,17 +210,10 @@ def become(request: dict, descriptors: list[int]) -> None:
     sys.argv[:] = ["-c", *request["arguments"]]
 
 
-def warm_up() -> None:
-    """Import what nearly every program does."""
-    import navrl.api.train_policy
-    import navrl.cli  # noqa: F401
-
+if __name__ == "__main__":
+    exec(sys.argv[2], {})
     gc.collect()
     gc.freeze()  # so that looking for garbage copies none of it into a child
-
-
-if __name__ == "__main__":
-    warm_up()
     _program = serve(socket.socket(fileno=int(sys.argv[1])))
     _server_module = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

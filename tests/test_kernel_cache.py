@@ -17,6 +17,7 @@ import llvmlite
 import numba
 import pytest
 
+import forked
 from navrl import kernel_cache
 
 PACKAGE = kernel_cache.PACKAGE
@@ -47,6 +48,8 @@ print(json.dumps({
     "warnings": [str(each.message) for each in warned],
 }))
 """
+# What nothing here is about: half a second to import numba, and as much for a first compilation.
+COMPILER = "import numpy, numba, numba.core.event; numba.njit(lambda number: number + 1)(1.0)"
 NOTHING, OUT_OF_BOUNDS = 0, 4
 
 
@@ -64,17 +67,13 @@ class Installation:
             "XDG_CACHE_HOME": str(self.cache),
         }
 
-    def start(self, **variables: str) -> subprocess.Popen[str]:
+    def start(self, program: str = ASK) -> forked.Piped:
         """Start a process that calls the kernel."""
-        environment = self.environment | variables
-        return subprocess.Popen(
-            [sys.executable, "-c", ASK], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        return forked.start(program, env=self.environment, warm=COMPILER)
 
-    def ask(self, **variables: str) -> dict:
+    def ask(self, program: str = ASK) -> dict:
         """Call the kernel in a process of its own; return its answer and what was compiled."""
-        output, _ = self.start(**variables).communicate(timeout=300)
-        return json.loads(output)
+        return answer(self.start(program))
 
     def make_read_only(self) -> None:
         """Put a file where the package's caches belong: the superuser, too, can write nothing
@@ -87,6 +86,12 @@ class Installation:
         source = (self.package / name).read_text()
         assert before in source
         (self.package / name).write_text(source.replace(before, after))
+
+
+def answer(process: forked.Piped) -> dict:
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return json.loads(output)
 
 
 @pytest.fixture
@@ -116,13 +121,7 @@ def test_code_imported_before_an_upgrade_is_not_kept_for_the_new_sources(install
     before, after = "    outcome = outcome_at(", upgrade + "    outcome = outcome_at("
     program = ASK.replace(before, after)
     assert program != ASK
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=installation.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads(done.stdout)["outcome"] == NOTHING  # the code that was imported,
+    assert installation.ask(program)["outcome"] == NOTHING  # the code that was imported,
     assert installation.ask()["outcome"] == OUT_OF_BOUNDS  # and the upgraded one
 
 
@@ -139,24 +138,26 @@ def test_a_read_only_package_compiles_once_into_the_cache_of_the_user(installati
 def test_where_nothing_can_be_written_kernels_still_run_and_a_warning_says_what_to_do(installation):
     installation.make_read_only()
     installation.cache.write_bytes(b"")
-    answer = installation.ask()
-    assert answer["outcome"] == NOTHING
-    assert [warning for warning in answer["warnings"] if "set NUMBA_CACHE_DIR" in warning]
-    assert not Path(answer["storage"]).exists()  # it went with its process
+    told = installation.ask()
+    assert told["outcome"] == NOTHING
+    assert [warning for warning in told["warnings"] if "set NUMBA_CACHE_DIR" in warning]
+    assert not Path(told["storage"]).exists()  # it went with its process
 
 
 @pytest.mark.slow
 def test_a_folder_that_the_user_chose_is_used_instead(installation, tmp_path):
-    answer = installation.ask(NUMBA_CACHE_DIR=str(tmp_path / "chosen"))
-    assert Path(answer["storage"]).is_relative_to(tmp_path / "chosen")
+    environment = installation.environment | {"NUMBA_CACHE_DIR": str(tmp_path / "chosen")}
+    command = [sys.executable, "-c", ASK]  # numba reads the variable when it is imported
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert Path(json.loads(done.stdout)["storage"]).is_relative_to(tmp_path / "chosen")
     assert not (installation.package / "__pycache__" / "kernels").exists()
 
 
 @pytest.mark.slow
 def test_processes_that_compile_at_the_same_time_leave_whole_kernels(installation):
     both = [installation.start(), installation.start()]
-    answers = [json.loads(process.communicate(timeout=300)[0]) for process in both]
-    assert [answer["outcome"] for answer in answers] == [NOTHING, NOTHING]
+    answers = [answer(process) for process in both]
+    assert [told["outcome"] for told in answers] == [NOTHING, NOTHING]
     assert not [*Path(answers[0]["storage"]).glob("*.tmp")]
     assert installation.ask()["compiled"] == 0
 
@@ -166,8 +167,8 @@ def test_a_damaged_kernel_is_compiled_anew(installation):
     (damaged,) = Path(installation.ask()["storage"]).glob("*.nbc")
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2])
-    answer = installation.ask()
-    assert (answer["outcome"], answer["compiled"] > 0) == (NOTHING, True)
+    told = installation.ask()
+    assert (told["outcome"], told["compiled"] > 0) == (NOTHING, True)
     assert installation.ask()["compiled"] == 0
 
 
