@@ -6,6 +6,7 @@ python tests/layers.py     # write the generated part of the page anew
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def part_of(module: str) -> str:
     return pieces[1] if len(pieces) > 1 else "__init__"
 
 
+@functools.cache
 def imports_of(path: Path, package: Path = PACKAGE) -> list[tuple[int, str]]:
     """Return (line, module) of everything of navrl that a file imports, anywhere in it."""
     inside = ["navrl", *path.relative_to(package).parts[:-1]]

@@ -222,17 +222,13 @@ def attributes_read():
     """
     found = set()
     for path in SOURCES.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        inside = {
-            id(node) for part in ast.walk(tree) if defines_settings(part) for node in ast.walk(part)
-        }
-        found |= {
-            node.attr
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Load)
-            and id(node) not in inside
-        }
+        left: list[ast.AST] = [ast.parse(path.read_text())]
+        while left:
+            node = left.pop()
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            if not defines_settings(node):
+                left += ast.iter_child_nodes(node)
     return found
 
 

@@ -55,8 +55,9 @@ print(json.dumps(told))
 
 def calls_of(function):
     """Yield file and call for every call of a function in the package."""
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    sources = {path: path.read_text() for path in SOURCE.rglob("*.py")}
+    for path in [path for path, source in sources.items() if function in source]:
+        for node in ast.walk(ast.parse(sources[path])):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
                 yield path, node
 

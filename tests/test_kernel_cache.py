@@ -226,7 +226,7 @@ def test_every_source_of_a_kernel_is_part_of_the_key():
 
 @pytest.mark.slow
 def test_no_kernel_is_kept_by_the_cache_of_numba():
-    for path in PACKAGE.rglob("*.py"):
+    for path in [path for path in PACKAGE.rglob("*.py") if "cache" in path.read_text()]:
         calls = [
             node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
         ]
