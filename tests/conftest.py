@@ -125,7 +125,6 @@ LONG = (
     "tests/training/test_ray.py",
     "tests/io/test_crash.py",
     "tests/registry/test_killed.py",
-    "tests/test_kernel_cache.py",
 )
 
 
