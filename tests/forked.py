@@ -198,7 +198,8 @@ def serve(client: socket.socket) -> str:
 
 def become(request: dict, descriptors: list[int]) -> None:
     """Have what belongs to a program: its streams, folder, environment and arguments."""
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)

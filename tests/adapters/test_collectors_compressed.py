@@ -7,8 +7,6 @@ from __future__ import annotations
 import io
 import socket
 import struct
-import subprocess
-import sys
 import tracemalloc
 
 import pytest
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 
+import forked
 from navrl import CompressedDataCollector, CompressedTensorDict
 from navrl.adapters.collectors import NavigationCollector
 from navrl.adapters.observation_compression import CompressedLidarTransform, ObservationCompression
@@ -375,15 +374,13 @@ def received(link):
 def test_rollouts_go_compressed_from_process_to_process_and_come_out_exact(pytestconfig):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        sender = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", SENDER, port],
-            cwd=pytestconfig.rootpath / "tests" / "adapters",
-        )
-        server.settimeout(60)
-        link, _ = server.accept()
-        with link:
-            packed = list(received(link))
-        assert sender.wait(30) == 0
+        folder = pytestconfig.rootpath / "tests" / "adapters"
+        with forked.start(SENDER, port, cwd=folder) as sender:
+            server.settimeout(60)
+            link, _ = server.accept()
+            with link:
+                packed = list(received(link))
+        assert sender.returncode == 0
     transform = ObservationCompression(["lidar", ("next", "lidar"), ("next", "stats")])
     assert len(packed) > 1
     for message, expected in packed:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from io_states import assert_same
 
+import forked
 from navrl.io import load_checkpoint
 from navrl.io.checkpoint.listing import list_entries
 
@@ -17,18 +18,18 @@ pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "isaac_checkpoint.py"
 
 
+SCRIPT = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def typed(folder: Path, iterations: int) -> list[str]:
+    words = ("--folder", folder, "--iterations", iterations, "--save-interval", 5)
+    return [str(word) for word in (EXAMPLE, *words)]
+
+
 def run(folder: Path, iterations: int) -> str:
-    command = [
-        sys.executable,
-        EXAMPLE,
-        "--folder",
-        folder,
-        "--iterations",
-        str(iterations),
-        "--save-interval",
-        "5",
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = forked.run(SCRIPT, *typed(folder, iterations))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def runs(tmp_path_factory):
     second said.
     """
     folder = tmp_path_factory.mktemp("runs")
-    run(folder / "one", 25)
+    subprocess.run([sys.executable, *typed(folder / "one", 25)], check=True, capture_output=True)
     return folder, [run(folder / "two", 10), run(folder / "two", 25)]
 
 
