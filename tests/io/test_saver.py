@@ -10,6 +10,8 @@ import ctypes
 import gc
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -21,7 +23,6 @@ import pytest
 import torch
 from io_states import TinyTraining, assert_same, everything
 
-import forked
 from navrl.errors import CheckpointError, ConfigError, UnsupportedStateError
 from navrl.io import AsyncCheckpointSaver, load_checkpoint, read_index, save_checkpoint
 from navrl.io.checkpoint import saver as saver_module
@@ -686,7 +687,9 @@ assert load_checkpoint(sys.argv[1] + "/parent.pt")["x"].sum() == 3
 assert not os.path.exists(sys.argv[1] + "/child.pt")
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-    done = forked.run(program, tmp_path, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 3, done.stderr
 
 
