@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"navrl {__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
+    subparsers = parser.add_subparsers(dest="chosen", required=True, metavar="command")
     for command in COMMANDS:
         command.register(subparsers)
     lay_out(parser)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in TRAINING:
             raise
-        told = missing_extra(f"`navrl {parsed.command}` needs {error.name}", "train")
+        told = missing_extra(f"`navrl {parsed.chosen}` needs {error.name}", "train")
         print(f"navrl: {told}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -92,7 +92,7 @@ def _parse(typed: list[str]) -> argparse.Namespace:
         known = list(parser._option_string_actions)
         parser.error(f"unknown option {typed[0]!r}.{nearest_name(typed[0], known)}")
     parsed, late = parser.parse_known_args(typed)
-    command = commands[parsed.command]
+    command = commands[parsed.chosen]
     if late and not (
         hasattr(parsed, "overrides")
         and all("=" in word and not word.startswith("-") for word in late)
