@@ -218,7 +218,7 @@ def page(results: Results) -> str:
         link_table(results, model),
         fitted(model),
         "### Checkpoints",
-        f"{settings['drones']} drones in all, compressed, written while training goes on.",
+        f"{settings['drones']} drones in all, compressed, written while training continues.",
         save_table(results),
         "### Prediction",
         "![Frames a second by ranks](images/scaling.svg)",

@@ -43,6 +43,7 @@ FIXED = (
     "sim.num_threads=1",
     "env.num_worlds=8",
     "env.action_repeat=5",  # as in the training of the policy
+    "network.relative_motion=true",  # the network of the policy
     "env_dyn.num_obstacles=80",
     "algo.feature_extractor.learning_rate=0",
     "algo.actor.learning_rate=0",

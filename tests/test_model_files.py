@@ -218,13 +218,18 @@ def test_a_crafted_checkpoint_of_the_original_is_refused_by_its_file_and_weight(
 
 @pytest.mark.parametrize("case", ["one NaN", "another shape", "a weight missing", "no tensor"])
 def test_a_model_of_a_script_keeps_its_weights_when_a_file_does_not_fit(crafted, case):
-    model = create_navrl_model()
+    model = create_navrl_model({"network": {"relative_motion": True}})
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     with pytest.raises(StateError, match=WEIGHT):
         model.load_checkpoint(crafted(CASES[case][:2]))
     assert all(
         torch.equal(value, before[name]) for name, value in model.network.state_dict().items()
     )
+
+
+def test_a_model_of_another_network_is_refused_with_the_settings_that_differ():
+    with pytest.raises(StateError, match="the file has relative_motion=True, not False"):
+        create_navrl_model().load_checkpoint(PRETRAINED)
 
 
 def test_a_training_checkpoint_is_read_without_the_settings_that_name_its_environment():

@@ -302,11 +302,23 @@ class NavRLModel:
         try:
             weights, rest = _weights_of(state)
             own = self.network.state_dict()
-            check_weights(own, weights, f"{path} does not fit this network (cfg.network)")
+            check_weights(own, weights, f"{path} does not fit this network ({self._apart(state)})")
         except ConfigError as error:
             raise StateError(str(error)) from error
         self.network.load_state_dict(weights)
         return rest
+
+    def _apart(self, state: Mapping[str, Any]) -> str:
+        """Return the settings in which the network of a file differs from this one, in words."""
+        theirs, own = state.get("network"), vars(self.settings)
+        if not isinstance(theirs, Mapping):
+            return "cfg.network"
+        apart = [
+            f"{name}={theirs[name]!r:.40}, not {own[name]!r:.40}"
+            for name in own
+            if name in theirs and theirs[name] != own[name]
+        ]
+        return f"cfg.network: the file has {'; '.join(apart)}" if apart else "cfg.network"
 
     def load_from_wandb(
         self, reference: str, download_dir: str | os.PathLike[str] = "models"

@@ -255,7 +255,7 @@ def test_the_code_on_the_page_runs(exported, tmp_path, monkeypatch, capsys):
     (tmp_path / "out").symlink_to(exported)
     monkeypatch.syspath_prepend(str(exported))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
