@@ -148,8 +148,15 @@ class _Server:
     def __init__(self, warm: str) -> None:
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, __file__, str(theirs.fileno()), warm]
+        # not the folder and the settings of whichever test comes first
+        environment = {name: text for name, text in os.environ.items() if name[:6] != "NUMBA_"}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            cwd=Path(__file__).parents[1],
+            env=environment,
         )
         theirs.close()
         self._answers, self._alone = self._socket.makefile(), threading.Lock()

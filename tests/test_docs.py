@@ -52,7 +52,7 @@ def test_every_command_of_a_page_can_be_parsed(page):
         parsed, late = PARSER.parse_known_args(words)  # exits on a mistake
         settings = [word for word in words if re.match(r"[\w.]+=", word)]
         assert all("=" in word for word in late), words
-        if parsed.command in ("train", "world", "eval"):
+        if parsed.chosen in ("train", "world", "eval"):
             ours = [word for word in settings if not word.startswith("robot=")]
             check_overrides(our_overrides(ours), SCHEMA)
 

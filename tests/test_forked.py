@@ -67,6 +67,14 @@ def test_a_program_is_talked_to_and_sent_signals(warm):
     assert process.returncode == -signal.SIGINT
 
 
-def test_a_program_that_takes_too_long_is_ended(warm):
+def test_a_program_that_takes_too_long_is_ended(warm, monkeypatch):
+    ended = []
+    monkeypatch.setattr(
+        forked.Process,
+        "kill",
+        lambda self, kill=forked.Process.kill: (kill(self), ended.append(self)),
+    )
     with pytest.raises(subprocess.TimeoutExpired):
         forked.run("import time; time.sleep(600)", timeout=0.1, warm=warm)
+    (process,) = ended
+    assert process.wait() == -signal.SIGKILL

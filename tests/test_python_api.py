@@ -178,6 +178,17 @@ def test_a_mistake_found_before_the_first_iteration_leaves_no_folder(tmp_path):
         assert [*tmp_path.iterdir()] == []
 
 
+def test_a_mistake_found_before_the_first_iteration_removes_nothing_of_the_users(tmp_path):
+    for name in ("empty", "notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("kept")
+    for name in ("empty", "notes"):
+        with pytest.raises(ConfigError, match=r"env\.target is"):
+            navrl.train(["env=python", "env.target=nothing"], folder=tmp_path / name)
+    assert [*(tmp_path / "empty").iterdir()] == []
+    assert (tmp_path / "notes" / "mine.txt").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     ("settings", "arguments", "told"),
     [

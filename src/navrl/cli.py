@@ -5,7 +5,6 @@ prints.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -66,12 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"navrl: {told}", file=sys.stderr)
         return 2
     except OSError as error:
-        path = error.filename2 or error.filename  # of a rename, where the file should have gone
-        if not isinstance(path, str | os.PathLike):
-            raise
         missing = isinstance(error, FileNotFoundError)
-        reason = "no such file or folder" if missing else f"{error.strerror}".lower()
-        print(f"navrl: {os.fspath(path)}: {reason}", file=sys.stderr)
+        # elsewhere it is the path that was typed; in a training it may be anything
+        if not error.strerror or not (missing or parsed.chosen != "train"):
+            raise
+        paths = [each for each in (error.filename, error.filename2) if isinstance(each, str)]
+        if not paths:
+            raise
+        reason = "no such file or folder" if missing else error.strerror.lower()
+        print(f"navrl: {' -> '.join(paths)}: {reason}", file=sys.stderr)
         return 2
 
 

@@ -71,7 +71,9 @@ class Trainings:
         """Start one, and return when it is about to save."""
         self.parent.stdin.write(f"{folder}\n")
         self.parent.stdin.flush()
-        self.child = int(self.parent.stdout.readline())
+        line = self.parent.stdout.readline()
+        assert line, self.parent.communicate()  # it ended: its errors tell why
+        self.child = int(line)
 
     def kill(self) -> None:
         """Kill it as `kill -9` does, and wait until it is gone."""

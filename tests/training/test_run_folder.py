@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from navrl.config import load_config
 from navrl.errors import ConfigError
-from navrl.training.run_folder import RunFolder, default_name
+from navrl.training.run_folder import RunFolder, default_name, resume_command
 
 
 def create(path: Path) -> RunFolder:
@@ -25,6 +27,15 @@ def create(path: Path) -> RunFolder:
 def folder(tmp_path):
     with create(tmp_path / "runs" / "a") as made:
         yield made
+
+
+@pytest.mark.parametrize(
+    "path", ["runs/a", "runs/my run", "runs/训练", "a,b", "[a]", "null", "it's", "a=b", "1e3"]
+)
+def test_the_command_that_resumes_a_run_can_be_pasted(path):
+    *command, folder = shlex.split(resume_command(Path(path)))
+    assert command == ["navrl", "train", "resume=auto"]
+    assert load_config([folder]).run_folder == path
 
 
 def test_a_new_folder_has_everything(folder):

@@ -24,7 +24,7 @@ from navrl.config import NAVIGATION, Config, as_dict
 from navrl.environments.foreign import ForeignTask
 from navrl.environments.table import NOTHING_GIVEN, Given, find_task
 from navrl.environments.task import Task
-from navrl.errors import NavrlError
+from navrl.errors import ConfigError, NavrlError
 from navrl.evaluation import Policy, load_policy
 from navrl.tracking.tracker import Tracking, check_trackers
 from navrl.training.compile_kernels import compile_kernels
@@ -37,7 +37,7 @@ from navrl.training.progress import total_iterations
 from navrl.training.remote.ray_cluster import require_ray
 from navrl.training.resume.continued_run import goes_on_in_place
 from navrl.training.resume.open_run import Opened, as_launched, open_run, planned_processes
-from navrl.training.run_folder import RunFolder, reserve_folder
+from navrl.training.run_folder import RunFolder, reserve_folder, resume_command
 from navrl.training.saving.checkpoints import reason_of
 from navrl.training.saving.publisher import Publisher
 from navrl.training.signals import STOPS, CallerStop, Stopped, StopRequest
@@ -153,7 +153,7 @@ def _run_in_processes(
     """Train in processes of their own; this one waits and passes signals on."""
     goes_on = goes_on_in_place(config) or config.resume_checkpoint
     if config.env.name != NAVIGATION and not goes_on:
-        find_task(config)  # checks it here: starting processes takes seconds
+        find_task(config)  # starting processes takes seconds: check it before
     reserved = None
     if not config.run_folder and not goes_on_in_place(config):
         reserved = reserve_folder()  # for restarts too
@@ -203,20 +203,19 @@ def _lead(
         console.print(opened.note, markup=False, highlight=False, soft_wrap=True)
         return Outcome(opened.path, finished=True)
     folder, config = opened.folder, opened.config
-    with (
-        _discarding_unused(folder) if fresh else nullcontext(),
-        folder,
-        Tracking(config.tracking, as_dict(config), folder.path) as tracking,
-        Publisher(config.registry, tracking, folder.origin().get("version", "")) as publisher,
-    ):
+    with folder, _discarding_unused(folder) if fresh else nullcontext():
         check_given(config, given)
         task = find_task(config, given.env)
-        ending = _train(leader, opened, task, given, folder, publisher, console, stop)
-        leader.leave()  # the rest is done by this process, with all its threads
-        problems = [ending.problem] if ending.problem else []
-        if ending.finished:
-            with _telling_how_to_go_on(folder, console):
-                problems += _finish(config, task, given, folder, publisher, console)
+        with (
+            Tracking(config.tracking, as_dict(config), folder.path) as tracking,
+            Publisher(config.registry, tracking, folder.origin().get("version", "")) as publisher,
+        ):
+            ending = _train(leader, opened, task, given, folder, publisher, console, stop)
+            leader.leave()  # the rest is done by this process, with all its threads
+            problems = [ending.problem] if ending.problem else []
+            if ending.finished:
+                with _telling_how_to_resume(folder, console):
+                    problems += _finish(config, task, given, folder, publisher, console)
     for problem in problems:
         console.print(
             f"navrl: {problem}", style="bold red", markup=False, highlight=False, soft_wrap=True
@@ -249,7 +248,7 @@ def _train(
         stop.on_stop = lambda: display.stopping(STOPPING)
         ending = lead(leader.team, start, folder, display, stop, publisher)
         if not ending.finished and stop.signal is not None:
-            display.note(f"stopped by a signal; resume with `{_resume_command(folder)}`")
+            display.note(f"stopped by a signal; resume with `{resume_command(folder.path)}`")
         return ending
 
 
@@ -266,26 +265,22 @@ def _note_start(display: Display, leader: _Leader, opened: Opened, task: Task) -
 @contextmanager
 def _discarding_unused(folder: RunFolder) -> Iterator[None]:
     """Leave no folder behind if a mistake shows before the first iteration, such as a wrong
-    `env.target`: with the mistake mended, the same command must work.
+    `env.target`: once it is corrected, the same command must work.
     """
     try:
         yield
-    except Exception:
+    except ConfigError:
         folder.discard_unused()
         raise
 
 
-def _resume_command(folder: RunFolder) -> str:
-    return shlex.join(["navrl", "train", "resume=auto", f"run_folder={folder.path}"])
-
-
 @contextmanager
-def _telling_how_to_go_on(folder: RunFolder, console: Console) -> Iterator[None]:
+def _telling_how_to_resume(folder: RunFolder, console: Console) -> Iterator[None]:
     """Tell how the last evaluation is made, if a signal stops it."""
     try:
         yield
     except Stopped:
-        told = f"the last evaluation is missing; `{_resume_command(folder)}` makes it"
+        told = f"the last evaluation is missing; `{resume_command(folder.path)}` makes it"
         console.print(told, markup=False, highlight=False, soft_wrap=True)
         raise
 

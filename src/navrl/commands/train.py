@@ -19,7 +19,7 @@ EPILOG = """settings:
 
 presets:
   preset=quick         a good policy in about twelve minutes on two cores (the default)
-  preset=best          the long recipe, about forty minutes
+  preset=best          the long recipe, 20 to 50 minutes
   preset=robust        on top of a trained policy: noise, missed detections, delay, wind
   preset=sac           soft actor-critic among few obstacles (the default with algo=sac)
   preset=navrl_exact   the original's task, network and algorithm
@@ -31,9 +31,9 @@ examples:
   navrl train robot=my_robot.yaml                      for your robot (navrl robot new), or robot=ground
   navrl train preset=best seed=3 run_folder=runs/mine
   navrl train preset=robust resume_checkpoint=navigation:best
-  navrl train resume=auto                              go on with the newest unfinished run, bit for bit
+  navrl train resume=auto                              resume the newest unfinished run, bit for bit
   navrl train resume_checkpoint=runs/mine run_folder=runs/longer max_frame_num=48e6
-  navrl train resume_checkpoint=policy:best            goes on from a checkpoint, starts anew from a model
+  navrl train resume_checkpoint=policy:best            resumes from a checkpoint, starts anew from a model
   navrl train resume_checkpoint=ada/drones/policy:best fetched from W&B if it is not here
   navrl train network=vit algo.actor.learning_rate=5e-4
   navrl train --config-path cfg --config-name mine     settings of cfg/mine.yaml, overrides on top

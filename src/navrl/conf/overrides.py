@@ -6,6 +6,7 @@ is expected.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
@@ -19,6 +20,7 @@ from navrl.errors import ConfigError, nearest_name, shown
 GROUPS = ("preset", "env", "algo", "network", "collect")  # what can be chosen whole: `preset=best`
 OPEN = ("env.options.", "network.encoders.")  # what may follow is the user's to name
 LIST_ALL = "`navrl train --cfg job` lists all"
+_MISTYPED = re.compile(r"""^['"[{]|\$\{""")  # a quotation, list or interpolation that is not whole
 _KINDS = {
     int: "a whole number",
     float: "a number",
@@ -140,7 +142,7 @@ def _value(override: str, is_text: bool = False) -> Any:
     try:
         parsed = OverridesParser.create().parse_override(override)
     except (HydraException, ValueError) as error:
-        if is_text and typed.isprintable() and not typed.startswith(("'", '"')):
+        if is_text and typed.isprintable() and not _MISTYPED.search(typed):
             return typed
         raise ConfigError(
             f"override {_typed(override)} cannot be read; expected key=value, with quotes around a "

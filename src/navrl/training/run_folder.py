@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from navrl.conf.user_file import typed_value
 from navrl.credentials import redact
 from navrl.errors import ConfigError
 from navrl.io.container.atomic_files import AtomicFile, remove_stale_files
@@ -33,11 +35,13 @@ __all__ = [
     "make_folder",
     "read_record",
     "reserve_folder",
+    "resume_command",
     "sequence_of",
     "write_text",
 ]
 
 LARGEST_RECORD = 16 << 20  # bytes of a run.json that are read
+LOCK = "training.lock"  # a file in the folder
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -73,6 +77,14 @@ def as_json(values: Mapping[str, Any]) -> str:
         json.dumps(plain_value(values, "values"), indent=2, ensure_ascii=False, allow_nan=False)
         + "\n"
     )
+
+
+def resume_command(path: Path) -> str:
+    """Return the command that resumes the run in a folder, to be pasted into a shell."""
+    text = str(path)
+    plain = text != "null" and not re.search(r"""[][{}(),'"\\$]""", text)
+    value = text if plain else typed_value(text)
+    return shlex.join(["navrl", "train", "resume=auto", f"run_folder={value}"])
 
 
 def make_folder(path: Path, option: str) -> None:
@@ -142,6 +154,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock = -1
+        self._was_there, self._was_used = True, True  # before `create`
 
     @property
     def config_path(self) -> Path:
@@ -189,7 +202,9 @@ class RunFolder:
         """
         folder = cls(path)
         with _explained(folder.path):
+            folder._was_there = folder.path.exists()
             folder.path.mkdir(parents=True, exist_ok=True)
+            folder._was_used = any(folder.path.iterdir())
             folder._take_lock()
             try:
                 if folder.holds_run():
@@ -308,15 +323,18 @@ class RunFolder:
         return path
 
     def discard_unused(self) -> None:
-        """Remove what `create` wrote if nothing was trained, so that the next attempt finds the
-        folder free.
+        """Remove what `create` wrote to a new or empty folder if nothing else has come there since,
+        so that the next attempt finds the folder free.
         """
+        files = [self.record_path, self.config_path, self.path / LOCK]
+        folders = [self.checkpoints, self.evaluations]
         with suppress(OSError):
-            if self.metrics.exists() or any(self.checkpoints.iterdir()):
+            unused = not any(each for folder in folders for each in folder.iterdir())
+            if self._was_used or not unused or {*self.path.iterdir()} - {*files, *folders}:
                 return
-            for file in (self.record_path, self.config_path, self.path / "training.lock"):
+            for file in files:
                 file.unlink(missing_ok=True)
-            for folder in (self.checkpoints, self.evaluations, self.path):
+            for folder in folders if self._was_there else [*folders, self.path]:
                 folder.rmdir()
 
     def close(self) -> None:
@@ -336,9 +354,7 @@ class RunFolder:
             write_text(self.record_path, as_json(record))
 
     def _take_lock(self) -> None:
-        descriptor = os.open(
-            self.path / "training.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from navrl.io.rollouts.storage import RolloutStorage
-from navrl.training.run_folder import RunFolder
+from navrl.training.run_folder import RunFolder, resume_command
 from navrl.training.saving.batches import keep_batch
 from navrl.training.saving.checkpoints import PATIENCE, AwaitParts, CheckpointSaving
 from navrl.training.trainers import Trainer
@@ -84,8 +84,7 @@ class RunFiles:
             sentences.append(self.checkpoints.newest())
             sentences.append(
                 "free space or make the folder writable, then resume with "
-                f"`navrl train resume=auto run_folder={self._folder}`"
-                + (alternative if gave_up else "")
+                f"`{resume_command(self._folder)}`" + (alternative if gave_up else "")
             )
         return sentences
 
