@@ -334,3 +334,12 @@ def test_a_mistake_in_the_flight_is_told_with_the_key_that_was_typed(capsys, ove
 @pytest.mark.slow
 def test_the_benchmark_of_the_simulator_still_runs(run_benchmark):
     assert "mujoco" in run_benchmark("simulator").lower()
+
+
+def test_an_error_of_the_users_environment_keeps_its_traceback(tmp_path, monkeypatch):
+    code = "def make(num_envs): raise PermissionError(13, 'Permission denied', '/dev/robot')"
+    (tmp_path / "own_robot.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    run = ["run_folder=run", "processes=1", "headless=true"]
+    with pytest.raises(PermissionError, match="/dev/robot"):
+        main(["train", "env=python", "env.target=own_robot:make", *run])

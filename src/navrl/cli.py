@@ -67,10 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         # elsewhere it is the path that was typed; in a training it may be anything
-        if not error.strerror or not (missing or parsed.chosen != "train"):
-            raise
         paths = [each for each in (error.filename, error.filename2) if isinstance(each, str)]
-        if not paths:
+        if not paths or not error.strerror or (parsed.chosen == "train" and not missing):
             raise
         reason = "no such file or folder" if missing else error.strerror.lower()
         print(f"navrl: {' -> '.join(paths)}: {reason}", file=sys.stderr)
