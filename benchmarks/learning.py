@@ -11,9 +11,9 @@ the settings published for their library and with those of preset=quick; see
 in worlds that nobody trains in; that time is not counted. A run ends at 80 % success, after 40
 minutes of training, or after 24 million decisions.
 
-A run is a process of its own and has a folder of its own in `.cache/bench/learning`; a finished
-run is not repeated. Remove the folder to start over. Peers that are not installed get virtual
-environments of their own.
+A run is a process of its own and has a folder of its own in `.cache/bench/learning`. A finished run
+is not repeated; with a longer limit of minutes it goes on where it ended. Remove the folder to
+start over. Peers that are not installed get virtual environments of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _learning_page import page, publish
 from _learning_peers.course import TARGETS, Run
 from _learning_peers.recipes import ISAAC_LAB, QUICK
-from _learning_peers.training import RESULT
+from _learning_peers.training import RESULT, Course
 from navrl.benchmark import Case, Column, Gate, Results, Suite
 from navrl.benchmark.peers import cache, existing_python, python_of
 from navrl.errors import BenchmarkError
@@ -94,7 +94,8 @@ def interpreter(name: str, entry: Entry, *, smoke: bool) -> str:
 
 def folder_of(run: Run, above: Path) -> Path:
     """Return the folder of a run, which other settings do not share."""
-    digest = hashlib.sha256(run.as_json().encode()).hexdigest()[:8]
+    lasting = replace(run, minutes=0.0)  # a longer limit goes on where a shorter one ended
+    digest = hashlib.sha256(lasting.as_json().encode()).hexdigest()[:8]
     return above / f"{run.learner}-{run.recipe}-{run.seed}-{digest}"
 
 
@@ -105,8 +106,7 @@ def carry_out(run: Run, python: str, folder: Path) -> dict[str, Any]:
         BenchmarkError: the process failed; its last lines are in the message.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    result = folder / RESULT
-    if not (result.exists() and json.loads(result.read_text())["finished"]):
+    if not course_of(folder).finished(run):
         threads = str(run.threads)
         environment = {
             **os.environ,
@@ -121,8 +121,13 @@ def carry_out(run: Run, python: str, folder: Path) -> dict[str, Any]:
         if status:
             told = "\n".join((folder / "log.txt").read_text().splitlines()[-12:])
             raise BenchmarkError(f"{folder} ended with status {status}:\n{told}")
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    return asdict(course_of(folder))
+
+
+def course_of(folder: Path) -> Course:
+    """Return how far the run of a folder has come."""
+    result = folder / RESULT
+    return Course(**json.loads(result.read_text())) if result.exists() else Course()
 
 
 def reached(curve: list[dict[str, float]], target: float) -> dict[str, float]:

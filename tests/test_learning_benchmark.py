@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,12 +48,22 @@ def test_the_recipe_of_quick_is_that_of_the_preset():
     )
 
 
-def test_a_run_with_other_settings_has_another_folder(tmp_path):
-    folders = {
+def test_a_run_with_other_settings_has_another_folder_but_not_one_with_another_limit(tmp_path):
+    folders = [
         learning.folder_of(run, tmp_path)
-        for run in (TINY, replace(TINY, seed=1), replace(TINY, minutes=1.0))
-    }
-    assert len(folders) == 3
+        for run in (TINY, replace(TINY, seed=1), replace(TINY, threads=3), replace(TINY, minutes=1))
+    ]
+    assert len(set(folders)) == 3
+    assert folders[0] == folders[3]
+
+
+def test_a_run_that_ended_at_its_limit_is_not_finished_with_a_longer_one(tmp_path):
+    ended = training.Course(seconds=60.0, decisions=20, curve=CURVE[:2])
+    (tmp_path / training.RESULT).write_text(json.dumps(asdict(ended)))
+    course = learning.course_of(tmp_path)
+    assert course == ended
+    assert course.finished(replace(TINY, minutes=1.0))
+    assert not course.finished(replace(TINY, minutes=2.0))
 
 
 class Counting:
@@ -85,14 +95,12 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
         if fails_at is not None:
             with pytest.raises(KeyboardInterrupt):
                 training.train(run, tmp_path)
-            assert not json.loads((tmp_path / training.RESULT).read_text())["finished"]
+            assert not learning.course_of(tmp_path).finished(run)
     course = training.train(run, tmp_path)
     assert [point["decisions"] for point in course.curve] == [0, 10, 20, 30]
     minutes = [point["minutes"] for point in course.curve]
     assert minutes == sorted(minutes)
-    kept = json.loads((tmp_path / training.RESULT).read_text())
-    assert kept["finished"]
-    assert learning.carry_out(run, "no python is started", tmp_path) == kept
+    assert learning.carry_out(run, "no python is started", tmp_path) == asdict(course)
 
 
 LEARNERS = {

@@ -87,5 +87,5 @@ def _judge(run: Run, folder: Path, learner: Learner, judge: Judge, course: Cours
     state = {"course": asdict(course), "learner": learner.state()}
     save_checkpoint(state, folder / STATE)
     scratch = folder / f".{RESULT}"
-    scratch.write_text(json.dumps({**asdict(course), "finished": course.finished(run)}))
+    scratch.write_text(json.dumps(asdict(course)))
     scratch.replace(folder / RESULT)
