@@ -59,6 +59,13 @@ def test_inspect_verify_names_what_is_damaged_and_exits_one(run, damaged, capsys
     assert f"damaged: {damaged}: array 'weights' is damaged" in capsys.readouterr().out
 
 
+def test_inspect_of_a_folder_without_checkpoints_verifies_nothing(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == f"{tmp_path}: 0 checkpoints"
+    assert main(["inspect", str(tmp_path), "--verify"]) == 1
+    assert "nothing to verify" in capsys.readouterr().out
+
+
 def test_inspect_of_nothing_is_a_mistake_with_a_message(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "nothing")]) == 2
     assert "no such checkpoint" in capsys.readouterr().err

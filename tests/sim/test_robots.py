@@ -147,6 +147,7 @@ def test_the_settings_take_the_limits_of_a_robot(key):
         ("lidar: {elevations: [20, -10]}", ["lidar.elevations", "lowest first"]),
         ("name: a b", ["name is 'a b'", "letters"]),
         ("- 1", ["expected keys"]),
+        ("# radius: 0.3", ["no keys", "such as radius: 0.3"]),
         ("a: [", ["not valid YAML"]),
     ],
 )

@@ -43,7 +43,9 @@ def register(subparsers: Any) -> None:
         "path", help="a checkpoint, a model, a run, a folder of checkpoints, or NAME:ALIAS"
     )
     parser.add_argument(
-        "--verify", action="store_true", help="check every byte; exit 1 if anything is damaged"
+        "--verify",
+        action="store_true",
+        help="check every byte; exit 1 if anything is damaged, or nothing is there",
     )
     parser.set_defaults(run=run)
 
@@ -160,14 +162,19 @@ def _show_folder(console: Any, folder: Path, verify: bool) -> int:
         list_unreadable,
     )
 
-    aliases = list_aliases(folder)
     entries = list_entries(folder)
-    table = _checkpoints(entries, aliases)
     console.print(f"[bold]{escape(str(folder))}[/bold]: {counted(len(entries), 'checkpoint')}")
-    console.print(table)
+    if entries:
+        console.print(_checkpoints(entries, list_aliases(folder)))
     for reason in [] if verify else list_unreadable(folder).values():
         console.print(f"not listed: {reason}", markup=False, soft_wrap=True)
-    return _verify(console, [path for _, path in checkpoint_files(folder)]) if verify else 0
+    if not verify:
+        return 0
+    files = [path for _, path in checkpoint_files(folder)]
+    if not files:
+        console.print("nothing to verify; expected a run or a folder of checkpoints")
+        return 1
+    return _verify(console, files)
 
 
 def _checkpoints(entries: list[Entry], aliases: dict[str, str]) -> Table:

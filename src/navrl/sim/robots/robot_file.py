@@ -110,7 +110,9 @@ def _robot(text: str, subject: str, name: str) -> Robot:
         told = " ".join(str(error).split())[:200]
         raise ConfigError(f"robot file {subject} is not valid YAML: {told}") from error
     try:
-        return _made({} if content is None else content, name)
+        if not content:
+            raise ConfigError("it has no keys; expected some, such as radius: 0.3")
+        return _made(content, name)
     except ConfigError as error:
         raise ConfigError(f"robot file {subject}: {error}") from error
 
