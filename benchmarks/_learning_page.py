@@ -42,8 +42,9 @@ def page(results: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, metrics: Mapping[str, Any]) -> str:
-    learner, _, own = name.partition(", settings of ")
-    settings = f"`preset={own or 'quick'}`" if own or learner == "navrl" else "Isaac Lab's"
+    learner, _, own = name.partition(", ")
+    settings = "`preset=quick`" if own or learner == "navrl" else "Isaac Lab's"
+    settings += f", {own}" if own.startswith("without") else ""
     cells = [f"**{learner}**" if learner == "navrl" else learner, settings]
     for target in TARGETS:
         minutes = _median(metrics, f"minutes to {target}")
@@ -67,13 +68,13 @@ def _median(metrics: Mapping[str, Any], name: str) -> float:
 
 
 def draw(results: Mapping[str, Any], path: Any) -> None:
-    """Draw success against minutes: a line for each run, dashed with the settings of quick."""
+    """Draw success against minutes: dashed with the second settings of a learner."""
     from navrl.view.topdown import make_figure
 
     figure = make_figure(8.0, 4.4)
     axis = figure.subplots()
     for name, curves in results["settings"]["curves"].items():
-        learner, _, own = name.partition(", settings of ")
+        learner, _, own = name.partition(", ")
         for number, curve in enumerate(curves):
             axis.plot(
                 [point["minutes"] for point in curve],

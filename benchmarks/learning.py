@@ -44,6 +44,7 @@ __all__ = ["page", "suite"]
 
 MINUTES = "NAVRL_LEARNING_MINUTES"
 OURS, BASELINES, RSL_RL, SKRL = "navrl", "Stable-Baselines3", "rsl_rl", "skrl"
+UNTAUGHT = "navrl, without teacher"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,12 @@ class Entry:
     module: str
     package: str = ""  # the import without which it cannot run
     requirements: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # of the settings of preset=quick
 
 
 ENTRIES = {
     OURS: Entry("navrl_trainer"),
+    UNTAUGHT: Entry("navrl_trainer", overrides=("algo.imitation=0",)),
     BASELINES: Entry(
         "stable_baselines", "stable_baselines3", ("stable-baselines3==2.9.2", "gymnasium==1.4.0")
     ),
@@ -74,8 +77,8 @@ SMOKE = Run(
 
 
 def contenders(*, smoke: bool = False) -> dict[str, tuple[Entry, str]]:
-    """Return the cases: each learner with its recipe, peers with both unless it is a smoke run."""
-    found = {OURS: (ENTRIES[OURS], QUICK)}
+    """Return the cases: each learner with its recipe; a smoke run has each learner once."""
+    found = {name: (ENTRIES[name], QUICK) for name in ([OURS] if smoke else [OURS, UNTAUGHT])}
     for name in (BASELINES, RSL_RL, SKRL):
         found[name] = ENTRIES[name], ISAAC_LAB
         if not smoke:
@@ -167,7 +170,8 @@ def suite(smoke: bool) -> Suite:
             missing.append(name)
             cases.append(Case(f"{name} (not installed)", dict, "not installed"))
             continue
-        run = replace(base, learner=entry.module, recipe=recipe)
+        overrides = base.overrides + entry.overrides
+        run = replace(base, learner=entry.module, recipe=recipe, overrides=overrides)
         measure = _measured(run, owner, entry, above, curves.setdefault(name, []), smoke=smoke)
         cases.append(Case(name, measure, ", ".join(entry.requirements)))
     return Suite(
@@ -215,7 +219,9 @@ def first_gate() -> Gate:
     metric = f"minutes to {100 * TARGETS[-1]:.0f} %"
 
     def value(results: Results) -> float:
-        peers = [results.median(name, metric) for name in contenders() if name != OURS]
+        peers = [
+            results.median(name, metric) for name in contenders() if name not in (OURS, UNTAUGHT)
+        ]
         return min(peers) / results.median(OURS, metric)
 
     return Gate(f"{metric}: the fastest peer / navrl", value, at_least=1.0, stretch=True)

@@ -175,7 +175,7 @@ def test_a_smoke_run_names_the_peers_that_are_not_installed(monkeypatch):
     names = [case.name for case in made.cases]
     assert names == [
         "navrl",
-        *(f"{name} (not installed)" for name in learning.ENTRIES if name != "navrl"),
+        *(f"{name} (not installed)" for name in learning.contenders(smoke=True) if name != "navrl"),
     ]
 
 
@@ -190,9 +190,11 @@ def test_the_page_says_what_was_not_reached_and_how_long_a_run_was():
             "run": {"minutes": 4.0, "decisions": 24_000_000, "episodes": 8, "interval": 30.0},
             "curves": {"navrl": [CURVE[:3]]},
         },
-        "cases": {"navrl": {"metrics": metrics}},
+        "cases": {name: {"metrics": metrics} for name in ("navrl", learning.UNTAUGHT, "rsl_rl")},
     }
     text = page(results)
+    assert "| **navrl** | `preset=quick`, without teacher | 1.0 |" in text
+    assert "| rsl_rl | Isaac Lab's | 1.0 |" in text
     assert "1 seed; at most 4 minutes of training and 24 million decisions a run" in text
     assert (
         "| **navrl** | `preset=quick` | 1.0 | 0.0 million | not reached |  | 72.0 % | 0 |" in text
