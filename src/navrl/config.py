@@ -51,7 +51,6 @@ _LIMITS = {  # of whole numbers
 ALGORITHMS = {"ppo": "beta", "sac": "gaussian"}  # and the action distribution that each needs
 # maps of evaluations during training follow those of the final evaluation by this many seeds
 PERIODIC_EVALUATION_OFFSET = 5000
-TEACHER_NAMES = ("straight", "own")  # see navrl.environments.shield_teacher
 NAVIGATION = "navigation"  # the environment that comes with the package
 # groups of settings that only the navigation task reads, and what other environments have of env.*
 NAVIGATION_GROUPS = ("env.", "env_dyn.", "sensor.", "drone.", "reward.", "sim.", "curriculum.")
@@ -161,7 +160,8 @@ class Config(NavigationSettings):
     shield: bool = False  # filter the actions of the training with the shield (docs/deploy.md)
     shield_penalty: float = 0.1  # reward lost by a decision that the shield changes
     # whom algo.imitation imitates in the navigation task. straight: what the shield makes of flying
-    # straight at the goal; own: what it makes of the policy's direction at full speed
+    # straight at the goal; own: what it makes of the policy's direction at full speed; a model, by
+    # path, run or name: what it makes of that model's commands
     teacher: str = "straight"
     # keep the last batch, LiDAR scans included, in a compressed file beside each checkpoint
     compress_lidar: bool = False
@@ -215,7 +215,6 @@ class Config(NavigationSettings):
         self._check_algorithm()
         check_collection(self)
         self._check_shield()
-        self._check_teacher()
         self._check_device()
         self._check_worlds()
         self._check_checkpoints()
@@ -258,12 +257,6 @@ class Config(NavigationSettings):
             )
         if not 0 <= self.shield_penalty <= 1e6:
             raise ConfigError(f"shield_penalty is {self.shield_penalty}; expected 0 to 1e6")
-
-    def _check_teacher(self) -> None:
-        if self.teacher not in TEACHER_NAMES:
-            raise ConfigError(
-                f"teacher is {self.teacher!r}; expected one of {', '.join(TEACHER_NAMES)}"
-            )
 
     def _check_algorithm(self) -> None:
         if self.algorithm not in ALGORITHMS:

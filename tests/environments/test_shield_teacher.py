@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from navrl.config import TEACHER_NAMES, load_config
+import navrl
+from navrl.config import load_config
+from navrl.deploy import ShieldedPilot
 from navrl.environments.navigation_task import NavigationTask
-from navrl.environments.shield_teacher import TEACHERS, StraightTeacher
+from navrl.environments.shield_teacher import StraightTeacher, make_teacher
 from navrl.errors import ConfigError
 from navrl.evaluation import evaluate, load_policy
+from navrl.evaluation.policy_lookup import pilot_of
 from navrl.sim.env import NavigationEnv
 from navrl.training.distributed.team import Team
 from navrl.training.trainers import make_trainer
@@ -59,10 +62,36 @@ def test_the_policys_own_direction_is_corrected_at_full_speed_and_only_where_it_
     assert 0 < corrected < 40 * 32
 
 
-def test_the_settings_name_the_teachers_that_there_are():
-    assert [*TEACHER_NAMES] == [*TEACHERS]
-    with pytest.raises(ConfigError, match="teacher is 'nobody'; expected one of straight, own"):
-        load_config(["algo.imitation=5", "teacher=nobody"])
+def test_a_model_as_teacher_says_what_the_shield_makes_of_its_likeliest_command(tmp_path):
+    env = made("algo.imitation=5", "teacher=pretrained", "env.action_repeat=5")
+    policy = load_policy("pretrained")
+    pilot = pilot_of(policy.act.network, env.simulator.settings, likeliest=True)
+    shield, out, changed = ShieldedPilot(pilot, env.simulator), env.make_step(), 0
+    for _ in range(20):
+        rows = env.observe()
+        advice = env.advise(rows, torch.zeros(32, 3))
+        seen = env.observation.split(rows)
+        torch.testing.assert_close(advice, shield(seen), atol=1e-6, rtol=0)
+        changed += int((advice - pilot(seen)).abs().gt(1e-3).any(1).sum())
+        env.step(advice, out=out)
+    assert changed > 0
+    assert (pilot(seen)[:, 0] >= policy.act(seen)[:, 0] - 1e-3).float().mean() > 0.5
+
+
+def test_a_teacher_that_there_is_not_is_refused_and_the_same_command_works_once_it_is_there(
+    tmp_path,
+):
+    words = [*TINY, "algo.imitation=5", "teacher=nobody", f"run_folder={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match="teacher: no policy 'nobody'; expected a model file"):
+        navrl.train(words)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="teacher: orca is no trained policy"):
+        make_teacher("orca", made().simulator)
+
+
+def test_a_teacher_that_sees_something_else_than_the_drones_is_refused():
+    with pytest.raises(ConfigError, match="pretrained takes 202 numbers; these drones observe 346"):
+        made("algo.imitation=5", "teacher=pretrained", "sensor.lidar_hres=5")
 
 
 def test_a_command_beyond_the_climb_limit_is_no_reason_for_advice():

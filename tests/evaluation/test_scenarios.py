@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from navrl.config import FlightSettings
+from navrl.deploy import ShieldedPilot
 from navrl.errors import ConfigError
 from navrl.evaluation import Policy, conditions, evaluate, load_policy, scenario_tasks
 from navrl.evaluation.comparison import check_same_episodes, compare
@@ -224,6 +225,15 @@ def test_deciding_for_the_drones_that_still_fly_changes_no_flight():
     assert len(set(flown[0]["length"].tolist())) > 2  # some end before others
     for name, values in flown[0].items():
         assert torch.equal(values.nan_to_num(), flown[1][name].nan_to_num())
+
+
+def test_a_shielded_pilot_decides_for_all_drones_though_its_policy_could_decide_for_some():
+    task = NavigationSettings.of(env__max_episode_length=1200, env__action_repeat=5)
+    act = load_policy("straight", task).act
+    found = tasks("standard", task=task, policy=load_policy("straight", task))["standard"]
+    env = NavigationEnv(found, seed=5, auto_reset=False)
+    flights = evaluate(env, ShieldedPilot(act, env))
+    assert len(set(flights.statistics["length"].tolist())) > 1  # some end before others
 
 
 @pytest.mark.parametrize("kept", [1, 5, 16, 30])

@@ -43,6 +43,20 @@ def test_samples_have_the_mean_and_the_spread_of_the_distribution():
     torch.testing.assert_close(beta.mean(heads[:1]), expected.mean)
 
 
+def test_the_likeliest_action_is_where_the_density_is_highest(heads):
+    action = beta.mode(heads)
+    best, _ = beta.log_prob_and_entropy(heads, action.clamp(1e-6, 1 - 1e-6))
+    for step in (-1e-3, 1e-3):
+        beside, _ = beta.log_prob_and_entropy(heads, (action + step).clamp(1e-6, 1 - 1e-6))
+        assert (beside <= best + 1e-9).all()
+
+
+def test_the_likeliest_action_reaches_the_limits_where_the_mean_does_not():
+    heads = torch.tensor([[40.0, -40.0, 0.0, -40.0, 40.0, 0.0, 0.0]])
+    torch.testing.assert_close(beta.mode(heads), torch.tensor([[1.0, 0.0, 0.5]]), atol=1e-6, rtol=0)
+    assert (beta.mean(heads)[0, :2] - torch.tensor([1.0, 0.0])).abs().min() > 0.02
+
+
 def test_equal_generators_draw_equal_actions(heads):
     first, second = (beta.sample(heads, torch.Generator().manual_seed(9))[0] for _ in range(2))
     assert torch.equal(first, second)

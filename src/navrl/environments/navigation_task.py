@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.deploy.shielded_pilot import ShieldedPilot
-from navrl.environments.shield_teacher import TEACHERS
+from navrl.environments.shield_teacher import make_teacher
 from navrl.environments.task import Task
 from navrl.errors import ConfigError
 from navrl.evaluation import Act, Flights, conditions, evaluate, simulator_compiler
@@ -36,8 +36,7 @@ class TrainingEnvironment(NavigationEnvironment):
     def __init__(self, simulator: NavigationEnv, config: Config) -> None:
         super().__init__(simulator)
         self._config = config
-        teacher = TEACHERS[config.teacher]
-        self._teacher = teacher(simulator) if config.algo.imitation else None
+        self._teacher = make_teacher(config.teacher, simulator) if config.algo.imitation else None
 
     def advise(self, rows: Tensor, action: Tensor) -> Tensor | None:
         """Return the commands of the teacher, (N, 3); see `navrl.environments.shield_teacher`."""

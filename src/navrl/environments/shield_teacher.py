@@ -1,15 +1,16 @@
 """The teachers of the navigation task: the shield, asked about other commands than the policy's.
 
-They need no training, and are given the policy's observations and the true height and yaw.
-`straight` flies straight at the goal behind the shield: a policy that imitates it at first
-(`algo.imitation`) crosses a field of obstacles long before rewards alone would have taught it to.
-`own` flies where the policy wants to, at full speed and behind the shield: it corrects a policy
-that is already good.
+They are given the policy's observations and the true height and yaw. `straight` flies straight at
+the goal behind the shield: a policy that imitates it at first (`algo.imitation`) crosses a field of
+obstacles long before rewards alone would have taught it to. `own` flies where the policy wants to,
+at full speed and behind the shield: it corrects a policy that is already good. A model as teacher
+flies that model behind the shield: a policy that imitates it needs the shield less.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -17,11 +18,17 @@ from torch import Tensor
 
 from navrl.deploy.shield import NO_CLEAN_VELOCITY, REASONS
 from navrl.deploy.shielded_pilot import ShieldedPilot, settings_for
+from navrl.errors import ConfigError
 from navrl.evaluation.baselines.simple import Straight
+from navrl.evaluation.policy_lookup import load_policy, pilot_of
 from navrl.navigation_observation import GOAL_DISTANCE
+from navrl.rl.networks.navigation import INPUTS
+from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
 
-__all__ = ["TEACHERS", "OwnTeacher", "StraightTeacher"]
+__all__ = ["TEACHERS", "ModelTeacher", "OwnTeacher", "StraightTeacher", "make_teacher"]
+
+Teacher = Callable[[Tensor, Tensor], Tensor]
 
 ARRIVING = 2.0  # m from the goal: nearer, a policy may be slow
 STANDING = 0.3  # m/s: a slower command is not brought to full speed
@@ -77,7 +84,53 @@ class OwnTeacher:
         return advice
 
 
+class ModelTeacher:
+    """Says what the shield makes of a model's command.
+
+    The likeliest command, not the mean, which stays short of the robot's top speed.
+
+    Args:
+        simulator: the drones that are taught.
+        model: file, run folder, or name in the registry; `pretrained`.
+
+    Raises:
+        ConfigError: there is no such model, or it takes other observations than the drones make.
+    """
+
+    def __init__(self, simulator: NavigationEnv, model: str) -> None:
+        self._layout = simulator.layout
+        try:
+            policy = load_policy(model)
+        except ConfigError as error:
+            raise ConfigError(f"teacher: {error}") from error
+        if not isinstance(policy.act, NetworkPilot):
+            raise ConfigError(
+                f"teacher: {model} is no trained policy of the navigation task; expected "
+                f"{', '.join(TEACHERS)}, or a model by file, run folder or name"
+            )
+        width = sum(math.prod(self._layout.shapes[name]) for name in INPUTS)
+        if policy.act.width != width:
+            raise ConfigError(
+                f"teacher: {model} takes {policy.act.width} numbers; these drones observe {width}: "
+                "use the sensor.lidar_* and env.num_observed of its training"
+            )
+        self._pilot = pilot_of(policy.act.network, simulator.settings, likeliest=True)
+        self._shield = ShieldedPilot(self._pilot, simulator)
+
+    def __call__(self, rows: Tensor, action: Tensor) -> Tensor:
+        """Return velocity commands in the goal frame, (N, 3), for packed observations."""
+        observation = self._layout.split(rows)
+        result = self._shield.filtered(observation, self._pilot(observation))
+        return torch.from_numpy(result.velocity).float()
+
+
 TEACHERS: dict[str, type[StraightTeacher] | type[OwnTeacher]] = {
     "straight": StraightTeacher,
     "own": OwnTeacher,
 }
+
+
+def make_teacher(name: str, simulator: NavigationEnv) -> Teacher:
+    """Return a teacher for drones: one of `TEACHERS`, or a model by its file or name."""
+    kind = TEACHERS.get(name)
+    return ModelTeacher(simulator, name) if kind is None else kind(simulator)

@@ -152,8 +152,7 @@ def _statistics(rows: Tensor, meter: FlightMeter, limit: float) -> dict[str, Ten
 
 def flying_commands(policy: Act, observation: dict[str, Tensor], flying: Tensor) -> Tensor:
     """Return the commands of all drones, (N, 3); those of ended flights may be zero."""
-    alone = getattr(getattr(policy, "act", policy), "decides_alone", False)
-    if not alone or bool(flying.all()):
+    if not getattr(policy, "decides_alone", False) or bool(flying.all()):
         return policy(observation)
     rows = torch.nonzero(flying)[:, 0]
     commands = torch.zeros(len(flying), 3)

@@ -59,6 +59,11 @@ class Policy:
     environment: Mapping[str, Any] | None = None
 
     @property
+    def decides_alone(self) -> bool:
+        """Whether it may be asked about some of the drones only; see `evaluate`."""
+        return bool(getattr(self.act, "decides_alone", False))
+
+    @property
     def robot(self) -> Robot | None:
         """The robot that it was trained for, if it was trained in the navigation task."""
         return None if self.task is None else robot_of(self.task)
@@ -142,11 +147,13 @@ def load_policy(
     return Policy(name, pilot_of(applied, trained), trained, card)
 
 
-def pilot_of(network: AppliedNetwork, task: NavigationSettings) -> NetworkPilot:
-    """Return the pilot that flies a network on the robot of a task."""
+def pilot_of(
+    network: AppliedNetwork, task: NavigationSettings, *, likeliest: bool = False
+) -> NetworkPilot:
+    """Return the pilot that flies a network on the robot of a task; see `NetworkPilot`."""
     limit = task.env.action_limit
     climb = 0.0 if task.env.planar else min(task.drone.vertical_speed or limit, limit)
-    return NetworkPilot(network, limit, vertical_limit=climb)
+    return NetworkPilot(network, limit, vertical_limit=climb, likeliest=likeliest)
 
 
 def _own(target: str) -> Policy:

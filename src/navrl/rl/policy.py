@@ -71,18 +71,22 @@ class NetworkPilot:
         network: returns heads for packed observations.
         limit: largest command on each axis, m/s.
         vertical_limit: largest command up and down, m/s; None: `limit`.
+        likeliest: fly the likeliest command of a Beta policy instead of the mean.
     """
 
     def __init__(
-        self, network: AppliedNetwork, limit: float, *, vertical_limit: float | None = None
+        self,
+        network: AppliedNetwork,
+        limit: float,
+        *,
+        vertical_limit: float | None = None,
+        likeliest: bool = False,
     ) -> None:
         self.network, self.limit = network, limit
         self.vertical_limit = limit if vertical_limit is None else vertical_limit
-        self._mean = (
-            gaussian.mean
-            if getattr(network.network, "distribution", "beta") == "gaussian"
-            else beta.mean
-        )
+        gaussian_heads = getattr(network.network, "distribution", "beta") == "gaussian"
+        of_beta = beta.mode if likeliest else beta.mean
+        self._unit = gaussian.mean if gaussian_heads else of_beta
         self.width = int(network.network.layout.width)  # type: ignore[union-attr,arg-type]
         self._device = next(network.network.parameters()).device
         packed = getattr(network, "packed", None)  # of compiled kernels
@@ -107,7 +111,7 @@ class NetworkPilot:
                 f"{self.width}: fly it with the "
                 "sensor.lidar_* and env.num_observed of its training"
             )
-        command = to_velocity(self._mean(self._infer(rows.to(self._device))), self.limit)
+        command = to_velocity(self._unit(self._infer(rows.to(self._device))), self.limit)
         if self.vertical_limit < self.limit:
             command[:, 2].clamp_(-self.vertical_limit, self.vertical_limit)
         return command
