@@ -332,7 +332,8 @@ def test_the_command_compares_folders_and_warns_of_other_processors(tmp_path, ca
         (tmp_path / name / "demo.json").write_text(json.dumps(content))
     assert main(["bench", "compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     told = capsys.readouterr().out
-    assert "cannot be told from noise" in told
+    assert "demo: 1 of 1 metrics are the same or cannot be told from noise" in told
+    assert "99 % interval" not in told
     assert "different processors: p and q" in told
 
 
@@ -348,6 +349,26 @@ def test_a_file_that_is_no_result_is_refused_by_name(tmp_path, capsys, content, 
     told = capsys.readouterr().err
     assert "a.json" in told
     assert words in told
+
+
+def test_folders_show_only_what_changed_and_files_show_every_metric(tmp_path, capsys):
+    for name, ours in (("old", [1.0, 1.01, 0.99]), ("new", [1.2, 1.21, 1.19])):
+        (tmp_path / name).mkdir()
+        content = result(navrl=ours, peer=[2.0, 2.01, 1.99])
+        (tmp_path / name / "demo.json").write_text(json.dumps(content))
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert main(["bench", "compare", str(old), str(new)]) == 0
+    told = capsys.readouterr().out
+    assert "higher by 20 %" in told
+    assert "peer" not in told
+    assert "demo: 1 of 2 metrics are the same" in told
+    assert main(["bench", "compare", str(old / "demo.json"), str(new / "demo.json")]) == 0
+    assert "peer" in capsys.readouterr().out
+
+
+def test_bench_alone_lists_the_benchmarks(capsys):
+    assert main(["bench"]) == 2
+    assert "name a benchmark: all, baselines," in capsys.readouterr().err
 
 
 def test_only_compare_takes_files(capsys):

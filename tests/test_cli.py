@@ -122,7 +122,7 @@ def test_cfg_explains_every_setting_beside_its_value(capsys):
     assert main(["train", "--cfg", "job", f"wandb.name='{long}'", "preset=best"]) == 0
     told = capsys.readouterr().out
     assert yaml.safe_load(told) == as_saved(load_config([f"wandb.name='{long}'", "preset=best"]))
-    assert re.search(r"^  vel_range: +# m/s$", told, re.M)
+    assert re.search(r"^  vel_range: +# speeds, m/s$", told, re.M)
     assert re.search(r"^seed: 0 +# of the weights", told, re.M)
 
 

@@ -67,9 +67,40 @@ def test_a_word_finds_settings_by_name_and_by_meaning(groups):
     assert "seed" not in found
 
 
-def test_a_word_that_nothing_contains_suggests_the_nearest(groups):
-    with pytest.raises(ConfigError, match=r"Did you mean 'env.num_envs'"):
-        find_settings(groups, "env.num_env_s")
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("learning rate", "algo.actor.learning_rate"),
+        ("lr", "algo.critic.learning_rate"),
+        ("gpu", "device"),
+        ("speed", "env_dyn.vel_range"),
+    ],
+)
+def test_a_search_finds_what_people_call_a_setting(groups, word, key):
+    assert key in [s.key for group in find_settings(groups, word) for s in group.settings]
+
+
+@pytest.mark.parametrize(
+    ("word", "near"), [("env.num_env_s", "env.num_envs"), ("lidr", "lidar"), ("gama", "gamma")]
+)
+def test_a_word_that_nothing_contains_suggests_the_nearest(groups, word, near):
+    with pytest.raises(ConfigError, match=rf"Did you mean '{near}'"):
+        find_settings(groups, word)
+
+
+def test_a_mistyped_setting_suggests_one_or_names_all_of_that_name():
+    with pytest.raises(ConfigError, match="unknown setting 'gama'. Did you mean 'algo.gamma'"):
+        load_config(["gama=0.9"])
+    every = "algo.feature_extractor.learning_rate, algo.actor.learning_rate, algo.critic"
+    with pytest.raises(ConfigError, match=f"Settings of that name: {every}"):
+        load_config(["learning_rate=1"])
+
+
+def test_the_values_shown_are_those_that_a_training_takes(capsys):
+    main(["settings", "num_envs", "--json"])
+    [env] = [group for group in json.loads(capsys.readouterr().out) if group["name"] == "env"]
+    taken = {setting["key"]: setting["default"] for setting in env["settings"]}
+    assert taken["env.num_envs"] == str(load_config(["preset=quick"]).env.num_envs)
 
 
 def test_the_command_lists_groups_searches_and_takes_a_preset(capsys):

@@ -138,10 +138,10 @@ class Config(NavigationSettings):
 
     env: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     seed: int = 0  # of the weights, the actions and the worlds' random numbers
-    device: str = "cpu"  # of the network: cpu, cuda or cuda:0; the simulator runs on the CPU
+    device: str = "cpu"  # of the network: cpu, or a GPU: cuda or cuda:0; the simulator runs on the CPU
     processes: int = 0  # each trains its part of the drones; 0: one per core
     headless: bool = False  # print lines instead of the live panel
-    max_frame_num: int = 40_000_000  # length of the training in steps of all drones together
+    max_frame_num: int = 40_000_000  # length of the training in decisions of all drones together
     eval_interval: int = 100  # iterations between evaluations; 0: only at the end
     save_interval: int = 50  # iterations between checkpoints
     keep_last_n: int = 3  # checkpoints to keep

@@ -239,12 +239,15 @@ def missing_extra(what: str, extra: str, *packages: str) -> MissingExtraError:
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for a known name that `name` may be a slip of, or nothing.
 
-    A slip is a typing mistake, or a dotted name without the right group: `num_envs` for
-    `env.num_envs`.
+    A slip is a typing mistake, or a dotted name without the right group: `num_envs` or `num_env`
+    for `env.num_envs`.
     """
     names, name = list(known), str(name)[:_LONGEST_NAME]
     same = [one for one in names if one.rpartition(".")[2] == name.rpartition(".")[2]]
     close = same or difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
+    if not close and "." not in name:
+        last = {one.rpartition(".")[2]: one for one in reversed(names)}
+        close = [last[one] for one in difflib.get_close_matches(name, last, 1, _LIKENESS)]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -22,6 +22,7 @@ __all__ = ["RUN", "Group", "Setting", "find_settings", "setting_groups", "with_m
 _KEY = re.compile(r"( *)(\w+):( |$)")  # of a line of YAML
 _COMMENTS_FROM = 34  # column
 
+SHORT_FOR = {"lr": "learning rate"}  # what people look for
 RUN = "run"  # the group of settings that stand at the top, without a prefix
 
 
@@ -63,24 +64,32 @@ def setting_groups(config: Any) -> list[Group]:
 def find_settings(groups: Sequence[Group], word: str) -> list[Group]:
     """Return the group of that name, or the settings whose key or meaning contains the word.
 
+    Case does not count, and `learning rate` finds `learning_rate`.
+
     Raises:
         ConfigError: nothing matches; the nearest name is suggested.
     """
     named = [group for group in groups if group.name == word.rstrip(".")]
     if named:
         return named
-    found = []
+    found, wanted = [], _plain(SHORT_FOR.get(word.lower(), word))
     for group in groups:
-        hits = [s for s in group.settings if word.lower() in f"{s.key} {s.meaning}".lower()]
+        hits = [s for s in group.settings if wanted in _plain(f"{s.key} {s.meaning}")]
         if hits:
             found.append(dataclasses.replace(group, settings=tuple(hits)))
     if not found:
         keys = [setting.key for group in groups for setting in group.settings]
-        near = nearest_name(word, [*keys, *(group.name for group in groups)])
+        words = {part: None for key in keys for part in re.split(r"[._]", key)}
+        near = nearest_name(word, [*keys, *(group.name for group in groups), *words])
         raise ConfigError(
             f"no setting or group contains {word!r}.{near} `navrl settings` lists all"
         )
     return found
+
+
+def _plain(text: str) -> str:
+    """Return text as a search compares it."""
+    return text.lower().replace("_", " ")
 
 
 def with_meanings(text: str, groups: Sequence[Group]) -> str:

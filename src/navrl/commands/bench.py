@@ -18,7 +18,7 @@ EPILOG = """examples:
   navrl bench simulator            the whole run, table on the screen, JSON in benchmarks/results/
   navrl bench simulator --check    the same, and exit 1 with the gates that failed
   navrl bench simulator --smoke    seconds, only to see that it still runs
-  navrl bench all                  every benchmark in under an hour; run it again to go on
+  navrl bench all                  every number of the README in under an hour; run it again to go on
   navrl bench compare A.json B.json    which differences are larger than the noise
   navrl bench compare OLD NEW          the same for two folders of results
 """
@@ -36,7 +36,9 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "name", help="the benchmark: a file of the folder benchmarks/, without .py; or all; compare"
+        "name",
+        nargs="?",
+        help="the benchmark: a file of the folder benchmarks/, without .py; or all; compare",
     )
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="for compare: two results or folders"
@@ -72,6 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.errors import BenchmarkError
 
     console = Console(width=None if Console().is_terminal else 150)
+    if arguments.name is None:
+        from navrl.benchmark.folder import known_benchmarks
+
+        raise BenchmarkError(
+            f"name a benchmark: {', '.join([ALL, *known_benchmarks()])}; or {COMPARE} two results"
+        )
     if arguments.name == COMPARE:
         return _compare(console, arguments.files)
     if arguments.files:
@@ -176,24 +184,33 @@ def _compare(console: Any, files: list[Path]) -> int:
         raise BenchmarkError(
             f"`navrl bench compare` takes two results or two folders of them, found {len(files)}"
         )
+    briefly = all(file.is_dir() for file in files)
     for comparison in compare_files(*files):
-        _print_comparison(console, comparison)
+        _print_comparison(console, comparison, briefly=briefly)
     return 0
 
 
-def _print_comparison(console: Any, comparison: Comparison) -> None:
+def _print_comparison(console: Any, comparison: Comparison, *, briefly: bool) -> None:
+    """Print every metric, or briefly those that have changed and how many have not."""
     from rich.table import Table
 
+    shown = [change for change in comparison.changes if change.real or not briefly]
     table = Table("case", "metric", title=comparison.benchmark, title_justify="left")
     table.add_column("B / A", justify="right")
     table.add_column("99 % interval", justify="right")
     table.add_column("")
-    for change in comparison.changes:
+    for change in shown:
         known = change.low == change.low
         interval = f"{change.low:.3f} - {change.high:.3f}" if known else "one round"
         verdict = f"[bold]{change.verdict}[/bold]" if change.real else change.verdict
         table.add_row(change.case, change.metric, f"{change.ratio:.3f}", interval, verdict)
-    console.print(table)
+    if shown:
+        console.print(table)
+    if left := len(comparison.changes) - len(shown):
+        console.print(
+            f"{comparison.benchmark}: {left} of {len(comparison.changes)} metrics are the same or "
+            "cannot be told from noise"
+        )
     if comparison.drift:
         console.print(
             f"Other libraries' cases changed by up to {100 * comparison.drift:.1f} % between the "

@@ -243,6 +243,7 @@ def _backend(arguments: argparse.Namespace) -> Any:
     """Return the tracker's backend, in the project and of the user that the reference names."""
     from navrl.errors import NavrlError, RegistryError, nearest_name
 
+    arguments.tracker = {"huggingface": "hf"}.get(arguments.tracker, arguments.tracker)
     if arguments.tracker not in MIRRORS:
         raise RegistryError(
             f"no mirror {arguments.tracker!r}; there are {', '.join(MIRRORS)}."

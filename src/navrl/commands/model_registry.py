@@ -189,10 +189,11 @@ def _add_tracker(parser: Any) -> None:
         "reference", help="NAME:ALIAS, USER/PROJECT/NAME:ALIAS; hf: USER/NAME:ALIAS"
     )
     parser.add_argument(
-        "--tracker",
         "--mirror",
+        "--tracker",
         dest="tracker",
         default="wandb",
+        metavar="MIRROR",
         help="wandb, mlflow, trackio or hf, the Hugging Face hub (default: %(default)s)",
     )
     parser.add_argument(

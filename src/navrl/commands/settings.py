@@ -15,14 +15,18 @@ EPILOG = """examples:
   navrl settings env              every setting of a group, with its default and meaning
   navrl settings lidar            every setting whose name or meaning contains a word
   navrl settings env preset=best  with the values of a preset
+
+Values are those of preset=quick, which navrl train takes unless told otherwise.
 """
+TRAINED = "preset=quick"
+
 
 
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
         "settings",
-        help="list the settings of `navrl train` with defaults and meanings",
+        help="list the settings of `navrl train` with values and meanings",
         description="List the groups of settings, one group, or the settings that mention a word.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -44,14 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
     from navrl.settings_reference import find_settings, setting_groups
 
     words = [word for word in arguments.words if "=" not in word]
-    groups = setting_groups(load_config([word for word in arguments.words if "=" in word]))
-    shown = groups
+    typed = [word for word in arguments.words if "=" in word]
+    chosen = typed if any(word.startswith("preset=") for word in typed) else [TRAINED, *typed]
+    shown = setting_groups(load_config(chosen))
     for word in words:
         shown = find_settings(shown, word)
     if arguments.json:
         print(json.dumps([dataclasses.asdict(group) for group in shown], indent=1))
     elif arguments.markdown:
-        print(_page(shown), end="")
+        print(_page(setting_groups(load_config(typed)), shown), end="")
     elif words:
         _print_settings(shown)
     else:
@@ -76,14 +81,14 @@ def _print_groups(groups: list[Group]) -> None:
 
 def _print_settings(groups: list[Group]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     console = Console()
     for group in groups:
         table = Table(
-            "setting",
-            "default",
+            Column("setting", no_wrap=True, overflow="fold"),
+            "value",
             "meaning",
             title=group.name,
             title_justify="left",
@@ -95,20 +100,25 @@ def _print_settings(groups: list[Group]) -> None:
         console.print(table)
 
 
-def _page(groups: list[Group]) -> str:
-    """Return docs/settings.md."""
+def _page(groups: list[Group], trained: list[Group]) -> str:
+    """Return docs/settings.md: the defaults, and what `navrl train` has instead of some."""
+    values = {setting.key: setting.default for group in trained for setting in group.settings}
     lines = [
         "# Settings",
         "",
         "Every setting of `navrl train`, `navrl world` and `navrl eval`, written as `key=value`. "
         "`navrl settings WORD` searches them.",
+        "`navrl train` takes `preset=quick` unless told otherwise, so its values differ from the "
+        "defaults where the third column says so.",
         "This page is written by `navrl settings --markdown`.",
     ]
     for group in groups:
         lines += ["", f"## {group.name}", "", f"{group.about[:1].upper()}{group.about[1:]}.", ""]
-        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+        lines += ["| setting | type | default, `navrl train` | meaning |", "|---|---|---|---|"]
         for setting in group.settings:
             kind, meaning = setting.type.replace("|", "\\|"), setting.meaning.replace("|", "\\|")
-            default = setting.default.replace("|", "\\|")
-            lines.append(f"| `{setting.key}` | {kind} | `{default}` | {meaning} |")
+            default = f"`{setting.default}`".replace("|", "\\|")
+            if values[setting.key] != setting.default:
+                default += f", `{values[setting.key]}`"
+            lines.append(f"| `{setting.key}` | {kind} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"

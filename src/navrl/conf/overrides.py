@@ -19,7 +19,7 @@ from navrl.errors import ConfigError, nearest_name, shown
 
 GROUPS = ("preset", "env", "algo", "network", "collect")  # what can be chosen whole: `preset=best`
 OPEN = ("env.options.", "network.encoders.")  # what may follow is the user's to name
-LIST_ALL = "`navrl train --cfg job` lists all"
+SEARCH = "`navrl settings WORD` searches them"
 _MISTYPED = re.compile(r"""^['"[{]|\$\{""")  # a quotation, list or interpolation that is not whole
 _KINDS = {
     int: "a whole number",
@@ -125,8 +125,14 @@ def _check_option(group: str, value: str) -> None:
 def _check_key(key: str, known: Sequence[str]) -> None:
     whole = any(name == key or name.startswith(f"{key}.") for name in known)
     if not whole:
-        near = nearest_name(key, [*known, *GROUPS])
-        raise ConfigError(f"unknown setting {_typed(key)}.{near} {LIST_ALL}")
+        last = key.rpartition(".")[2]
+        same = [name for name in known if name.rpartition(".")[2] == last]
+        near = (
+            f" Settings of that name: {', '.join(same)}."
+            if len(same) > 1
+            else nearest_name(key, [*known, *GROUPS])
+        )
+        raise ConfigError(f"unknown setting {_typed(key)}.{near} {SEARCH}")
 
 
 def _value(override: str, is_text: bool = False) -> Any:

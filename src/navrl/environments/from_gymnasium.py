@@ -57,9 +57,10 @@ def make_gymnasium(
     try:
         vector = SyncVectorEnv([make_one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except gymnasium.error.Error as error:
+        told = str(error).rstrip()
         raise ConfigError(
-            f"env.id is {make!r}; Gymnasium says: {error}. Install the package that registers it, "
-            "or name its module too: env.id=package:Name-v0"
+            f"env.id is {make!r}; Gymnasium says: {told}{'' if told.endswith(('.', '?')) else '.'} "
+            "Install the package that registers it, or name its module too: env.id=package:Name-v0"
         ) from error
     return GymnasiumEnvironment(vector)
 

@@ -47,7 +47,7 @@ class TaskSettings:
     max_episode_length: int = 2200  # simulated steps
     action_repeat: int = 1  # simulated steps for each decision
     action_frame: str = "goal"  # velocity commands in the goal frame, or in the world frame
-    action_limit: float = 2.0  # m/s on each axis; the bound of the action space
+    action_limit: float = 2.0  # m/s on each axis: the top speed, and the bound of the action space
     goal_ends_episode: bool = True  # else a drone at its goal flies on until time is up
     goal_radius: float = 0.5  # m around the target that count as the goal
     # m from a random start to its random target; 0: any, as in the original
@@ -71,7 +71,7 @@ class MovingSettings:
 
     num_obstacles: int = 80  # in each world, rounded down to a multiple of 8
     obstacles_per_world: list[int] = field(default_factory=list)  # a curriculum, as in `env`
-    vel_range: list[float] = field(default_factory=lambda: [0.5, 1.5])  # m/s
+    vel_range: list[float] = field(default_factory=lambda: [0.5, 1.5])  # speeds, m/s
     local_range: list[float] = field(default_factory=lambda: [5.0, 5.0, 4.5])  # m around the origin
     # heights drawn from (-y, 2z - y) around the origin as in the original, else (-z, z)
     asymmetric_goals: bool = True

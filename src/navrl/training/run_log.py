@@ -105,7 +105,7 @@ class RunLog:
         trainer, policy, values = self.trainer, self.publisher.policy, self._evaluation or {}
         better = is_better(policy, measured, self._best)
         told = ", ".join(
-            f"{100 * value:.1f} % among {condition}"
+            f"{100 * value:.1f} % {'among' if condition[:1].isdigit() else 'in'} {condition}"
             if self._headline == "success"
             else f"{self._headline} {value:.5g} in {condition}"
             for condition, value in values.items()

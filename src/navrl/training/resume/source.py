@@ -79,6 +79,10 @@ def find_source(reference: str, deadline: float) -> Source:
         return Source(reference, _newest_of(path))
     with suppress(CheckpointError):
         return Source(reference, find_checkpoint(path).resolve())
+    if os.path.isabs(reference) or reference.startswith(("./", "../", "~")):
+        raise ConfigError(
+            f"resume_checkpoint {reference!a:.200}: no such file or folder; {EXPECTED}"
+        )
     if reference == "pretrained":
         return Source(reference, PRETRAINED)
     with Registry() as registry:
