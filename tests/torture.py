@@ -81,7 +81,7 @@ SCENARIOS = (
     ),
     Scenario(
         "disk",
-        "full and broken disks, folders deleted under a training",
+        "full, broken and read-only disks, folders deleted under a training",
         ("training/test_failing_disk.py",),
     ),
     Scenario(

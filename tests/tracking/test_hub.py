@@ -67,6 +67,7 @@ def test_push_and_pull_carry_a_model_its_alias_and_its_card(hub, model, tmp_path
             ["push", "x", "--mirror", "hff"],
             "no mirror 'hff'; there are wandb, mlflow, trackio, hf.",
         ),
+        (["pull", "a/b/c:best", "--mirror", "huggingface"], "expected USER/NAME:ALIAS on the hub"),
         (["push", "x", "--mirror", "queued"], "there are wandb, mlflow, trackio, hf"),
         (
             ["pull", "a/b:best", "--mirror", "hf", "--option", "privat=false"],

@@ -11,6 +11,8 @@ import resource
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,37 @@ def test_three_failures_in_a_row_stop_the_training_in_order_and_it_goes_on_later
     assert "Traceback" not in told
     (run.folder / "checkpoints").unlink()
     aside.rename(run.folder / "checkpoints")
+    go_on(server, run.folder)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let nothing be written into a folder, as on a disk that the system has mounted read-only
+    after an error.
+    """
+    bound = ["mount", "--bind", folder, folder]
+    if subprocess.run(bound, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a folder read-only")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_disk_that_becomes_read_only_stops_the_training_in_order_and_it_goes_on_later(
+    server, tmp_path, number, injected
+):
+    run = server.start(tmp_path / "run", *ENDLESS)
+    run.wait_for(random.Random(number).randint(3, 10))
+    with read_only(run.folder / "checkpoints"):
+        injected.add()
+        told = run.finish(1)
+        assert newest_whole(run.folder) in told
+    assert "3 checkpoints in a row failed" in told
+    assert "Read-only file system" in told
+    assert "Traceback" not in told
     go_on(server, run.folder)
 
 

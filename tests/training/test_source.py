@@ -207,6 +207,13 @@ def test_what_is_nowhere_is_told_by_what_was_typed_and_what_is_expected(registry
         opened(reference)
 
 
+@pytest.mark.parametrize("path", ["/nowhere/model.pt", "./model.pt", "../model.pt", "~/model.pt"])
+def test_a_path_that_there_is_not_is_not_taken_for_a_name(registry, path):
+    with pytest.raises(ConfigError, match="no such file or folder; expected a checkpoint") as error:
+        opened(path)
+    assert "parts" not in str(error.value)
+
+
 def test_a_folder_without_a_checkpoint_is_told(registry, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="empty has no checkpoint to resume from"):

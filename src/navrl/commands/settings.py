@@ -21,7 +21,6 @@ Values are those of preset=quick, which navrl train takes unless told otherwise.
 TRAINED = "preset=quick"
 
 
-
 def register(subparsers: Any) -> None:
     """Add the command to the parser."""
     parser = subparsers.add_parser(
