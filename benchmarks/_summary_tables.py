@@ -71,7 +71,8 @@ SECTIONS = (
         "training",
         "Training",
         "PPO with the same network, environment, batch (1024 drones x 32 decisions, 4 epochs x 16 "
-        "minibatches) and two threads for all. PyTorch's matrix products alone limit the libraries that use them; navrl has compiled kernels of its own.",
+        "minibatches) and two threads for all. PyTorch's matrix products alone limit the libraries "
+        "that use them; navrl has compiled kernels of its own.",
         "navrl",
         {
             "navrl": "navrl",

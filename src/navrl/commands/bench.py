@@ -18,7 +18,7 @@ EPILOG = """examples:
   navrl bench simulator            the whole run, table on the screen, JSON in benchmarks/results/
   navrl bench simulator --check    the same, and exit 1 with the gates that failed
   navrl bench simulator --smoke    seconds, only to see that it still runs
-  navrl bench all                  every number of the README in under an hour; run it again to go on
+  navrl bench all                  every number of the README in an hour; run it again to go on
   navrl bench compare A.json B.json    which differences are larger than the noise
   navrl bench compare OLD NEW          the same for two folders of results
 """
