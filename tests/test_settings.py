@@ -89,7 +89,7 @@ def test_a_word_that_nothing_contains_suggests_the_nearest(groups, word, near):
 
 
 def test_a_mistyped_setting_suggests_one_or_names_all_of_that_name():
-    with pytest.raises(ConfigError, match="unknown setting 'gama'. Did you mean 'algo.gamma'"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'gama'\. Did you mean 'algo.gamma'"):
         load_config(["gama=0.9"])
     every = "algo.feature_extractor.learning_rate, algo.actor.learning_rate, algo.critic"
     with pytest.raises(ConfigError, match=f"Settings of that name: {every}"):

@@ -138,9 +138,8 @@ class Config(NavigationSettings):
 
     env: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     seed: int = 0  # of the weights, the actions and the worlds' random numbers
-    device: str = (
-        "cpu"  # of the network: cpu, or a GPU: cuda or cuda:0; the simulator runs on the CPU
-    )
+    # of the network: cpu, or a GPU: cuda or cuda:0; the simulator runs on the CPU
+    device: str = "cpu"
     processes: int = 0  # each trains its part of the drones; 0: one per core
     headless: bool = False  # print lines instead of the live panel
     max_frame_num: int = 40_000_000  # length of the training in decisions of all drones together

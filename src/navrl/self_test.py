@@ -94,7 +94,8 @@ def _simulate() -> str:
     while time.perf_counter() - start < 0.5:
         env.step(action, out=out)
         steps += 4096
-    return f"{steps / (time.perf_counter() - start) / 1e6:.2f} million steps a second (half a second, 4096 drones)"
+    rate = steps / (time.perf_counter() - start)
+    return f"{rate / 1e6:.2f} million steps a second (4096 drones, for half a second)"
 
 
 def _decide() -> str:
