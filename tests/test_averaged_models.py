@@ -106,6 +106,16 @@ def test_noise_of_the_training_does_not_matter(write):
     assert average_models([write("a.pt"), write("b.pt", noisier)])["task"] == own
 
 
+def test_checkpoints_of_trainings_are_averaged_with_models(write, tmp_path):
+    model, other = write("a.pt"), load_checkpoint(write("b.pt", shifted(2.0)))
+    config = other["task"] | {"network": other["network"], "seed": 4}
+    state = {"iteration": 7, "model_state_dict": other["parameters"], "ranks": [{}]}
+    save_checkpoint(state | {"config": config}, tmp_path / "checkpoint.pt")
+    mean = average_models([model, tmp_path / "checkpoint.pt"])["parameters"]
+    for name, value in load_checkpoint(model)["parameters"].items():
+        torch.testing.assert_close(mean[name], value + 1)
+
+
 def test_one_model_has_no_average(write):
     with pytest.raises(ConfigError, match="1 model to average; expected two or more"):
         average_models([write("a.pt")])

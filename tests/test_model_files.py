@@ -9,7 +9,7 @@ import torch
 
 from navrl.cli import main
 from navrl.errors import ConfigError, StateError
-from navrl.evaluation import PRETRAINED
+from navrl.evaluation import PRETRAINED, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
 from navrl.models import create_navrl_model, load_model
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
@@ -240,3 +240,17 @@ def test_a_training_checkpoint_is_read_without_the_settings_that_name_its_enviro
     state = {"config": as_dict(load_config([])), "ranks": [], "model_state_dict": {}}
     task = _model_of_training(state)["task"]
     assert NavigationSettings.from_mapping(task) == load_config([]).task
+
+
+def test_a_checkpoint_flies_with_the_averaged_weights_that_evaluations_measured(tmp_path):
+    model = load_checkpoint(PRETRAINED)
+    raw = {name: value + 1 for name, value in model["parameters"].items()}
+    config = model["task"] | {"network": model["network"], "seed": 4}
+    state = {"iteration": 7, "model_state_dict": raw, "ranks": [{}], "config": config}
+    for name, more, expected in (
+        ("raw.pt", {}, raw),
+        ("averaged.pt", {"average": model["parameters"]}, model["parameters"]),
+    ):
+        save_checkpoint(state | more, tmp_path / name)
+        flown = load_policy(tmp_path / name).act.network.network.state_dict()
+        assert all(torch.equal(flown[key], value) for key, value in expected.items())

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from navrl.errors import ConfigError
-from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.models import KIND, check_weights, load_model, network_settings
+from navrl.models import KIND, check_weights, load_model, model_contents, network_settings
 from navrl.sim.robots import MEASURING, differences, robot_of
 from navrl.sim.settings import NavigationSettings
 from navrl.wording import counted
@@ -31,7 +30,8 @@ def average_models(files: Sequence[Path]) -> dict[str, Any]:
     unrelated ones does not fly.
 
     Args:
-        files: two models or more of the navigation task, with the same network and robot.
+        files: two models or more of the navigation task, or checkpoints of trainings, with the
+            same network and robot.
 
     Raises:
         ConfigError: a file is no model, or does not fit the first; the message says why.
@@ -63,10 +63,10 @@ def average_models(files: Sequence[Path]) -> dict[str, Any]:
 def _model(path: Path) -> dict[str, Any]:
     """Return the content of a model file, checked."""
     load_model(path)
-    state = load_checkpoint(path)
+    state = model_contents(path)
     if not isinstance(state, dict) or state.get("kind") != KIND:
         raise ConfigError(
-            f"{path} is not a model; expected a file such as RUN/model.pt, not a checkpoint"
+            f"{path} is not a model of navrl; expected a file such as RUN/model.pt, or a checkpoint"
         )
     return state
 

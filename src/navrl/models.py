@@ -36,6 +36,7 @@ __all__ = [
     "create_navrl_model",
     "is_original",
     "load_model",
+    "model_contents",
     "model_state",
     "network_settings",
     "save_model",
@@ -93,9 +94,7 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
             range, or not finite; the message names the file and the part.
         ContainerError: the file is damaged.
     """
-    state = load_checkpoint(path)
-    if isinstance(state, dict) and isinstance(state.get("config"), dict) and "ranks" in state:
-        state = _model_of_training(state)
+    state = model_contents(path)
     if is_original(state):
         return _load_original(path, state)
     if not isinstance(state, dict) or state.get("kind") != KIND:
@@ -119,6 +118,13 @@ def load_model(path: Path) -> tuple[AppliedNetwork, NavigationSettings, dict[str
     check_weights(built.state_dict(), parameters, f"{path}")
     built.load_state_dict(parameters)
     return accelerate(built.requires_grad_(False)), trained, card
+
+
+def model_contents(path: Path) -> Any:
+    """Return what a model file holds, or the model in a checkpoint of a training; not checked."""
+    state = load_checkpoint(path)
+    of_training = isinstance(state, dict) and isinstance(state.get("config"), dict)
+    return _model_of_training(state) if of_training and "ranks" in state else state
 
 
 def is_original(state: Any) -> bool:
@@ -218,7 +224,8 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     config, groups = state["config"], NavigationSettings().as_dict()
     parts = {
         "network": config.get("network"),
-        "parameters": state.get("model_state_dict", state.get("network")),
+        # the average of the weights, where there is one, is what evaluations measure
+        "parameters": state.get("average", state.get("model_state_dict", state.get("network"))),
         "task": {group: _task_settings(config[group]) for group in groups if group in config},
         "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}},
     }

@@ -1,6 +1,7 @@
 """Sweeps with real trainings: pruning, kill -9, several processes on one study."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -122,3 +123,12 @@ def test_trials_so_far_are_shown_without_running_any(tmp_path, capsys, monkeypat
     assert main(["sweep", str(path), "--show"]) == 0
     assert "mean_return" in capsys.readouterr().out
     assert not (tmp_path / "sweeps" / "space" / "trial_0000").exists()
+
+
+def test_the_example_of_the_page_runs_the_trials_of_a_file(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    space_file(tmp_path, [1e-3, 2e-3])
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "sweeps.md", "exec"), {})
+    assert "algo.actor.learning_rate" in capsys.readouterr().out

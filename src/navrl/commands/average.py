@@ -30,7 +30,8 @@ def register(subparsers: Any) -> None:
         "references",
         nargs="+",
         metavar="REF",
-        help="a model file, RUN for the model of a run, NAME:ALIAS of the registry, or pretrained",
+        help="a model file, RUN for the model of a run, RUN/latest for its last checkpoint, "
+        "NAME:ALIAS of the registry, or pretrained",
     )
     parser.add_argument(
         "-o", "--out", type=Path, required=True, metavar="FILE", help="the model to write"
