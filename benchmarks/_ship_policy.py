@@ -91,8 +91,7 @@ def ship(
     policy = load_policy(model)  # a damaged or foreign file stops here
     record = kept_evaluation(evaluation)
     (LEARNING / f"{name}.evaluation.json").write_text(json.dumps(record, indent=1) + "\n")
-    settings = re.sub(r"(?m)^run_folder: .*$", "run_folder: ''", (run / "config.yaml").read_text())
-    (LEARNING / f"{name}.config.yaml").write_text(settings)
+    (LEARNING / f"{name}.config.yaml").write_text(kept_settings(run))
     rows = MetricsLog.read(run / "metrics.jsonl", "eval")
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (LEARNING / f"{name}.metrics.jsonl").write_text(lines)
@@ -101,6 +100,12 @@ def ship(
     results = {row["label"]: row for row in record["conditions"].values()}
     save_model(PRETRAINED, state | {"card": state["card"] | {"evaluation": results}})
     CARD.write_text(card(policy, evaluation, name, command))
+
+
+def kept_settings(run: Path) -> str:
+    """Return the settings of a run without its folder and those of other files."""
+    text = re.sub(r"(?m)^run_folder: .*$", "run_folder: ''", (run / "config.yaml").read_text())
+    return re.sub(r"(?m)^(teacher|resume_checkpoint): .*/([^/\n]+)$", r"\1: \2", text)
 
 
 def kept_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:

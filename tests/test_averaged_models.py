@@ -108,12 +108,14 @@ def test_noise_of_the_training_does_not_matter(write):
 
 def test_checkpoints_of_trainings_are_averaged_with_models(write, tmp_path):
     model, other = write("a.pt"), load_checkpoint(write("b.pt", shifted(2.0)))
-    config = other["task"] | {"network": other["network"], "seed": 4}
+    config = other["task"] | {"network": other["network"], "algo": {"training_frame_num": 32}}
     state = {"iteration": 7, "model_state_dict": other["parameters"], "ranks": [{}]}
     save_checkpoint(state | {"config": config}, tmp_path / "checkpoint.pt")
-    mean = average_models([model, tmp_path / "checkpoint.pt"])["parameters"]
+    mean = average_models([model, tmp_path / "checkpoint.pt"])
     for name, value in load_checkpoint(model)["parameters"].items():
-        torch.testing.assert_close(mean[name], value + 1)
+        torch.testing.assert_close(mean["parameters"][name], value + 1)
+    learnt = 7 * 32 * other["task"]["env"]["num_envs"]
+    assert mean["card"]["frames"] == load_checkpoint(model)["card"]["frames"] + learnt
 
 
 def test_one_model_has_no_average(write):

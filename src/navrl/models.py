@@ -227,9 +227,20 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
         # the average of the weights, where there is one, is what evaluations measure
         "parameters": state.get("average", state.get("model_state_dict", state.get("network"))),
         "task": {group: _task_settings(config[group]) for group in groups if group in config},
-        "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}},
+        "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}}
+        | _decisions(state),
     }
     return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
+
+
+def _decisions(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many decisions a checkpoint's training had learnt from, if it says so."""
+    try:
+        config = state["config"]
+        steps = config["env"]["num_envs"] * config["algo"]["training_frame_num"]
+        return {"frames": int(state["iteration"] * steps)}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return {}
 
 
 def _task_settings(group: Any) -> Any:
