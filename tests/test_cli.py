@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import subprocess
 import sys
 
@@ -343,3 +344,14 @@ def test_an_error_of_the_users_environment_keeps_its_traceback(tmp_path, monkeyp
     run = ["run_folder=run", "processes=1", "headless=true"]
     with pytest.raises(PermissionError, match="/dev/robot"):
         main(["train", "env=python", "env.target=own_robot:make", *run])
+
+
+@pytest.mark.parametrize("words", [["settings", "--markdown"], ["train", "--cfg", "job"]])
+def test_a_reader_that_has_left_ends_a_command_without_a_traceback(words):
+    command = subprocess.Popen(
+        [sys.executable, "-m", "navrl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    command.stdout.close()  # before it prints: importing takes longer
+    assert command.stderr.read() == b""
+    command.stderr.close()
+    assert command.wait() == 128 + signal.SIGPIPE

@@ -5,6 +5,9 @@ prints.
 from __future__ import annotations
 
 import argparse
+import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -51,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parsed = _parse(sys.argv[1:] if arguments is None else list(arguments))
     try:
-        return int(parsed.run(parsed))
+        code = int(parsed.run(parsed))
+        sys.stdout.flush()
+        return code
     except NavrlError as error:
         print(f"navrl: {error}", file=sys.stderr)
         return 2
@@ -65,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"navrl: {told}", file=sys.stderr)
         return 2
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 128 + signal.SIGPIPE
         missing = isinstance(error, FileNotFoundError)
         # elsewhere it is the path that was typed; in a training it may be anything
         paths = [each for each in (error.filename, error.filename2) if isinstance(each, str)]
@@ -73,6 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = "no such file or folder" if missing else error.strerror.lower()
         print(f"navrl: {' -> '.join(paths)}: {reason}", file=sys.stderr)
         return 2
+
+
+def _reader_is_gone() -> bool:
+    """Return whether what read the output has closed the pipe, as `| head` does; drop the rest."""
+    pipe = select.poll()
+    pipe.register(sys.stdout.fileno(), 0)
+    if not any(events & select.POLLERR for _, events in pipe.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _parse(typed: list[str]) -> argparse.Namespace:

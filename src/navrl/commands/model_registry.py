@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,11 +212,8 @@ def _run(
 
     try:
         with Registry(arguments.registry) as registry:
-            code = action(registry, arguments)
-            sys.stdout.flush()
-            return code
-    except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+            return action(registry, arguments)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise RegistryError(f"{str(error.filename)!r}: {error.strerror or error}") from error
