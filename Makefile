@@ -58,7 +58,7 @@ lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev  ## every number of the README beside its peers in under an hour, or one benchmark (NAME=simulator)
+bench: $(VENV)/.dev  ## benchmarks beside their peers in under an hour, or one of them (NAME=simulator)
 	$(BIN)/navrl bench $(NAME) $(ARGS)
 
 docs: $(VENV)/.dev  ## build the documentation site into build/site

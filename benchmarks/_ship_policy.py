@@ -105,7 +105,7 @@ def ship(
 def kept_settings(run: Path) -> str:
     """Return the settings of a run without its folder and those of other files."""
     text = re.sub(r"(?m)^run_folder: .*$", "run_folder: ''", (run / "config.yaml").read_text())
-    return re.sub(r"(?m)^(teacher|resume_checkpoint): .*/([^/\n]+)$", r"\1: \2", text)
+    return re.sub(r"(?m)^(teacher|resume_checkpoint): /.*/([^/\n]+)$", r"\1: \2", text)
 
 
 def kept_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def card(policy: Policy, evaluation: Mapping[str, Any], name: str, command: str)
     rows = {name: evaluation["conditions"][name] for name in SCENARIOS}
     first = rows[SCENARIOS[0]]
     about = {
-        "trained with": f"`{_command(command)}`, two CPU cores; {_origin(policy)}at "
+        "trained with": f"{_command(command)}, two CPU cores; {_origin(policy)}at "
         f"{_rate(task):.3g} Hz",
         "settings": f"`docs/learning/{name}.config.yaml` of the repository, and in the file itself "
         "(`navrl inspect`)",
@@ -186,8 +186,11 @@ def _outcomes(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _command(command: str) -> str:
-    """Return a command without the folder that it wrote to."""
-    return " ".join(word for word in command.split() if not word.startswith("run_folder="))
+    """Return a command without the folder that it wrote to; a text with code is left as it is."""
+    if "`" in command:
+        return command
+    words = (word for word in command.split() if not word.startswith("run_folder="))
+    return f"`{' '.join(words)}`"
 
 
 def _origin(policy: Policy) -> str:

@@ -3,6 +3,7 @@
     navrl bench learning                              # hours; stop it and call it again to resume
     navrl bench learning --repeats 1                  # one seed
     NAVRL_LEARNING_MINUTES=4 navrl bench learning     # at most so many minutes of training per run
+    NAVRL_LEARNING_RECIPES=quick navrl bench learning  # peers with the settings of quick only
 
 Every learner trains the same task (our simulator in the settings of preset=quick) and the same
 network with the same action distribution, from the same random weights of a seed. Peers run with
@@ -42,7 +43,7 @@ from navrl.errors import BenchmarkError
 
 __all__ = ["page", "suite"]
 
-MINUTES = "NAVRL_LEARNING_MINUTES"
+MINUTES, RECIPES = "NAVRL_LEARNING_MINUTES", "NAVRL_LEARNING_RECIPES"
 OURS, BASELINES, RSL_RL, SKRL = "navrl", "Stable-Baselines3", "rsl_rl", "skrl"
 UNTAUGHT = "navrl, without teacher"
 
@@ -79,9 +80,11 @@ SMOKE = Run(
 def contenders(*, smoke: bool = False) -> dict[str, tuple[Entry, str]]:
     """Return the cases: each learner with its recipe; a smoke run has each learner once."""
     found = {name: (ENTRIES[name], QUICK) for name in ([OURS] if smoke else [OURS, UNTAUGHT])}
+    recipes = [ISAAC_LAB] if smoke else os.environ.get(RECIPES, f"{ISAAC_LAB},{QUICK}").split(",")
     for name in (BASELINES, RSL_RL, SKRL):
-        found[name] = ENTRIES[name], ISAAC_LAB
-        if not smoke:
+        if ISAAC_LAB in recipes:
+            found[name] = ENTRIES[name], ISAAC_LAB
+        if QUICK in recipes:
             found[f"{name}, settings of quick"] = ENTRIES[name], QUICK
     return found
 

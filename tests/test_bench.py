@@ -332,7 +332,7 @@ def test_the_command_compares_folders_and_warns_of_other_processors(tmp_path, ca
         (tmp_path / name / "demo.json").write_text(json.dumps(content))
     assert main(["bench", "compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     told = capsys.readouterr().out
-    assert "demo: 1 of 1 metrics are the same or cannot be told from noise" in told
+    assert "demo: unchanged, or not to be told from noise: 1 of 1 metrics" in told
     assert "99 % interval" not in told
     assert "different processors: p and q" in told
 
@@ -361,7 +361,7 @@ def test_folders_show_only_what_changed_and_files_show_every_metric(tmp_path, ca
     told = capsys.readouterr().out
     assert "higher by 20 %" in told
     assert "peer" not in told
-    assert "demo: 1 of 2 metrics are the same" in told
+    assert "noise: 1 of 2 metrics" in told
     assert main(["bench", "compare", str(old / "demo.json"), str(new / "demo.json")]) == 0
     assert "peer" in capsys.readouterr().out
 

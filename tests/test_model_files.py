@@ -11,7 +11,7 @@ from navrl.cli import main
 from navrl.errors import ConfigError, StateError
 from navrl.evaluation import PRETRAINED, load_policy
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint, save_checkpoint
-from navrl.models import create_navrl_model, load_model
+from navrl.models import _model_of_training, create_navrl_model, load_model
 from navrl.rl.networks.navigation import NavigationNetwork, to_upstream
 
 WEIGHT = "lidar.0.weight"  # (4, 1, 5, 3)
@@ -234,7 +234,6 @@ def test_a_model_of_another_network_is_refused_with_the_settings_that_differ():
 
 def test_a_training_checkpoint_is_read_without_the_settings_that_name_its_environment():
     from navrl.config import as_dict, load_config
-    from navrl.models import _model_of_training
     from navrl.sim.settings import NavigationSettings
 
     state = {"config": as_dict(load_config([])), "ranks": [], "model_state_dict": {}}
@@ -252,5 +251,21 @@ def test_a_checkpoint_flies_with_the_averaged_weights_that_evaluations_measured(
         ("averaged.pt", {"average": model["parameters"]}, model["parameters"]),
     ):
         save_checkpoint(state | more, tmp_path / name)
-        flown = load_policy(tmp_path / name).act.network.network.state_dict()
-        assert all(torch.equal(flown[key], value) for key, value in expected.items())
+        managed = create_navrl_model({"network": {"relative_motion": True}})
+        managed.load_checkpoint(tmp_path / name)
+        for network in (load_policy(tmp_path / name).act.network.network, managed.network):
+            flown = network.state_dict()
+            assert all(torch.equal(flown[key], value) for key, value in expected.items())
+
+
+def test_decisions_of_a_checkpoint_are_those_of_its_algorithm():
+    config = {"env": {"num_envs": 10}, "algo": {"training_frame_num": 32}}
+    state = {"iteration": 3, "config": config | {"sac": {"training_frame_num": 16}}}
+    assert policy_card(state)["frames"] == 960
+    state["config"]["algorithm"] = "sac"
+    assert policy_card(state)["frames"] == 480
+    assert "frames" not in policy_card({"iteration": None, "config": config})
+
+
+def policy_card(state):
+    return _model_of_training(state)["card"]

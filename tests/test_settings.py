@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from navrl.cli import main
 from navrl.conf.overrides import keys_of
-from navrl.config import Config, load_config
+from navrl.config import Config, load_config, with_default_preset
 from navrl.errors import ConfigError
 from navrl.settings_reference import _comments, find_settings, setting_groups
 
@@ -96,11 +96,17 @@ def test_a_mistyped_setting_suggests_one_or_names_all_of_that_name():
         load_config(["learning_rate=1"])
 
 
-def test_the_values_shown_are_those_that_a_training_takes(capsys):
-    main(["settings", "num_envs", "--json"])
-    [env] = [group for group in json.loads(capsys.readouterr().out) if group["name"] == "env"]
-    taken = {setting["key"]: setting["default"] for setting in env["settings"]}
-    assert taken["env.num_envs"] == str(load_config(["preset=quick"]).env.num_envs)
+@pytest.mark.parametrize(
+    "typed", [[], ["algo=sac"], ["env=gymnasium", "env.id=CartPole-v1"], ["preset=best"]]
+)
+def test_the_values_shown_are_those_that_a_training_takes(capsys, typed):
+    assert main(["settings", "--json", *typed]) == 0
+    groups = json.loads(capsys.readouterr().out)
+    values = {each["key"]: each["value"] for group in groups for each in group["settings"]}
+    taken = load_config(with_default_preset(typed))
+    assert values["max_frame_num"] == str(taken.max_frame_num)
+    assert values["env.num_envs"] == str(taken.env.num_envs)
+    assert values["algo.gamma"] == str(taken.algo.gamma)
 
 
 def test_the_command_lists_groups_searches_and_takes_a_preset(capsys):
@@ -108,7 +114,9 @@ def test_the_command_lists_groups_searches_and_takes_a_preset(capsys):
     assert "env_dyn" in capsys.readouterr().out
     assert main(["settings", "num_worlds", "preset=best", "--json"]) == 0
     [group] = json.loads(capsys.readouterr().out)
-    assert group["settings"][0]["default"] == "256"
+    assert group["settings"][0]["value"] == "256"
+    assert main(["settings", "num_worlds", "--markdown"]) == 0
+    assert "| `env.num_worlds` | int | `64`, `128` |" in capsys.readouterr().out
 
 
 def test_the_page_is_what_the_command_prints(capsys):

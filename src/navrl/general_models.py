@@ -14,7 +14,7 @@ import torch
 
 from navrl.errors import ConfigError, shown
 from navrl.io.checkpoint.checkpoint_file import load_checkpoint
-from navrl.models import KIND, check_weights, network_settings
+from navrl.models import KIND, check_weights, network_settings, policy_weights
 from navrl.observation import ObservationLayout
 from navrl.rl.accelerate import accelerate
 from navrl.rl.action_space import ActionSpace, action_space_from
@@ -97,7 +97,7 @@ def _model_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
         "seed": config.get("seed"),
         "evaluation": {},
     }
-    weights = state.get("model_state_dict")
+    weights = policy_weights(state)
     return {**record, "network": config.get("network"), "parameters": weights, "card": card}
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "model_contents",
     "model_state",
     "network_settings",
+    "policy_weights",
     "save_model",
 ]
 
@@ -224,8 +225,7 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     config, groups = state["config"], NavigationSettings().as_dict()
     parts = {
         "network": config.get("network"),
-        # the average of the weights, where there is one, is what evaluations measure
-        "parameters": state.get("average", state.get("model_state_dict", state.get("network"))),
+        "parameters": policy_weights(state),
         "task": {group: _task_settings(config[group]) for group in groups if group in config},
         "card": {"iteration": state.get("iteration"), "seed": config.get("seed"), "evaluation": {}}
         | _decisions(state),
@@ -233,12 +233,22 @@ def _model_of_training(state: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": KIND} | {name: part for name, part in parts.items() if part is not None}
 
 
+def policy_weights(state: Mapping[str, Any]) -> Any:
+    """Return the weights that a checkpoint of a training flies with; None: it has none.
+
+    The average of the weights, where there is one: that is what evaluations measure.
+    """
+    kept = (state.get(name) for name in ("average", "model_state_dict", "network"))
+    return next((weights for weights in kept if weights is not None), None)
+
+
 def _decisions(state: Mapping[str, Any]) -> dict[str, int]:
     """Return how many decisions a checkpoint's training had learnt from, if it says so."""
     try:
         config = state["config"]
-        steps = config["env"]["num_envs"] * config["algo"]["training_frame_num"]
-        return {"frames": int(state["iteration"] * steps)}
+        algorithm = config["sac" if config.get("algorithm") == "sac" else "algo"]
+        batch = config["env"]["num_envs"] * algorithm["training_frame_num"]
+        return {"frames": int(state["iteration"] * batch)}
     except (KeyError, TypeError, ValueError, OverflowError):
         return {}
 
@@ -425,7 +435,7 @@ def _weights_of(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the weights in a state of any supported kind, and the rest of it."""
     if is_original(state):
         return from_upstream({key: state[key] for key in state if isinstance(key, str)})
-    for key in ("model_state_dict", "parameters", "network"):
+    for key in ("average", "model_state_dict", "parameters", "network"):
         if isinstance(state.get(key), dict) and any(
             isinstance(value, torch.Tensor) for value in state[key].values()
         ):

@@ -9,10 +9,13 @@ import navrl
 from navrl.config import load_config
 from navrl.deploy import ShieldedPilot
 from navrl.environments.navigation_task import NavigationTask
-from navrl.environments.shield_teacher import StraightTeacher, make_teacher
+from navrl.environments.shield_teacher import StraightTeacher
 from navrl.errors import ConfigError
-from navrl.evaluation import evaluate, load_policy
-from navrl.evaluation.policy_lookup import pilot_of
+from navrl.evaluation import PRETRAINED, evaluate, load_policy
+from navrl.io import load_checkpoint, save_checkpoint
+from navrl.rl.distributions import beta
+from navrl.rl.networks.navigation import INPUTS
+from navrl.rl.policy import to_velocity
 from navrl.sim.env import NavigationEnv
 from navrl.training.distributed.team import Team
 from navrl.training.trainers import make_trainer
@@ -62,36 +65,61 @@ def test_the_policys_own_direction_is_corrected_at_full_speed_and_only_where_it_
     assert 0 < corrected < 40 * 32
 
 
-def test_a_model_as_teacher_says_what_the_shield_makes_of_its_likeliest_command(tmp_path):
+def test_a_model_as_teacher_says_what_the_shield_makes_of_its_likeliest_command():
     env = made("algo.imitation=5", "teacher=pretrained", "env.action_repeat=5")
-    policy = load_policy("pretrained")
-    pilot = pilot_of(policy.act.network, env.simulator.settings, likeliest=True)
-    shield, out, changed = ShieldedPilot(pilot, env.simulator), env.make_step(), 0
+    network = load_policy("pretrained").act.network
+    shield, out, changed = ShieldedPilot(lambda seen: None, env.simulator), env.make_step(), 0
     for _ in range(20):
         rows = env.observe()
         advice = env.advise(rows, torch.zeros(32, 3))
         seen = env.observation.split(rows)
-        torch.testing.assert_close(advice, shield(seen), atol=1e-6, rtol=0)
-        changed += int((advice - pilot(seen)).abs().gt(1e-3).any(1).sum())
+        inputs = torch.cat([seen[name].flatten(1) for name in INPUTS], 1)
+        heads = network.infer(inputs)
+        likeliest = to_velocity(beta.mode(heads), 2.0)
+        filtered = torch.from_numpy(shield.filtered(seen, likeliest).velocity).float()
+        torch.testing.assert_close(advice, filtered, atol=1e-5, rtol=0)
+        changed += int((advice - likeliest).abs().gt(1e-3).any(1).sum())
         env.step(advice, out=out)
     assert changed > 0
-    assert (pilot(seen)[:, 0] >= policy.act(seen)[:, 0] - 1e-3).float().mean() > 0.5
+    assert (likeliest - to_velocity(beta.mean(heads), 2.0)).abs().max() > 0.01
 
 
-def test_a_teacher_that_there_is_not_is_refused_and_the_same_command_works_once_it_is_there(
-    tmp_path,
-):
-    words = [*TINY, "algo.imitation=5", "teacher=nobody", f"run_folder={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match="teacher: no policy 'nobody'; expected a model file"):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("straigt", "expected straight, own, pretrained, or a model.*Did you mean 'straight'"),
+        ("orca", "teacher is 'orca'; expected straight, own"),
+    ],
+)
+def test_a_teacher_that_there_is_not_is_refused_before_anything_is_compiled(tmp_path, name, told):
+    words = [*TINY, "algo.imitation=5", f"teacher={name}", f"run_folder={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=told):
+        NavigationTask(load_config(words))
+    with pytest.raises(ConfigError, match=told):
         navrl.train(words)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="teacher: orca is no trained policy"):
-        make_teacher("orca", made().simulator)
 
 
-def test_a_teacher_that_sees_something_else_than_the_drones_is_refused():
-    with pytest.raises(ConfigError, match="pretrained takes 202 numbers; these drones observe 346"):
-        made("algo.imitation=5", "teacher=pretrained", "sensor.lidar_hres=5")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [("sensor.lidar_hres=5", "lidar.rays 72"), ("env.action_repeat=6", "control_rate 10.4")],
+)
+def test_a_teacher_that_was_trained_for_another_robot_is_refused(change, told):
+    with pytest.raises(ConfigError, match=f"'pretrained' was trained for another robot: .*{told}"):
+        made("algo.imitation=5", "teacher=pretrained", "env.action_repeat=5", change)
+
+
+def test_a_run_does_not_go_on_under_another_model_of_the_same_name(tmp_path):
+    state = load_checkpoint(PRETRAINED)
+    save_checkpoint(state, tmp_path / "model.pt")
+    words = ["algo.imitation=5", f"teacher={tmp_path / 'model.pt'}", "env.action_repeat=5"]
+    saved = made(*words).state_dict()
+    made(*words).load_state_dict(saved)
+    for value in state["parameters"].values():
+        value += 1e-3
+    save_checkpoint(state, tmp_path / "model.pt")
+    with pytest.raises(ConfigError, match="is another model now than when this run began"):
+        made(*words).load_state_dict(saved)
 
 
 def test_a_command_beyond_the_climb_limit_is_no_reason_for_advice():

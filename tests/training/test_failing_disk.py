@@ -132,7 +132,7 @@ def read_only(folder: Path) -> Iterator[None]:
         subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "--lazy", folder], check=True)  # also under a living training
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))

@@ -18,7 +18,7 @@ EPILOG = """examples:
   navrl bench simulator            the whole run, table on the screen, JSON in benchmarks/results/
   navrl bench simulator --check    the same, and exit 1 with the gates that failed
   navrl bench simulator --smoke    seconds, only to see that it still runs
-  navrl bench all                  every number of the README in an hour; run it again to go on
+  navrl bench all                  all but the long ones, in under an hour; run it again to go on
   navrl bench compare A.json B.json    which differences are larger than the noise
   navrl bench compare OLD NEW          the same for two folders of results
 """
@@ -208,8 +208,8 @@ def _print_comparison(console: Any, comparison: Comparison, *, briefly: bool) ->
         console.print(table)
     if left := len(comparison.changes) - len(shown):
         console.print(
-            f"{comparison.benchmark}: {left} of {len(comparison.changes)} metrics are the same or "
-            "cannot be told from noise"
+            f"{comparison.benchmark}: unchanged, or not to be told from noise: {left} of "
+            f"{len(comparison.changes)} metrics"
         )
     if comparison.drift:
         console.print(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from navrl.registry import ModelVersion, Registry
 
 MIRRORS = ("wandb", "mlflow", "trackio", "hf")  # that hold copies of models
+ALIASES = {"huggingface": "hf"}  # of mirrors
 
 
 def _report(version: ModelVersion, arguments: argparse.Namespace, sentence: str) -> int:
@@ -243,7 +244,7 @@ def _backend(arguments: argparse.Namespace) -> Any:
     """Return the tracker's backend, in the project and of the user that the reference names."""
     from navrl.errors import NavrlError, RegistryError, nearest_name
 
-    arguments.tracker = {"huggingface": "hf"}.get(arguments.tracker, arguments.tracker)
+    arguments.tracker = ALIASES.get(arguments.tracker, arguments.tracker)
     if arguments.tracker not in MIRRORS:
         raise RegistryError(
             f"no mirror {arguments.tracker!r}; there are {', '.join(MIRRORS)}."

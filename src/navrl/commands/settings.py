@@ -8,17 +8,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from navrl.settings_reference import Group
 
 EPILOG = """examples:
   navrl settings                  the groups of settings
-  navrl settings env              every setting of a group, with its default and meaning
+  navrl settings env              every setting of a group, with its value and meaning
   navrl settings lidar            every setting whose name or meaning contains a word
   navrl settings env preset=best  with the values of a preset
 
-Values are those of preset=quick, which navrl train takes unless told otherwise.
+Values are those that navrl train takes, with preset=quick unless told otherwise.
 """
-TRAINED = "preset=quick"
 
 
 def register(subparsers: Any) -> None:
@@ -43,21 +44,22 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the settings."""
-    from navrl.config import load_config
+    from navrl.config import load_config, with_default_preset
     from navrl.settings_reference import find_settings, setting_groups
 
     words = [word for word in arguments.words if "=" not in word]
     typed = [word for word in arguments.words if "=" in word]
-    chosen = typed if any(word.startswith("preset=") for word in typed) else [TRAINED, *typed]
-    shown = setting_groups(load_config(chosen))
+    trained = setting_groups(load_config(with_default_preset(typed)))
+    values = {setting.key: setting.default for group in trained for setting in group.settings}
+    shown = setting_groups(load_config(typed))
     for word in words:
         shown = find_settings(shown, word)
     if arguments.json:
-        print(json.dumps([dataclasses.asdict(group) for group in shown], indent=1))
+        print(json.dumps([_as_dict(group, values) for group in shown], indent=1))
     elif arguments.markdown:
-        print(_page(setting_groups(load_config(typed)), shown), end="")
+        print(_page(shown, values), end="")
     elif words:
-        _print_settings(shown)
+        _print_settings(shown, values)
     else:
         _print_groups(shown)
     return 0
@@ -78,7 +80,13 @@ def _print_groups(groups: list[Group]) -> None:
     )
 
 
-def _print_settings(groups: list[Group]) -> None:
+def _as_dict(group: Group, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return a group for JSON: each setting with its default and what `navrl train` takes."""
+    settings = [dataclasses.asdict(each) | {"value": values[each.key]} for each in group.settings]
+    return dataclasses.asdict(group) | {"settings": settings}
+
+
+def _print_settings(groups: list[Group], values: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
@@ -95,13 +103,13 @@ def _print_settings(groups: list[Group]) -> None:
             pad_edge=False,
         )
         for setting in group.settings:
-            table.add_row(*(Text(word) for word in (setting.key, setting.default, setting.meaning)))
+            words = (setting.key, values[setting.key], setting.meaning)
+            table.add_row(*(Text(word) for word in words))
         console.print(table)
 
 
-def _page(groups: list[Group], trained: list[Group]) -> str:
+def _page(groups: list[Group], values: Mapping[str, str]) -> str:
     """Return docs/settings.md: the defaults, and what `navrl train` has instead of some."""
-    values = {setting.key: setting.default for group in trained for setting in group.settings}
     lines = [
         "# Settings",
         "",

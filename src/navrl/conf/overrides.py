@@ -19,7 +19,7 @@ from navrl.errors import ConfigError, nearest_name, shown
 
 GROUPS = ("preset", "env", "algo", "network", "collect")  # what can be chosen whole: `preset=best`
 OPEN = ("env.options.", "network.encoders.")  # what may follow is the user's to name
-SEARCH = "`navrl settings WORD` searches them"
+SEARCH = "`navrl settings WORD` searches the settings"
 _MISTYPED = re.compile(r"""^['"[{]|\$\{""")  # a quotation, list or interpolation that is not whole
 _KINDS = {
     int: "a whole number",

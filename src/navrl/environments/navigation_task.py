@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from navrl.adapters.navigation_environment import NavigationEnvironment
 from navrl.config import PERIODIC_EVALUATION_OFFSET, Config
 from navrl.deploy.shielded_pilot import ShieldedPilot
-from navrl.environments.shield_teacher import make_teacher
+from navrl.environments.shield_teacher import MakeTeacher, find_teacher
 from navrl.environments.task import Task
 from navrl.errors import ConfigError
 from navrl.evaluation import Act, Flights, conditions, evaluate, simulator_compiler
@@ -28,15 +29,37 @@ from navrl.sim.worlds.world_pool import build_pool
 __all__ = ["NavigationTask", "TrainingEnvironment", "split_task"]
 
 PERIODIC_SEED = 1 << 41  # random streams that only these evaluations use
+TEACHER = "teacher"  # of a saved state
 
 
 class TrainingEnvironment(NavigationEnvironment):
     """The simulator of a training, in which collisions may cost more as it goes on."""
 
-    def __init__(self, simulator: NavigationEnv, config: Config) -> None:
+    def __init__(
+        self, simulator: NavigationEnv, config: Config, make_teacher: MakeTeacher | None = None
+    ) -> None:
         super().__init__(simulator)
         self._config = config
-        self._teacher = make_teacher(config.teacher, simulator) if config.algo.imitation else None
+        self._teacher = None if make_teacher is None else make_teacher(simulator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to continue bit for bit, and which model the teacher is."""
+        model = getattr(self._teacher, "identity", "")
+        return super().state_dict() | ({TEACHER: model} if model else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            ConfigError: the teacher is another model than it was.
+        """
+        before, now = state.get(TEACHER, ""), getattr(self._teacher, "identity", "")
+        if before and now and before != now:
+            raise ConfigError(
+                f"teacher {self._config.teacher!a:.200} is another model now than when this run "
+                "began; type teacher=FILE with that one"
+            )
+        super().load_state_dict({name: part for name, part in state.items() if name != TEACHER})
 
     def advise(self, rows: Tensor, action: Tensor) -> Tensor | None:
         """Return the commands of the teacher, (N, 3); see `navrl.environments.shield_teacher`."""
@@ -53,8 +76,10 @@ class ShieldedTraining(TrainingEnvironment):
     `return` in the statistics is without that cost.
     """
 
-    def __init__(self, simulator: NavigationEnv, config: Config) -> None:
-        super().__init__(simulator, config)
+    def __init__(
+        self, simulator: NavigationEnv, config: Config, make_teacher: MakeTeacher | None = None
+    ) -> None:
+        super().__init__(simulator, config, make_teacher)
         self._shield = ShieldedPilot(lambda observation: observation["state"], simulator)
 
     def step(self, action: Tensor, *, out: Any) -> Any:
@@ -79,14 +104,19 @@ class NavigationTask(Task):
         )
         self._tasks: dict[str, NavigationSettings] = conditions(config.task, flight)
         self._environments: dict[str, NavigationEnv] = {}
+        taught = config.algo.imitation > 0  # else no teacher is looked for
+        self._make_teacher = find_teacher(config.teacher, config.task) if taught else None
 
     def make(self, rank: int, size: int) -> Environment:
         """Return the drones of one process."""
         settings = split_task(self.config.task, rank, size)
         simulator = NavigationEnv(settings, seed=self.config.seed * 1024 + rank)
         simulator.reset()
+        return self._training(simulator)
+
+    def _training(self, simulator: NavigationEnv) -> TrainingEnvironment:
         kind = ShieldedTraining if self.config.shield else TrainingEnvironment
-        return kind(simulator, self.config)
+        return kind(simulator, self.config, self._make_teacher)
 
     @property
     def conditions(self) -> list[str]:
@@ -143,8 +173,7 @@ class NavigationTask(Task):
             width = observation_layout(task).width
             self._run_network(torch.zeros(1, width))
             simulator_compiler.wait()
-        kind = ShieldedTraining if self.config.shield else TrainingEnvironment
-        env = kind(NavigationEnv(task), self.config)
+        env = self._training(NavigationEnv(task))
         rows = env.observe()
         env.advise(rows, torch.zeros(1, 3))
         env.step(torch.zeros(1, 3), out=env.make_step())

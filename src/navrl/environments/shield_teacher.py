@@ -9,8 +9,10 @@ flies that model behind the shield: a policy that imitates it needs the shield l
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,20 +20,32 @@ from torch import Tensor
 
 from navrl.deploy.shield import NO_CLEAN_VELOCITY, REASONS
 from navrl.deploy.shielded_pilot import ShieldedPilot, settings_for
-from navrl.errors import ConfigError
+from navrl.errors import ConfigError, RegistryError, nearest_name
 from navrl.evaluation.baselines.simple import Straight
-from navrl.evaluation.policy_lookup import load_policy, pilot_of
+from navrl.evaluation.policy_lookup import PRETRAINED, load_policy, pilot_of
 from navrl.navigation_observation import GOAL_DISTANCE
-from navrl.rl.networks.navigation import INPUTS
+from navrl.registry.resolve import find_model
+from navrl.rl.accelerate import AppliedNetwork
 from navrl.rl.policy import NetworkPilot
 from navrl.sim.env import NavigationEnv
+from navrl.sim.robots import MEASURING, differences, robot_of
+from navrl.sim.settings import NavigationSettings
 
-__all__ = ["TEACHERS", "ModelTeacher", "OwnTeacher", "StraightTeacher", "make_teacher"]
+__all__ = [
+    "TEACHERS",
+    "MakeTeacher",
+    "ModelTeacher",
+    "OwnTeacher",
+    "StraightTeacher",
+    "find_teacher",
+]
 
 Teacher = Callable[[Tensor, Tensor], Tensor]
+MakeTeacher = Callable[[NavigationEnv], Teacher]
 
 ARRIVING = 2.0  # m from the goal: nearer, a policy may be slow
 STANDING = 0.3  # m/s: a slower command is not brought to full speed
+TOLD = 6  # differences between two robots in a message
 CONTACTS = [REASONS.index(f"{kind} obstacle") for kind in ("static", "moving")]
 
 
@@ -91,31 +105,14 @@ class ModelTeacher:
 
     Args:
         simulator: the drones that are taught.
-        model: file, run folder, or name in the registry; `pretrained`.
-
-    Raises:
-        ConfigError: there is no such model, or it takes other observations than the drones make.
+        network: of the model.
     """
 
-    def __init__(self, simulator: NavigationEnv, model: str) -> None:
+    def __init__(self, simulator: NavigationEnv, network: AppliedNetwork) -> None:
         self._layout = simulator.layout
-        try:
-            policy = load_policy(model)
-        except ConfigError as error:
-            raise ConfigError(f"teacher: {error}") from error
-        if not isinstance(policy.act, NetworkPilot):
-            raise ConfigError(
-                f"teacher: {model} is no trained policy of the navigation task; expected "
-                f"{', '.join(TEACHERS)}, or a model by file, run folder or name"
-            )
-        width = sum(math.prod(self._layout.shapes[name]) for name in INPUTS)
-        if policy.act.width != width:
-            raise ConfigError(
-                f"teacher: {model} takes {policy.act.width} numbers; these drones observe {width}: "
-                "use the sensor.lidar_* and env.num_observed of its training"
-            )
-        self._pilot = pilot_of(policy.act.network, simulator.settings, likeliest=True)
+        self._pilot = pilot_of(network, simulator.settings, likeliest=True)
         self._shield = ShieldedPilot(self._pilot, simulator)
+        self.identity = _digest(network)
 
     def __call__(self, rows: Tensor, action: Tensor) -> Tensor:
         """Return velocity commands in the goal frame, (N, 3), for packed observations."""
@@ -124,13 +121,45 @@ class ModelTeacher:
         return torch.from_numpy(result.velocity).float()
 
 
-TEACHERS: dict[str, type[StraightTeacher] | type[OwnTeacher]] = {
-    "straight": StraightTeacher,
-    "own": OwnTeacher,
-}
+TEACHERS: dict[str, MakeTeacher] = {"straight": StraightTeacher, "own": OwnTeacher}
 
 
-def make_teacher(name: str, simulator: NavigationEnv) -> Teacher:
-    """Return a teacher for drones: one of `TEACHERS`, or a model by its file or name."""
-    kind = TEACHERS.get(name)
-    return ModelTeacher(simulator, name) if kind is None else kind(simulator)
+def find_teacher(name: str, task: NavigationSettings) -> MakeTeacher:
+    """Return what makes a teacher for drones: one of `TEACHERS`, or a model by file or name.
+
+    Args:
+        name: as in `teacher=NAME`.
+        task: of the drones that are taught.
+
+    Raises:
+        ConfigError: there is no such teacher, or its model was trained for another robot.
+    """
+    if name in TEACHERS:
+        return TEACHERS[name]
+    try:
+        path = PRETRAINED if name == "pretrained" else find_model(name)
+    except RegistryError as error:
+        known = [*TEACHERS, "pretrained"]
+        raise ConfigError(
+            f"teacher is {name!a:.200}; expected {', '.join(known)}, or a model by file, run "
+            f"folder or name ({error}).{nearest_name(name, known)}"
+        ) from error
+    policy = load_policy(path)
+    if policy.robot is None or not isinstance(policy.act, NetworkPilot):
+        raise ConfigError(f"teacher {name!a:.200}: {path} is no policy of the navigation task")
+    differ = differences(policy.robot, robot_of(task))
+    differ = [each for each in differ if not each.startswith(tuple(MEASURING))]
+    if differ:
+        raise ConfigError(
+            f"teacher {name!a:.200} was trained for another robot: {'; '.join(differ[:TOLD])}; "
+            "expected the same robot and control rate"
+        )
+    return partial(ModelTeacher, network=policy.act.network)
+
+
+def _digest(network: AppliedNetwork) -> str:
+    """Return what tells a network from any other of other weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.network.state_dict().items()):
+        digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -47,7 +47,7 @@ class TaskSettings:
     max_episode_length: int = 2200  # simulated steps
     action_repeat: int = 1  # simulated steps for each decision
     action_frame: str = "goal"  # velocity commands in the goal frame, or in the world frame
-    action_limit: float = 2.0  # m/s on each axis: the top speed, and the bound of the action space
+    action_limit: float = 2.0  # m/s, the largest speed command on each axis
     goal_ends_episode: bool = True  # else a drone at its goal flies on until time is up
     goal_radius: float = 0.5  # m around the target that count as the goal
     # m from a random start to its random target; 0: any, as in the original

@@ -74,7 +74,7 @@ def find_source(reference: str, deadline: float) -> Source:
         ConfigError: nothing has that name; the message says what to do.
         CheckpointError: the run has no whole checkpoint.
     """
-    path = Path(reference)
+    path = Path(os.path.expanduser(reference))
     if os.path.isdir(path):
         return Source(reference, _newest_of(path))
     with suppress(CheckpointError):
