@@ -80,11 +80,14 @@ SMOKE = Run(
 def contenders(*, smoke: bool = False) -> dict[str, tuple[Entry, str]]:
     """Return the cases: each learner with its recipe; a smoke run has each learner once."""
     found = {name: (ENTRIES[name], QUICK) for name in ([OURS] if smoke else [OURS, UNTAUGHT])}
-    recipes = [ISAAC_LAB] if smoke else os.environ.get(RECIPES, f"{ISAAC_LAB},{QUICK}").split(",")
+    both = f"{ISAAC_LAB},{QUICK}"
+    recipes = ISAAC_LAB if smoke else os.environ.get(RECIPES, both)
+    if recipes not in (both, ISAAC_LAB, QUICK):
+        raise BenchmarkError(f"{RECIPES} is {recipes!r}; expected {ISAAC_LAB}, {QUICK} or {both}")
     for name in (BASELINES, RSL_RL, SKRL):
-        if ISAAC_LAB in recipes:
+        if recipes != QUICK:
             found[name] = ENTRIES[name], ISAAC_LAB
-        if QUICK in recipes:
+        if recipes != ISAAC_LAB:
             found[f"{name}, settings of quick"] = ENTRIES[name], QUICK
     return found
 

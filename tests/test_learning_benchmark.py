@@ -179,6 +179,17 @@ def test_a_smoke_run_names_the_peers_that_are_not_installed(monkeypatch):
     ]
 
 
+def test_peers_may_be_left_with_one_of_their_two_settings(monkeypatch):
+    both = set(learning.contenders())
+    monkeypatch.setenv(learning.RECIPES, "quick")
+    quick = set(learning.contenders())
+    assert {"navrl", learning.UNTAUGHT, "skrl, settings of quick"} < quick < both
+    assert both - quick == {"Stable-Baselines3", "rsl_rl", "skrl"}
+    monkeypatch.setenv(learning.RECIPES, "quik")
+    with pytest.raises(BenchmarkError, match="is 'quik'; expected isaac-lab, quick or isaac-lab,q"):
+        learning.contenders()
+
+
 def test_the_page_says_what_was_not_reached_and_how_long_a_run_was():
     values = learning.metrics_of({"curve": CURVE[:3], "seconds": 120.0, "decisions": 20})
     metrics = {
