@@ -258,6 +258,14 @@ def test_a_checkpoint_flies_with_the_averaged_weights_that_evaluations_measured(
             assert all(torch.equal(flown[key], value) for key, value in expected.items())
 
 
+def test_a_checkpoint_of_another_environment_flies_with_the_average_too():
+    from navrl.general_models import _model_of
+
+    state = {"config": {}, "record": {"observation": []}, "model_state_dict": {"weight": 1.0}}
+    assert _model_of(state)["parameters"] == {"weight": 1.0}
+    assert _model_of(state | {"average": {"weight": 2.0}})["parameters"] == {"weight": 2.0}
+
+
 def test_decisions_of_a_checkpoint_are_those_of_its_algorithm():
     config = {"env": {"num_envs": 10}, "algo": {"training_frame_num": 32}}
     state = {"iteration": 3, "config": config | {"sac": {"training_frame_num": 16}}}
